@@ -1,0 +1,44 @@
+# Two commands do all set-up on a machine with only Python and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test campaign lint types openapi openapi-check bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(VENV)/.run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e '.[all,openvino]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(INSTALL) -e '.[all,openvino,dev]'
+	@touch $@
+
+demo: $(VENV)/.run ## Run inception_v1 end to end on this machine: measure, plan, execute, check
+	$(BIN)/hope-agent run --model inception_v1 --compare
+
+test: $(VENV)/.dev ## Install what tests need and run them all
+	$(BIN)/python -m pytest
+
+campaign: $(VENV)/.dev ## Run the slow campaigns (fuzz, soak, chaos) with their full counts
+	HOPE_CAMPAIGN=1 $(BIN)/python -m pytest --timeout 3600
+
+lint: $(VENV)/.dev ## Ruff: style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## Mypy, strict where it matters most
+	$(BIN)/mypy
+
+openapi: $(VENV)/.dev ## Export the contract after an intended change
+	$(BIN)/python -m planner_api.openapi --write openapi/openapi.json
+
+openapi-check: $(VENV)/.dev ## Fail when openapi/ and the app differ
+	$(BIN)/python -m planner_api.openapi --check openapi/openapi.json
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

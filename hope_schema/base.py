@@ -1,0 +1,40 @@
+"""What every word of the contract shares: strict, frozen models and bounded fields."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_OPS = 20_000
+"""Most ops one graph may hold; the largest network of the papers has about 1050."""
+MAX_TENSORS = 60_000
+"""Most tensors one graph may hold."""
+MAX_ROWS = 200_000
+"""Most rows one upload may carry in each of its columns."""
+
+Microseconds = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
+"""A finite, non-negative duration in microseconds (at most about eleven days)."""
+PositiveMicroseconds = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=False)]
+"""A finite duration in microseconds above zero."""
+Fraction = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
+"""A finite, non-negative ratio: 0.05 is five per cent."""
+Name = Annotated[str, Field(min_length=1, max_length=512)]
+"""A tensor's or an op's name as its model writes it."""
+Label = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$")]
+"""A short identifier that may stand in a URL, a file name or a log line."""
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""A SHA-256 in lower-case hexadecimal."""
+Dimension = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Shape = Annotated[tuple[Dimension, ...], Field(max_length=16)]
+"""A static tensor shape, outermost dimension first."""
+
+
+class Contract(BaseModel):
+    """Base of every class that crosses the wire.
+
+    Frozen (a value, not a place), strict (``"1"`` is not ``1``), closed (an unknown key is an error, so a
+    misspelt field is never silently ignored), and free of NaN and infinity.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)

@@ -1,0 +1,121 @@
+"""Requests and replies between agent and planner that are not themselves a graph, a profile or a plan."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AwareDatetime, Field
+
+from hope_schema.base import MAX_ROWS, Contract, Digest, Label, Microseconds
+from hope_schema.graph import TensorType
+from hope_schema.plan import Method, Objective, Plan, TransferMode
+from hope_schema.profile import Kind, Processor, Signature
+
+
+class ModelReceipt(Contract):
+    """Reply to ``POST /models``: the hash under which the graph is kept."""
+
+    model_hash: Digest
+    ops: int
+    super_ops: int
+    created: bool
+
+
+class MissingRequest(Contract):
+    """``POST /profiles/missing``: what does the planner not know yet about this model on this device?
+
+    ``max_items`` is how many figures the device is willing to measure now (null: all of them). The planner
+    spreads the unknown over the devices that ask.
+    """
+
+    model_hash: Digest
+    soc: Label
+    frequency: Label
+    device_id: Label
+    processors: Annotated[tuple[Processor, ...], Field(min_length=1, max_length=64)]
+    max_items: Annotated[int, Field(ge=0, le=MAX_ROWS)] | None = None
+
+
+class MissingLatency(Contract):
+    """A latency to measure: this signature on this kind of processor."""
+
+    signature: Signature
+    kind: Kind
+
+
+class MissingTransfer(Contract):
+    """A transfer to measure: this tensor type between two kinds of processor (or ``host``)."""
+
+    tensor: TensorType
+    source: Kind
+    target: Kind
+
+
+class Missing(Contract):
+    """Reply to ``POST /profiles/missing``.
+
+    ``elsewhere`` counts figures that are unknown too but that other devices were asked for just now.
+    """
+
+    profile_version: Annotated[int, Field(ge=0)]
+    latencies: tuple[MissingLatency, ...] = ()
+    transfers: tuple[MissingTransfer, ...] = ()
+    elsewhere: Annotated[int, Field(ge=0)] = 0
+
+
+class UploadReceipt(Contract):
+    """Reply to ``POST /profiles``: accepted into the inbox. ``duplicate``: this upload id was seen before."""
+
+    upload_id: Label
+    rows: int
+    duplicate: bool
+
+
+class Job(Contract):
+    """One model of a plan request; a request holds exactly one until several networks are planned together."""
+
+    model_hash: Digest
+
+
+class PlanRequest(Contract):
+    """``POST /plans``: the key of a plan, and how it may be found.
+
+    ``processors`` restricts the candidates to these ids (null: all that the profile knows). ``jobs`` is reserved.
+    """
+
+    model_hash: Digest
+    soc: Label
+    frequency: Label
+    processors: Annotated[tuple[Label, ...], Field(min_length=1, max_length=64)] | None = None
+    method: Method = "auto"
+    objective: Objective = "latency"
+    transfer_mode: TransferMode = "blocking"
+    jobs: Annotated[tuple[Job, ...], Field(max_length=1)] | None = None
+
+
+class PlanReply(Contract):
+    """A plan as it is served: the deterministic body, and beside it what a clock had a part in.
+
+    ``plan_id`` belongs to the key and outlives improvements; ``version`` counts them. ``provisional`` says that a
+    better plan is being looked for (promise 4). Whether the reply came from the cache stands in the
+    ``Hope-Plan-Cache`` header (``hit`` or ``miss``), because the stored bytes are the same for everybody.
+    """
+
+    plan_id: Label
+    version: Annotated[int, Field(ge=1)]
+    provisional: bool
+    created_at: AwareDatetime
+    solve_us: Microseconds
+    plan: Plan
+
+
+class ProblemDetails(Contract):
+    """An error as RFC 9457 puts it (``application/problem+json``), with the id that the logs know it by."""
+
+    type: str
+    title: str
+    status: Annotated[int, Field(ge=400, le=599)]
+    detail: str
+    instance: str | None = None
+    request_id: str | None = None
+    errors: tuple[str, ...] = ()

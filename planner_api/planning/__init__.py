@@ -1,0 +1,1 @@
+"""Pure planning: problem, simulator, solvers, bounds. No HTTP, no SQL, no clock but a budget."""

@@ -1,0 +1,131 @@
+"""The scheduling problem as validated plain data: what every solver reads and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+TransferMode = Literal["blocking", "overlap"]
+
+
+class PlanningError(ValueError):
+    """A problem that cannot be planned; the message names the op or the tensor and the reason."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """n super-ops, P processors, T tensors. Times in microseconds.
+
+    Arrays are read-only. The host is row and column P of ``transfer_us``.
+
+    Attributes:
+        ops: n names.
+        processors: P names.
+        latency_us: (n, P); ``inf`` says that the processor does not support the op.
+        conflicts: (P, P) symmetric; True where two processors share a resource (the diagonal is True).
+        producer: (T,) op that writes each tensor; -1 for a graph input, which starts on the host.
+        reads: for each op the tensors it reads, each once, in input order.
+        is_output: (T,) True for tensors that must end on the host.
+        transfer_us: (T, P + 1, P + 1) cost from source to target; ``inf`` where no move exists. The diagonal is 0.
+        mode: ``blocking`` (HOPE eq. 1) or ``overlap``.
+        tensors: T names.
+        filled: sentences on figures that were missing and filled by rule.
+
+    Raises:
+        PlanningError: for an empty graph, a cycle, an op that nobody supports, NaN, negative or misshapen figures.
+    """
+
+    ops: tuple[str, ...]
+    processors: tuple[str, ...]
+    latency_us: FloatArray
+    conflicts: BoolArray
+    producer: IntArray
+    reads: tuple[tuple[int, ...], ...]
+    is_output: BoolArray
+    transfer_us: FloatArray
+    mode: TransferMode
+    tensors: tuple[str, ...]
+    filled: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n, p, t = len(self.ops), len(self.processors), len(self.tensors)
+        if n == 0:
+            raise PlanningError("the graph has no ops")
+        if p == 0:
+            raise PlanningError("there is no processor to plan for")
+        shapes = {
+            "latency_us": (self.latency_us, (n, p)),
+            "conflicts": (self.conflicts, (p, p)),
+            "producer": (self.producer, (t,)),
+            "is_output": (self.is_output, (t,)),
+            "transfer_us": (self.transfer_us, (t, p + 1, p + 1)),
+        }
+        for name, (array, shape) in shapes.items():
+            if array.shape != shape:
+                raise PlanningError(f"{name} has shape {array.shape}, expected {shape}")
+            array.setflags(write=False)
+        if len(self.reads) != n:
+            raise PlanningError(f"reads lists {len(self.reads)} ops, expected {n}")
+        self._check_figures()
+        self._check_graph()
+
+    def _check_figures(self) -> None:
+        bad = ~(self.latency_us >= 0)
+        if bad.any():
+            op, processor = (int(i) for i in np.argwhere(bad)[0])
+            raise PlanningError(
+                f"latency of op '{self.ops[op]}' on '{self.processors[processor]}' is {self.latency_us[op, processor]}"
+            )
+        nowhere = ~np.isfinite(self.latency_us).any(axis=1)
+        if nowhere.any():
+            raise PlanningError(f"no processor supports op '{self.ops[int(np.argmax(nowhere))]}'")
+        bad = ~(self.transfer_us >= 0)
+        if bad.any():
+            tensor, source, target = (int(i) for i in np.argwhere(bad)[0])
+            places = (*self.processors, "host")
+            raise PlanningError(
+                f"transfer of tensor '{self.tensors[tensor]}' from '{places[source]}' to '{places[target]}' "
+                f"is {self.transfer_us[tensor, source, target]}"
+            )
+        if (np.einsum("tpp->tp", self.transfer_us) != 0).any():
+            raise PlanningError("a transfer from a processor to itself must cost nothing")
+        if not (np.diagonal(self.conflicts).all() and (self.conflicts == self.conflicts.T).all()):
+            raise PlanningError("conflicts must be symmetric with a true diagonal")
+
+    def _check_graph(self) -> None:
+        t, n = len(self.tensors), len(self.ops)
+        if t and (self.producer.min() < -1 or self.producer.max() >= n):
+            raise PlanningError("a tensor is produced by an op that does not exist")
+        for op, tensors in enumerate(self.reads):
+            if len(set(tensors)) != len(tensors) or any(not 0 <= tensor < t for tensor in tensors):
+                raise PlanningError(f"op '{self.ops[op]}' reads a tensor twice or one that does not exist")
+        if not nx.is_directed_acyclic_graph(self.graph):
+            cycle = nx.find_cycle(self.graph)
+            raise PlanningError(f"the graph has a cycle through op '{self.ops[cycle[0][0]]}'")
+
+    @cached_property
+    def graph(self) -> nx.DiGraph:
+        """Ops as nodes 0..n-1, an edge where one reads what the other writes."""
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(len(self.ops)))
+        graph.add_edges_from(
+            (int(self.producer[tensor]), op)
+            for op, tensors in enumerate(self.reads)
+            for tensor in tensors
+            if self.producer[tensor] >= 0
+        )
+        return graph
+
+    @property
+    def host(self) -> int:
+        """Index of the host in ``transfer_us``."""
+        return len(self.processors)
