@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
 from hope_schema.base import MAX_OPS, MAX_TENSORS, Contract, Digest, Fraction, Label, Microseconds, Name
 from hope_schema.graph import DType
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
+"""Version of the plan's shape; a breaking change raises it."""
 
 Objective = Literal["latency"]
 TransferMode = Literal["blocking", "overlap"]
