@@ -1,0 +1,202 @@
+"""Every error the agent raises, as one tree.
+
+.. code-block:: text
+
+    HopeError
+    ├── InputError (ValueError)            what the caller gave cannot be used; the CLI exits with 2
+    │   ├── ModelError                     no such file, not ONNX, a dynamic shape, no outputs, an unknown op
+    │   ├── UnknownNameError               a model, processor or method that does not exist, with suggestions
+    │   └── PlanMismatchError              a plan for another model, or naming processors this device lacks
+    ├── PlannerError                       the planner could not help
+    │   ├── PlannerUnavailableError        unreachable, timed out or overloaded after every retry
+    │   ├── PlannerProtocolError           it answered, but not what the contract says (too large, not JSON, ...)
+    │   └── PlannerStatusError             it answered 4xx or 5xx; carries ``status``, ``type`` and ``request_id``
+    │       ├── BadRequestError            400, 413, 415, 422
+    │       ├── AuthenticationError        401
+    │       ├── PermissionDeniedError      403
+    │       ├── NotFoundError              404, 410
+    │       │   └── ModelUnknownError      404 ``urn:hope:model-unknown``: send the graph first
+    │       ├── ConflictError              409
+    │       ├── RateLimitedError           429; carries ``retry_after_s``
+    │       └── ServerError                5xx
+    └── ExecutionError                     a plan was being carried out and failed
+        ├── ProcessorError                 a runtime refused, died or silently ran elsewhere
+        └── WrongAnswerError               outputs differ from the reference
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+from hope_schema import ProblemDetails
+
+__all__ = [
+    "AuthenticationError",
+    "BadRequestError",
+    "ConflictError",
+    "ExecutionError",
+    "HopeError",
+    "InputError",
+    "ModelError",
+    "ModelUnknownError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "PlanMismatchError",
+    "PlannerError",
+    "PlannerProtocolError",
+    "PlannerStatusError",
+    "PlannerUnavailableError",
+    "ProcessorError",
+    "RateLimitedError",
+    "ServerError",
+    "UnknownNameError",
+    "WrongAnswerError",
+    "status_error",
+]
+
+MODEL_UNKNOWN: Final = "urn:hope:model-unknown"
+"""Problem type by which the planner says that it does not hold the model's graph."""
+
+
+class HopeError(Exception):
+    """Base of all errors of the agent; its text names the cause and, where there is one, the cure."""
+
+
+class InputError(HopeError, ValueError):
+    """What the caller gave cannot be used."""
+
+
+class ModelError(InputError):
+    """The model cannot be read; the message names the file, and the op where one is to blame."""
+
+
+class UnknownNameError(InputError):
+    """A name that does not exist among a known set.
+
+    Args:
+        what: the kind of thing named, e.g. ``"processor"``.
+        name: what was asked for.
+        known: the names that exist; the closest are suggested.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        close = difflib.get_close_matches(name, self.known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(self.known) or 'none'}"
+        super().__init__(f"unknown {what} '{name}'; {hint}")
+
+
+class PlanMismatchError(InputError):
+    """A plan that does not belong to this model or this device."""
+
+
+class PlannerError(HopeError):
+    """The planner could not help."""
+
+
+class PlannerUnavailableError(PlannerError):
+    """No usable answer after every retry; ``request_id`` is what the planner's logs may know the call by."""
+
+    def __init__(self, message: str, *, request_id: str | None = None) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+
+
+class PlannerProtocolError(PlannerError):
+    """The planner answered something that the contract does not allow."""
+
+    def __init__(self, message: str, *, request_id: str | None = None) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+
+
+class PlannerStatusError(PlannerError):
+    """The planner refused.
+
+    Attributes:
+        status: the HTTP status.
+        type: the stable problem URN, ``about:blank`` when the body was not problem+json.
+        detail: what the planner says went wrong.
+        request_id: the id under which the planner logged the request.
+    """
+
+    def __init__(self, status: int, problem: ProblemDetails | None, request_id: str | None) -> None:
+        self.status = status
+        self.type = problem.type if problem else "about:blank"
+        self.detail = problem.detail if problem else "no further detail"
+        self.request_id = (problem.request_id if problem else None) or request_id
+        errors = f" ({'; '.join(problem.errors[:3])})" if problem and problem.errors else ""
+        known_as = f" [request {self.request_id}]" if self.request_id else ""
+        super().__init__(f"planner answered {status}: {self.detail}{errors}{known_as}")
+
+
+class BadRequestError(PlannerStatusError):
+    """400, 413, 415 or 422: the planner does not accept what was sent."""
+
+
+class AuthenticationError(PlannerStatusError):
+    """401: no token, or one the planner does not know."""
+
+
+class PermissionDeniedError(PlannerStatusError):
+    """403: the token may not do this."""
+
+
+class NotFoundError(PlannerStatusError):
+    """404 or 410."""
+
+
+class ModelUnknownError(NotFoundError):
+    """The planner does not hold this model's graph yet."""
+
+
+class ConflictError(PlannerStatusError):
+    """409: something else is stored under this key."""
+
+
+class RateLimitedError(PlannerStatusError):
+    """429 after every retry."""
+
+    retry_after_s: float | None = None
+    """Seconds the planner asked to wait, if it said."""
+
+
+class ServerError(PlannerStatusError):
+    """5xx after every retry."""
+
+
+class ExecutionError(HopeError):
+    """A plan was being carried out and failed."""
+
+
+class ProcessorError(ExecutionError):
+    """A processor's runtime refused, died, or ran something elsewhere than asked."""
+
+
+class WrongAnswerError(ExecutionError):
+    """Outputs differ from the reference by more than the tolerance."""
+
+
+_BY_STATUS: Final[dict[int, type[PlannerStatusError]]] = {
+    400: BadRequestError,
+    401: AuthenticationError,
+    403: PermissionDeniedError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: NotFoundError,
+    413: BadRequestError,
+    415: BadRequestError,
+    422: BadRequestError,
+    429: RateLimitedError,
+}
+
+
+def status_error(status: int, problem: ProblemDetails | None, request_id: str | None) -> PlannerStatusError:
+    """Return the most telling error for an HTTP status of 400 or above."""
+    if problem is not None and problem.type == MODEL_UNKNOWN:
+        return ModelUnknownError(status, problem, request_id)
+    kind = _BY_STATUS.get(status, ServerError if status >= 500 else PlannerStatusError)
+    return kind(status, problem, request_id)
