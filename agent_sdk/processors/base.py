@@ -1,0 +1,214 @@
+"""What the engine and the profiler know of a runtime: one small interface, one file per runtime behind it.
+
+Layouts. A tensor has one *plain* layout (row-major, the source graph's shape) that every runtime can read.
+Inside a *layout family* (processors for which ``same_layout`` holds, e.g. ONNX Runtime on one core and on all
+cores) a tensor may also travel in the runtime's own *native* layout (say NCHWc blocks): the pointer is handed
+over and nobody converts. Which form a tensor takes is a property of the program, agreed by writer and readers:
+
+* the writer's segment lists it in ``exports`` and every reader's segment lists it in ``imports``: plain;
+* neither does: native. All of its readers must then belong to the writer's layout family.
+
+So the engine puts into ``exports`` every graph output and every tensor with a reader of another family, and
+into ``imports`` every graph input and every tensor that its writer exports.
+
+Memory. Buffers are opaque to the engine: it allocates them with ``Processor.allocate`` for the physical types
+in ``Executable.output_types``, binds them once (``Executable.bind``) and may reuse them for later runs.
+Where ``shares_memory`` holds, ``transfer`` returns a view of the same memory: made once, it stays right for
+every later run, costs nothing per run, and lives only as long as the buffer it looks at.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from hope_schema import Processor as ProcessorSpec
+from hope_schema import SuperOp, TensorType
+
+if TYPE_CHECKING:
+    from agent_sdk.reader import Model
+
+Buffer: TypeAlias = Any
+"""Memory of one tensor on one processor; only the processor that made it looks inside."""
+
+
+class ProcessorError(Exception):
+    """Base of what can go wrong on a processor. Messages name the processor, the cause and the cure.
+
+    ::
+
+        ProcessorError
+        ├── UnknownProcessor    this device has no processor of that name
+        ├── UnsupportedOp       the runtime cannot run an op here (the profiler records it explicitly)
+        ├── CompilationFailed   the runtime refused a segment for another reason
+        ├── SilentFallback      the runtime took the segment but would run it elsewhere
+        ├── WrongOutput         a segment returned a shape or type that the graph does not declare
+        ├── OutOfMemory         a buffer or a segment did not fit
+        └── ProcessorLost       the runtime failed while running, or the device is gone
+    """
+
+
+class UnknownProcessor(ProcessorError):  # noqa: N818  the tree reads as prose, like httpx's
+    """This device has no processor of that name."""
+
+
+class UnsupportedOp(ProcessorError):  # noqa: N818
+    """The runtime cannot run an op on this processor."""
+
+
+class CompilationFailed(ProcessorError):  # noqa: N818
+    """The runtime refused a segment for a reason other than an unsupported op."""
+
+
+class SilentFallback(ProcessorError):  # noqa: N818
+    """The runtime accepted a segment but would run (part of) it on another device."""
+
+
+class WrongOutput(ProcessorError):  # noqa: N818
+    """A segment returned a shape or an element type that the graph does not declare."""
+
+
+class OutOfMemory(ProcessorError):  # noqa: N818
+    """A buffer or a compiled segment did not fit into the processor's memory."""
+
+
+class ProcessorLost(ProcessorError):  # noqa: N818
+    """The runtime failed while running, or its device disappeared."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of source ops that one processor compiles and launches as one unit.
+
+    ``ops`` are source op ids in a topological order. ``inputs`` are the activation tensors read from outside
+    (graph inputs included), ``outputs`` the tensors somebody outside reads (graph outputs included).
+    ``imports`` are the inputs that arrive, and ``exports`` the outputs that leave, in the plain layout.
+    """
+
+    model: Model
+    ops: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    exports: frozenset[str]
+    imports: frozenset[str]
+
+    def __post_init__(self) -> None:
+        if not self.ops or not self.outputs:
+            raise ValueError("a segment has at least one op and one output")
+        if not self.exports <= set(self.outputs) or not self.imports <= set(self.inputs):
+            raise ValueError("a segment exports only its outputs and imports only its inputs")
+
+
+class Executable(ABC):
+    """A compiled segment. It runs on its processor's thread, one call at a time.
+
+    ``output_types`` are the *physical* shapes and element types of the output buffers; for a native tensor they
+    may differ from the graph's (blocked and padded channels).
+    """
+
+    segment: Segment
+    output_types: Mapping[str, TensorType]
+
+    @property
+    @abstractmethod
+    def ran_on(self) -> Mapping[str, str]:
+        """What the runtime says the segment runs on, e.g. ``{"provider": "CPUExecutionProvider"}``."""
+
+    @abstractmethod
+    def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> Callable[[], None]:
+        """Prepare a call that reads ``inputs`` and writes ``outputs``; it may be called any number of times.
+
+        The call holds on to the buffers. Both mappings cover the segment's inputs and outputs, in the layouts
+        that the segment declares. The call raises ProcessorLost, WrongOutput or OutOfMemory.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the compiled segment. Calls bound before must not be made any more."""
+
+    def run(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer] | None = None) -> Mapping[str, Buffer]:
+        """Run once and return the output buffers, freshly allocated unless given."""
+        if outputs is None:
+            outputs = {name: self.processor.allocate(kind) for name, kind in self.output_types.items()}
+        self.bind(inputs, outputs)()
+        return outputs
+
+    @property
+    @abstractmethod
+    def processor(self) -> Processor:
+        """The processor it was compiled for."""
+
+
+class Processor(ABC):
+    """A runtime on a set of hardware resources.
+
+    ``spec`` says which; its ``kind`` is what latencies are keyed by. The engine runs a processor's segments on
+    one thread bound to ``caller_cores``; ``compile`` and ``allocate`` may be called from any thread.
+    """
+
+    spec: ProcessorSpec
+
+    @property
+    def id(self) -> str:
+        """The processor's name on this device, e.g. ``ort@0-1``."""
+        return self.spec.id
+
+    @property
+    @abstractmethod
+    def caller_cores(self) -> frozenset[int]:
+        """The CPUs that the thread which runs this processor's segments is bound to."""
+
+    @abstractmethod
+    def supports(self, super_op: SuperOp, model: Model) -> bool:
+        """Say whether this processor runs every op of ``super_op``, by asking the runtime."""
+
+    @abstractmethod
+    def compile(self, segment: Segment) -> Executable:
+        """Compile a segment.
+
+        Raises UnsupportedOp, SilentFallback, OutOfMemory or CompilationFailed.
+        """
+
+    @abstractmethod
+    def allocate(self, kind: TensorType) -> Buffer:
+        """Make an uninitialised buffer of a physical type. Raises OutOfMemory."""
+
+    @abstractmethod
+    def from_host(self, array: np.ndarray, into: Buffer | None = None) -> Buffer:
+        """Bring a plain host array here. With ``into`` it is copied there, else it may share the array's memory."""
+
+    @abstractmethod
+    def to_host(self, buffer: Buffer) -> np.ndarray:
+        """The plain tensor in ``buffer`` as a host array; may be a view that the next run overwrites."""
+
+    @abstractmethod
+    def same_layout(self, other: Processor) -> bool:
+        """Whether ``other`` is of the same layout family: its buffers are used here as they are, at no cost."""
+
+    @abstractmethod
+    def shares_memory(self, other: Processor) -> bool:
+        """Whether plain buffers of ``other`` can be viewed here without a copy. Implied by ``same_layout``."""
+
+    def transfer(self, buffer: Buffer, source: Processor, into: Buffer | None = None) -> Buffer:
+        """Bring a plain tensor from ``source`` here.
+
+        Where ``shares_memory(source)`` holds and ``into`` is absent, the result is a view (see the module text).
+        Otherwise the tensor is copied, into ``into`` if given.
+        """
+        if self.same_layout(source) and into is None:
+            return buffer
+        return self.from_host(source.to_host(buffer), into)
+
+    def synchronise(self) -> None:  # noqa: B027  only asynchronous runtimes have anything to wait for
+        """Wait until everything launched here has finished. Nothing to do for synchronous runtimes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything that belongs to the processor. Its executables must be closed before."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec.id!r}, kind={self.spec.kind!r})"
