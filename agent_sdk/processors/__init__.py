@@ -1,16 +1,15 @@
 """The runtimes that can run a segment of a network, one file each, behind one small interface."""
 
+from agent_sdk.errors import ProcessorError
 from agent_sdk.processors.base import (
     Buffer,
     CompilationFailed,
     Executable,
     OutOfMemory,
     Processor,
-    ProcessorError,
     ProcessorLost,
     Segment,
     SilentFallback,
-    UnknownProcessor,
     UnsupportedOp,
     WrongOutput,
 )
@@ -25,7 +24,6 @@ __all__ = [
     "ProcessorLost",
     "Segment",
     "SilentFallback",
-    "UnknownProcessor",
     "UnsupportedOp",
     "WrongOutput",
 ]

@@ -15,6 +15,16 @@ Memory. Buffers are opaque to the engine: it allocates them with ``Processor.all
 in ``Executable.output_types``, binds them once (``Executable.bind``) and may reuse them for later runs.
 Where ``shares_memory`` holds, ``transfer`` returns a view of the same memory: made once, it stays right for
 every later run, costs nothing per run, and lives only as long as the buffer it looks at.
+
+Errors. All are ``agent_sdk.errors.ProcessorError``; messages name the processor, the cause and the cure::
+
+    ProcessorError
+    ├── UnsupportedOp       the runtime cannot run an op here (the profiler records it explicitly)
+    ├── CompilationFailed   the runtime refused a segment for another reason
+    ├── SilentFallback      the runtime took the segment but would run it elsewhere
+    ├── WrongOutput         a segment returned a shape or type that the graph does not declare
+    ├── OutOfMemory         a buffer or a segment did not fit
+    └── ProcessorLost       the runtime failed while running, or the device is gone
 """
 
 from __future__ import annotations
@@ -26,6 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from agent_sdk.errors import ProcessorError
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import SuperOp, TensorType
 
@@ -36,27 +47,7 @@ Buffer: TypeAlias = Any
 """Memory of one tensor on one processor; only the processor that made it looks inside."""
 
 
-class ProcessorError(Exception):
-    """Base of what can go wrong on a processor. Messages name the processor, the cause and the cure.
-
-    ::
-
-        ProcessorError
-        ├── UnknownProcessor    this device has no processor of that name
-        ├── UnsupportedOp       the runtime cannot run an op here (the profiler records it explicitly)
-        ├── CompilationFailed   the runtime refused a segment for another reason
-        ├── SilentFallback      the runtime took the segment but would run it elsewhere
-        ├── WrongOutput         a segment returned a shape or type that the graph does not declare
-        ├── OutOfMemory         a buffer or a segment did not fit
-        └── ProcessorLost       the runtime failed while running, or the device is gone
-    """
-
-
-class UnknownProcessor(ProcessorError):  # noqa: N818  the tree reads as prose, like httpx's
-    """This device has no processor of that name."""
-
-
-class UnsupportedOp(ProcessorError):  # noqa: N818
+class UnsupportedOp(ProcessorError):  # noqa: N818  the tree reads as prose
     """The runtime cannot run an op on this processor."""
 
 
