@@ -22,6 +22,37 @@ class PlanningError(ValueError):
 
 
 @dataclass(frozen=True)
+class Lists:
+    """A problem as nested Python lists: scalar indexing into arrays is what makes pure Python schedulers slow.
+
+    Attributes:
+        latency: [op][processor] microseconds, ``inf`` for unsupported.
+        transfer: [tensor][source][target] microseconds; the host is the last row and column.
+        producer: [tensor] op, or -1 for a graph input.
+        reads: [op] tensors it reads.
+        writes: [op] tensors it writes, ascending.
+        readers: [tensor] ops that read it, ascending.
+        outputs: tensors that must end on the host, ascending.
+        before: [op] its direct predecessors, each once, ascending.
+        after: [op] its direct successors, each once, ascending.
+        rivals: [processor] processors that never run beside it, itself included.
+        order: the ops in a topological order that depends on nothing but the graph (smallest index first).
+    """
+
+    latency: list[list[float]]
+    transfer: list[list[list[float]]]
+    producer: list[int]
+    reads: list[list[int]]
+    writes: list[list[int]]
+    readers: list[list[int]]
+    outputs: list[int]
+    before: list[list[int]]
+    after: list[list[int]]
+    rivals: list[list[int]]
+    order: list[int]
+
+
+@dataclass(frozen=True, eq=False)
 class Problem:
     """n super-ops, P processors, T tensors. Times in microseconds.
 
@@ -124,6 +155,33 @@ class Problem:
             if self.producer[tensor] >= 0
         )
         return graph
+
+    @cached_property
+    def lists(self) -> Lists:
+        """The same problem as nested lists; read-only by convention."""
+        n, t = len(self.ops), len(self.tensors)
+        producer: list[int] = self.producer.tolist()
+        writes: list[list[int]] = [[] for _ in range(n)]
+        readers: list[list[int]] = [[] for _ in range(t)]
+        for tensor, op in enumerate(producer):
+            if op >= 0:
+                writes[op].append(tensor)
+        for op, tensors in enumerate(self.reads):
+            for tensor in tensors:
+                readers[tensor].append(op)
+        return Lists(
+            latency=self.latency_us.tolist(),
+            transfer=self.transfer_us.tolist(),
+            producer=producer,
+            reads=[list(tensors) for tensors in self.reads],
+            writes=writes,
+            readers=readers,
+            outputs=np.flatnonzero(self.is_output).tolist(),
+            before=[sorted(self.graph.predecessors(op)) for op in range(n)],
+            after=[sorted(self.graph.successors(op)) for op in range(n)],
+            rivals=[np.flatnonzero(row).tolist() for row in self.conflicts],
+            order=list(nx.lexicographical_topological_sort(self.graph)),
+        )
 
     @property
     def host(self) -> int:
