@@ -1,0 +1,46 @@
+"""The planner for ordinary code: the async client, on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack
+from types import TracebackType
+from typing import Self, TypeVar
+
+from anyio.from_thread import start_blocking_portal
+
+from agent_sdk.client import PlannerClient
+
+Result = TypeVar("Result")
+
+
+class BlockingPlanner:
+    """Opens a client and keeps it on one event loop; every call blocks the caller, none blocks the loop.
+
+    Use as ``with BlockingPlanner(PlannerClient(url)) as planner: planner.call(lambda client: client.plan(request))``.
+    """
+
+    def __init__(self, opening: AbstractAsyncContextManager[PlannerClient]) -> None:
+        self._stack = ExitStack()
+        try:
+            self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="hope-planner-client"))
+            self.client = self._stack.enter_context(self._portal.wrap_async_context_manager(opening))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def call(self, verb: Callable[[PlannerClient], Awaitable[Result]]) -> Result:
+        """Run one coroutine of the client to its end and return what it returns."""
+        return self._portal.call(verb, self.client)
+
+    def close(self) -> None:
+        """Close the client and end the loop's thread."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)

@@ -1,0 +1,81 @@
+"""The single door between the two wings: the planner's ASGI app, run inside this process.
+
+No server to start and no other code path: the same client speaks to the same app, over httpx's ASGI transport
+instead of a socket, on a SQLite file in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from agent_sdk.client import PlannerClient
+from agent_sdk.errors import PlannerUnavailableError
+
+EMBEDDED_URL: Final = "http://embedded.invalid"
+"""Address that stands for the app in this process; it never reaches a network."""
+EMBEDDED_TIMEOUT: Final = httpx.Timeout(None)
+"""An in-process call ends by itself: the solve keeps to its own budget."""
+
+
+@asynccontextmanager
+async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
+    """Yield a client of a planner that lives in this process and keeps its data in ``database``.
+
+    Raises:
+        PlannerUnavailableError: the ``planner`` extra is not installed, or the app could not start.
+    """
+    try:
+        from planner_api.app import create_app
+        from planner_api.settings import Settings
+    except ImportError as error:
+        raise PlannerUnavailableError(
+            f"the embedded planner is not installed ({error}); pip install 'hope[planner]', or give a planner's URL"
+        ) from error
+    database.parent.mkdir(parents=True, exist_ok=True)
+    app = create_app(Settings(database_url=f"sqlite+aiosqlite:///{database}", embedded=True))
+    async with _lifespan(app):
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with PlannerClient(
+            EMBEDDED_URL, transport=transport, encoding="identity", attempts=1, timeout=EMBEDDED_TIMEOUT
+        ) as client:
+            yield client
+
+
+@asynccontextmanager
+async def _lifespan(app: Any) -> AsyncIterator[None]:
+    """Start an ASGI app and stop it again, as a server would (ASGI spec, "Lifespan protocol")."""
+    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
+    running = asyncio.create_task(app(scope, incoming.get, outgoing.put))
+
+    async def ask(event: str) -> None:
+        await incoming.put({"type": f"lifespan.{event}"})
+        answer = asyncio.create_task(outgoing.get())
+        await asyncio.wait({answer, running}, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            message = answer.result()
+        else:
+            answer.cancel()
+            error = running.exception()
+            message = {"type": "ended", "message": str(error) if error else "the app ended"}
+        if message["type"] != f"lifespan.{event}.complete":
+            reason = message.get("message", "") or message["type"]
+            raise PlannerUnavailableError(f"the embedded planner failed at {event}: {reason}")
+
+    try:
+        await ask("startup")
+        try:
+            yield
+        finally:
+            await ask("shutdown")
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running

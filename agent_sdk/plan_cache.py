@@ -1,0 +1,90 @@
+"""Plans on disk: the last plan for every key, for revalidation and for days without a planner."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from agent_sdk.client import ServedPlan
+from hope_schema import PlanReply, PlanRequest, Processor
+from hope_schema.base import Contract
+from hope_schema.hashing import digest
+
+CACHE_VARIABLE: Final = "HOPE_CACHE_DIR"
+"""Environment variable that replaces the user's cache directory."""
+MAX_PLANS: Final = 256
+"""Plans kept; the ones used longest ago are dropped first."""
+
+
+def cache_directory() -> Path:
+    """Where the agent keeps what it may lose: plans, the embedded planner's database, built models."""
+    from platformdirs import user_cache_path
+
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else user_cache_path("hope", appauthor=False)
+
+
+class _Entry(Contract):
+    etag: str
+    reply: PlanReply
+
+
+class PlanCache:
+    """Plans by key in a directory; every write is atomic, and a damaged file counts as absent."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @staticmethod
+    def key(request: PlanRequest, processors: Sequence[Processor], planner: str) -> str:
+        """Return the key of a plan: the request, the kinds of processor it was made for, and who made it.
+
+        The kinds hold runtime versions, so an updated runtime never runs a plan made for the old one.
+        """
+        kinds = sorted((processor.id, processor.kind, processor.resources) for processor in processors)
+        return digest([request.model_dump(mode="json"), kinds, planner])
+
+    def load(self, key: str) -> ServedPlan | None:
+        """Return the plan kept under ``key``, or None."""
+        path = self._path(key)
+        try:
+            entry = _Entry.model_validate_json(path.read_bytes())
+            os.utime(path)
+        except (OSError, ValidationError):
+            return None
+        return ServedPlan(entry.reply, entry.etag, "unchanged")
+
+    def store(self, key: str, served: ServedPlan) -> None:
+        """Keep a plan under ``key``. A full or read-only disk is no error: the plan is then asked for again."""
+        data = _Entry(etag=served.etag, reply=served.reply).model_dump_json().encode()
+        with suppress(OSError):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self._directory, suffix=".new")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                os.replace(temporary, self._path(key))
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+            self._drop_oldest()
+
+    def forget(self, key: str) -> None:
+        """Drop the plan kept under ``key``, if any."""
+        with suppress(OSError):
+            self._path(key).unlink()
+
+    def _path(self, key: str) -> Path:
+        return self._directory / f"{key}.json"
+
+    def _drop_oldest(self) -> None:
+        plans = sorted(self._directory.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        for path in plans[:-MAX_PLANS]:
+            path.unlink(missing_ok=True)
