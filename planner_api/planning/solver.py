@@ -49,21 +49,25 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Solution:
-    """A schedule and how it was found. ``rounds`` counts the search rounds spent."""
-
-    schedule: Schedule
-    method: str
-    notes: tuple[str, ...] = ()
-    rounds: int = 0
-
-
-@dataclass(frozen=True)
 class Bound:
     """A proven lower bound on every makespan, in microseconds, and the argument that proves it."""
 
     us: float
     method: str
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A schedule and how it was found.
+
+    ``rounds`` counts the search rounds spent; ``bound`` is what the method proved on its way, if it did.
+    """
+
+    schedule: Schedule
+    method: str
+    notes: tuple[str, ...] = ()
+    rounds: int = 0
+    bound: Bound | None = None
 
 
 Solve = Callable[[Problem, Budget], Solution]
