@@ -1,0 +1,57 @@
+"""Alembic's entry: runs on the connection it is handed, or opens one on the URL it is told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from alembic import context
+from alembic.autogenerate.api import AutogenContext
+from sqlalchemy import Connection
+
+import planner_api.db.types
+from planner_api.db.engine import sync_engine
+from planner_api.db.tables import Base
+
+
+def ours(name: str | None, kind: str, _parents: object) -> bool:
+    """Leave the tables of the job queue to the job queue."""
+    return not (kind == "table" and name is not None and name.startswith("procrastinate_"))
+
+
+def render(kind: str, item: object, _autogen: AutogenContext) -> str | Literal[False]:
+    """Write our own column types as the revision template imports them."""
+    if kind == "type" and type(item).__module__ == planner_api.db.types.__name__:
+        return f"types.{item!r}"
+    return False
+
+
+def run(connection: Connection) -> None:
+    """Run the migrations in one transaction (SQLite's DDL is transactional too, once BEGIN is ours)."""
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        render_as_batch=True,
+        transactional_ddl=True,
+        compare_type=True,
+        include_name=ours,
+        render_item=render,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+attributes = context.config.attributes
+given = attributes.get("connection")
+if given is None:
+    url = attributes.get("url") or context.config.get_main_option("sqlalchemy.url")
+    if not url:
+        raise SystemExit("tell the migrations which database: hope-planner migrate --database URL")
+    engine = sync_engine(url)
+    with engine.begin() as connection:
+        run(connection)
+    engine.dispose()
+elif isinstance(given, Connection):
+    run(given)
+else:
+    with given.begin() as connection:
+        run(connection)

@@ -1,0 +1,1 @@
+"""Tables, sessions and migrations: the one place that knows SQL dialects apart."""

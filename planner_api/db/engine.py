@@ -1,0 +1,140 @@
+"""Engines and sessions: reading and writing are different types, so that a reader cannot write by accident.
+
+SQLite gets one writing connection per process (writers queue in the process instead of spinning on the
+file's lock) that begins every transaction IMMEDIATE, and several readers; PostgreSQL gets two pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, create_engine, event, make_url
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+BUSY_TIMEOUT_MS = 10_000
+"""How long a SQLite writer waits for another process before it gives up."""
+READERS = 4
+"""Reading connections per process on SQLite."""
+
+
+class DatabaseUrlError(ValueError):
+    """A database URL that is neither SQLite nor PostgreSQL; the message names the forms that work."""
+
+
+class ReadSession(AsyncSession):
+    """A session for queries only; it has no way to commit."""
+
+    async def commit(self) -> None:
+        """Refuse: a reading session must not write."""
+        raise TypeError("a ReadSession does not commit; use Database.write()")
+
+
+class WriteSession(AsyncSession):
+    """A session inside one transaction, committed when its block ends and rolled back when it raises."""
+
+
+def parse_url(text: str) -> URL:
+    """Return the SQLAlchemy URL of ``text`` with the driver filled in.
+
+    Raises:
+        DatabaseUrlError: for any database but SQLite and PostgreSQL.
+    """
+    try:
+        url = make_url(text)
+    except Exception as error:
+        raise DatabaseUrlError(
+            f"not a database URL: {error}; try sqlite:///file.sqlite or postgresql://host/db"
+        ) from error
+    backend = "postgresql" if url.drivername.split("+")[0] == "postgres" else url.get_backend_name()
+    if backend == "sqlite":
+        return url.set(drivername="sqlite+aiosqlite")
+    if backend == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    raise DatabaseUrlError(f"unsupported database '{backend}'; use sqlite:///file.sqlite or postgresql://host/db")
+
+
+def sync_engine(text: str) -> Engine:
+    """Return a plain engine on the same database, for migrations and command-line tools."""
+    url = parse_url(text)
+    if url.get_backend_name() != "sqlite":
+        return create_engine(url)
+    _make_parent(url)
+    engine = create_engine(url.set(drivername="sqlite"))
+    _tune_sqlite(engine, begin="BEGIN IMMEDIATE")
+    return engine
+
+
+class Database:
+    """The planner's database: ``read()`` and ``write()`` open sessions; ``close()`` ends every connection."""
+
+    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+        self.url = parse_url(url)
+        self.dialect = self.url.get_backend_name()
+        self.reader, self.writer = self._engines(pool_size)
+
+    def _engines(self, pool_size: int) -> tuple[AsyncEngine, AsyncEngine]:
+        if self.dialect == "sqlite":
+            if self.url.database in (None, "", ":memory:"):
+                raise DatabaseUrlError("the planner needs a SQLite file: readers cannot see another's memory database")
+            _make_parent(self.url)
+            reader = create_async_engine(self.url, pool_size=READERS, max_overflow=0)
+            writer = create_async_engine(self.url, pool_size=1, max_overflow=0, pool_timeout=60)
+            _tune_sqlite(reader.sync_engine, begin="BEGIN")
+            _tune_sqlite(writer.sync_engine, begin="BEGIN IMMEDIATE")
+            return reader, writer
+        options: dict[str, Any] = {
+            "pool_size": pool_size,
+            "max_overflow": pool_size,
+            "pool_pre_ping": True,
+            "pool_timeout": 10,
+            "connect_args": {"connect_timeout": 5},
+        }
+        # NOTE: readers run in autocommit: a single SELECT then costs one round trip instead of three.
+        return create_async_engine(self.url, isolation_level="AUTOCOMMIT", **options), create_async_engine(
+            self.url, **options
+        )
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[ReadSession]:
+        """Open a session for queries."""
+        async with ReadSession(self.reader, expire_on_commit=False) as session:
+            yield session
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[WriteSession]:
+        """Open a session in one transaction; leaving the block commits."""
+        async with WriteSession(self.writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    async def close(self) -> None:
+        """Close every pooled connection."""
+        await self.reader.dispose()
+        await self.writer.dispose()
+
+
+def _make_parent(url: URL) -> None:
+    if url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _tune_sqlite(engine: Engine, *, begin: str) -> None:
+    """Make SQLite a database several processes can share: WAL, waiting for locks, foreign keys, real BEGINs."""
+
+    @event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:
+        # NOTE: without this the driver begins transactions by itself, lazily and never IMMEDIATE.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)

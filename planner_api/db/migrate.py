@@ -1,0 +1,68 @@
+"""Bringing a database to the newest schema, from a checkout or from an installed wheel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, inspect, text
+
+from planner_api.db.engine import sync_engine
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+HEAD = "0001"
+"""Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
+MIGRATION_LOCK = 0x484F5045
+"""PostgreSQL advisory lock that lets one of several starting replicas migrate while the others wait."""
+
+
+def alembic_config(url: str | None = None) -> Config:
+    """Return the Alembic configuration of the packaged migration tree."""
+    from alembic.config import Config
+
+    import migrations
+
+    config = Config()
+    config.set_main_option("script_location", next(iter(migrations.__path__)))
+    if url is not None:
+        config.attributes["url"] = url
+    return config
+
+
+def current_revision(url: str) -> str | None:
+    """Return the revision the database stands at; None for an empty one."""
+    engine = sync_engine(url)
+    try:
+        with engine.connect() as connection:
+            return _revision(connection)
+    finally:
+        engine.dispose()
+
+
+def upgrade(url: str, revision: str = "head") -> bool:
+    """Upgrade the database; return whether there was anything to do. Safe to call from many processes at once."""
+    engine = sync_engine(url)
+    try:
+        with engine.connect() as connection:
+            if revision == "head" and _revision(connection) == HEAD:
+                return False
+        with engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            if revision == "head" and _revision(connection) == HEAD:
+                return False
+            from alembic import command
+
+            config = alembic_config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, revision)
+            return True
+    finally:
+        engine.dispose()
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

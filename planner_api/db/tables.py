@@ -1,0 +1,269 @@
+"""Every table of the planner, for SQLite and PostgreSQL alike.
+
+Large documents (graphs, profiles, plans) are kept as the compressed bytes that are served or loaded as a
+whole; what is searched by stands in columns beside them. Times are UTC; durations are microseconds.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from planner_api.db.types import BigKey, JsonDocument, UtcDateTime
+
+NAMING_CONVENTION = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    """Base of all tables; names every constraint, so that a migration can drop it on either database."""
+
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
+    type_annotation_map = {
+        datetime: UtcDateTime(),
+        dict[str, Any]: JsonDocument,
+        list[Any]: JsonDocument,
+        bytes: LargeBinary(),
+        float: Float(53),
+    }
+
+
+class ModelRow(Base):
+    """A model graph under its hash; never weights."""
+
+    __tablename__ = "models"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(256))
+    ops: Mapped[int]
+    super_ops: Mapped[int]
+    graph_zstd: Mapped[bytes]
+    """The ``ModelGraph`` as canonical JSON (name left out), compressed with zstd."""
+    graph_digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of that JSON: another graph under the same hash is a conflict."""
+    created_at: Mapped[datetime]
+
+
+class SocRow(Base):
+    """A hardware identity that profiles belong to."""
+
+    __tablename__ = "socs"
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), unique=True)
+    created_at: Mapped[datetime]
+
+
+class ProfileRow(Base):
+    """What is known of one SoC at one frequency (operating point). Only the folder of this row writes it."""
+
+    __tablename__ = "profiles"
+    __table_args__ = (UniqueConstraint("soc_id", "frequency"),)
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True)
+    soc_id: Mapped[int] = mapped_column(ForeignKey("socs.id", ondelete="CASCADE"))
+    frequency: Mapped[str] = mapped_column(String(128))
+    version: Mapped[int] = mapped_column(default=0)
+    """Raised when a figure appears or moves materially; plans name the version they rest on."""
+    statistics: Mapped[bytes | None]
+    """The folded statistics of every figure (``profiles/statistics.py``), compressed."""
+    latencies: Mapped[int] = mapped_column(default=0)
+    transfers: Mapped[int] = mapped_column(default=0)
+    devices: Mapped[int] = mapped_column(default=0)
+    """Uploads folded so far come from about this many distinct devices."""
+    uploads: Mapped[int] = mapped_column(BigInteger, default=0)
+    rejected: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Votes that outlier rejection refused so far."""
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class ProfileVersionRow(Base):
+    """The profile as one version of it stood; kept while it is current or a plan rests on it."""
+
+    __tablename__ = "profile_versions"
+
+    profile_id: Mapped[int] = mapped_column(ForeignKey("profiles.id", ondelete="CASCADE"), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    body_zstd: Mapped[bytes]
+    """A ``hope_schema.Profile`` as JSON, compressed with zstd."""
+    created_at: Mapped[datetime]
+
+
+class InboxRow(Base):
+    """One upload as it came, waiting to be folded; unique per device and upload id, so a replay counts once.
+
+    After folding ``body`` is emptied and the row stays as the memory of the upload id until it is pruned.
+    """
+
+    __tablename__ = "inbox"
+    __table_args__ = (
+        UniqueConstraint("device_id", "upload_id"),
+        Index(None, "soc", "frequency", "folded_at", "id"),
+        Index(None, "folded_at", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True)
+    device_id: Mapped[str] = mapped_column(String(128))
+    upload_id: Mapped[str] = mapped_column(String(128))
+    soc: Mapped[str] = mapped_column(String(128))
+    frequency: Mapped[str] = mapped_column(String(128))
+    rows: Mapped[int]
+    encoding: Mapped[str] = mapped_column(String(8))
+    """How ``body`` is compressed: ``zstd`` or ``gzip``."""
+    body: Mapped[bytes | None]
+    received_at: Mapped[datetime]
+    folded_at: Mapped[datetime | None]
+    error: Mapped[str | None] = mapped_column(Text)
+
+
+class AssignmentRow(Base):
+    """The missing figures one device was asked to measure, until it uploads them or the lease runs out."""
+
+    __tablename__ = "assignments"
+
+    profile_id: Mapped[int] = mapped_column(ForeignKey("profiles.id", ondelete="CASCADE"), primary_key=True)
+    device_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    figures: Mapped[bytes]
+    """64-bit figure hashes, little-endian, one after the other."""
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+
+
+PLAN_STATUS = ("queued", "solving", "done", "failed")
+
+
+class PlanRow(Base):
+    """A plan under its key. The row is also the lock and, on SQLite, the lease of its solve.
+
+    ``id`` is derived from the key (``plans/key.py``), so inserting it ``ON CONFLICT DO NOTHING`` decides who
+    enqueues. ``version`` 0 with no body: nothing has been solved yet. ``status`` tells what the queue does
+    with it: ``queued``, ``solving`` (leased), ``done``, ``failed`` (``error`` says why).
+    """
+
+    __tablename__ = "plans"
+    __table_args__ = (
+        CheckConstraint("status IN ('queued', 'solving', 'done', 'failed')", name="status_known"),
+        Index(None, "model_hash", "soc", "frequency"),
+        Index(None, "soc", "frequency"),
+        Index(None, "status", "priority", "queued_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model_hash: Mapped[str] = mapped_column(ForeignKey("models.hash", ondelete="CASCADE"))
+    soc: Mapped[str] = mapped_column(String(128))
+    frequency: Mapped[str] = mapped_column(String(128))
+    processors: Mapped[list[Any] | None]
+    method: Mapped[str] = mapped_column(String(32))
+    objective: Mapped[str] = mapped_column(String(32))
+    transfer_mode: Mapped[str] = mapped_column(String(32))
+
+    version: Mapped[int] = mapped_column(default=0)
+    provisional: Mapped[bool] = mapped_column(default=True)
+    etag: Mapped[str | None] = mapped_column(String(80))
+    """Strong ETag of the reply, with its quotes."""
+    body_zstd: Mapped[bytes | None]
+    """The ``PlanReply`` as JSON, compressed with zstd; ``body_gzip`` is the same JSON in gzip."""
+    body_gzip: Mapped[bytes | None]
+    profile_version: Mapped[int | None]
+    makespan_us: Mapped[float | None]
+    lower_bound_us: Mapped[float | None]
+    gap: Mapped[float | None]
+    found_by: Mapped[str | None] = mapped_column(String(128))
+    solve_us: Mapped[float | None]
+    hits: Mapped[int] = mapped_column(BigInteger, default=0)
+    misses: Mapped[int] = mapped_column(BigInteger, default=0)
+    created_at: Mapped[datetime]
+    solved_at: Mapped[datetime | None]
+    """When the body of this version was stored."""
+
+    status: Mapped[str] = mapped_column(String(16), default="queued")
+    priority: Mapped[int] = mapped_column(Integer, default=0)
+    """Higher first: a device waiting comes before a release's fan-out."""
+    queued_at: Mapped[datetime | None]
+    attempt: Mapped[int] = mapped_column(default=0)
+    """Fencing token: raised by every lease; only the holder of the newest may finish the solve."""
+    lease_owner: Mapped[str | None] = mapped_column(String(128))
+    lease_until: Mapped[datetime | None]
+    failures: Mapped[int] = mapped_column(default=0)
+    error: Mapped[str | None] = mapped_column(Text)
+
+
+class DeviceRow(Base):
+    """A device of the fleet as it last reported itself."""
+
+    __tablename__ = "devices"
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    soc: Mapped[str | None] = mapped_column(String(128), index=True)
+    frequency: Mapped[str | None] = mapped_column(String(128))
+    versions: Mapped[dict[str, Any] | None]
+    """Agent and runtime versions, as reported."""
+    clock_skew_s: Mapped[float | None]
+    enrolled_at: Mapped[datetime]
+    last_seen_at: Mapped[datetime | None] = mapped_column(index=True)
+
+
+class TokenRow(Base):
+    """A bearer token, hashed at rest. ``device_id`` is null for an operator's."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (CheckConstraint("scope IN ('device', 'operator')", name="scope_known"),)
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True)
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    """SHA-256 of the token in hexadecimal; the tokens carry 256 bits of entropy, so no slow hash is needed."""
+    scope: Mapped[str] = mapped_column(String(16))
+    device_id: Mapped[str | None] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"), index=True)
+    label: Mapped[str] = mapped_column(String(128), default="")
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class ClaimRow(Base):
+    """A claim token that devices exchange for their own token when they enrol."""
+
+    __tablename__ = "claims"
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True)
+    claim_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    label: Mapped[str] = mapped_column(String(128), default="")
+    uses_left: Mapped[int | None]
+    """How many more devices may enrol with it; null: any number."""
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class DriftRow(Base):
+    """Measured against predicted, per device and plan: the newest report stands."""
+
+    __tablename__ = "drift_reports"
+
+    device_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True, index=True)
+    plan_version: Mapped[int]
+    predicted_us: Mapped[float]
+    measured_us: Mapped[float]
+    runs: Mapped[int]
+    reported_at: Mapped[datetime]
