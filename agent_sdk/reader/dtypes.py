@@ -1,0 +1,20 @@
+"""ONNX element types and the NumPy names by which the contract knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, get_args
+
+import onnx
+
+from hope_schema.graph import DType
+
+_ONNX_NAMES: Final = {"float32": "FLOAT", "float64": "DOUBLE"}
+
+ELEMENT_TYPE: Final[Mapping[DType, int]] = {
+    name: getattr(onnx.TensorProto, _ONNX_NAMES.get(name, name.upper())) for name in get_args(DType)
+}
+"""NumPy name to ``TensorProto.DataType``."""
+
+DTYPE: Final[Mapping[int, DType]] = {number: name for name, number in ELEMENT_TYPE.items()}
+"""``TensorProto.DataType`` to NumPy name; types that cannot be planned (strings, complex, float8) are absent."""

@@ -1,0 +1,126 @@
+"""From what a caller holds (a path, bytes, a ModelProto) to one self-contained ModelProto that we may change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import external_data_helper, inliner
+
+from agent_sdk.errors import ModelError
+
+MAX_MODEL_BYTES = 2**31 - 1
+"""Most bytes a model may have, weights in external files included: protobuf's own limit, so a cut piece always fits."""
+
+
+def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str, Path | None]:
+    """Return the model with all its weights inside and local functions inlined, what to call it, and its path.
+
+    The ModelProto belongs to the caller of this function: it is never one that was passed in.
+    Raises ModelError when there is no such file, or it is not a whole ONNX model of at most MAX_MODEL_BYTES.
+    """
+    path: Path | None = None
+    if isinstance(source, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source)
+        name = proto.graph.name or "model"
+    elif isinstance(source, bytes):
+        proto = _parse(source, "the given bytes")
+        name = proto.graph.name or "model"
+    else:
+        path = Path(source)
+        proto = _parse(_read(path), f"'{path}'")
+        name = path.stem
+    where = f"'{path}'" if path else f"model '{name}'"
+    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output or proto.graph.input):
+        raise ModelError(f"{where} is not an ONNX model, or it was cut off: it holds no graph")
+    if not proto.opset_import:
+        raise ModelError(f"{where} is not a valid ONNX model, or it was cut off: it names no operator set")
+    _load_external(proto, path.parent if path else None, where)
+    if proto.functions:
+        try:
+            proto = inliner.inline_local_functions(proto)
+        except (ValueError, RuntimeError) as error:
+            raise ModelError(f"{where}: its local functions cannot be inlined: {error}") from error
+    return proto, name, path
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise ModelError(f"there is no model file '{path}'")
+        size = path.stat().st_size
+        if size > MAX_MODEL_BYTES:
+            raise ModelError(f"'{path}' has {size} bytes; a model may have at most {MAX_MODEL_BYTES}")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"the model file '{path}' cannot be read: {error}") from error
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    if not data:
+        raise ModelError(f"{where} is empty, not an ONNX model")
+    if len(data) > MAX_MODEL_BYTES:
+        raise ModelError(f"{where} has {len(data)} bytes; a model may have at most {MAX_MODEL_BYTES}")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, RuntimeError) as error:
+        raise ModelError(f"{where} is not an ONNX model, or it was cut off") from error
+    return proto
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor that carries data: initialisers, then tensor-valued attributes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def _load_external(proto: onnx.ModelProto, folder: Path | None, where: str) -> None:
+    """Read weights that lie in files beside the model; ``onnx`` itself refuses paths that leave the folder."""
+    external = [tensor for tensor in tensors(proto.graph) if external_data_helper.uses_external_data(tensor)]
+    if external and folder is None:
+        raise ModelError(f"{where} keeps weights in external files: give its path, not its bytes")
+    left = MAX_MODEL_BYTES
+    try:
+        for tensor in external:
+            expected = expected_bytes(tensor)
+            # NOTE: a tensor without a length takes the rest of its file; bound it before a byte is read.
+            info = external_data_helper.ExternalDataInfo(tensor)
+            if info.length is None:
+                entry = tensor.external_data.add()
+                entry.key, entry.value = "length", str(expected)
+            elif info.length != expected:
+                raise ModelError(f"{where}: weights '{tensor.name}' need {expected} bytes, {info.length} are declared")
+            left -= expected
+            if left < 0:
+                raise ModelError(f"{where} has more than {MAX_MODEL_BYTES} bytes of weights, the most a model may have")
+            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+    except (OSError, ValueError, EncodeError, onnx.checker.ValidationError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"{where}: its external weights cannot be read: {error}") from error
+
+
+def expected_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes the tensor's shape and element type call for, in raw form (two 4-bit elements share a byte)."""
+    count = 1
+    for dimension in tensor.dims:
+        if dimension < 0:
+            raise ModelError(f"weights '{tensor.name}' have a negative dimension: {list(tensor.dims)}")
+        count *= dimension
+    if tensor.data_type in (onnx.TensorProto.UINT4, onnx.TensorProto.INT4):
+        return (count + 1) // 2
+    try:
+        return count * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    except KeyError as error:
+        raise ModelError(f"weights '{tensor.name}' have an element type that ONNX does not know") from error
