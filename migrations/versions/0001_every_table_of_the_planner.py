@@ -14,6 +14,29 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+DROP_QUEUE = """
+DO $$
+DECLARE item record;
+BEGIN
+    FOR item IN SELECT tablename FROM pg_tables
+        WHERE schemaname = current_schema() AND tablename LIKE 'procrastinate\\_%'
+    LOOP EXECUTE format('DROP TABLE %I CASCADE', item.tablename); END LOOP;
+    FOR item IN SELECT oid::regprocedure AS name FROM pg_proc
+        WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'procrastinate\\_%'
+    LOOP EXECUTE format('DROP FUNCTION %s CASCADE', item.name); END LOOP;
+    FOR item IN SELECT typname FROM pg_type
+        WHERE typnamespace = current_schema()::regnamespace AND typname LIKE 'procrastinate\\_%'
+    LOOP EXECUTE format('DROP TYPE IF EXISTS %I CASCADE', item.typname); END LOOP;
+END $$
+"""
+
+
+def execute_raw(statements: str) -> None:
+    """Run several statements as they are: SQLAlchemy would read their colons and percent signs as parameters."""
+    connection = op.get_bind().connection.driver_connection
+    assert connection is not None
+    connection.execute(statements)
+
 
 def upgrade() -> None:
     """Upgrade schema."""
@@ -36,8 +59,13 @@ def upgrade() -> None:
         sa.Column("frequency", sa.String(length=128), nullable=True),
         sa.Column("versions", types.JsonDocument, nullable=True),
         sa.Column("clock_skew_s", sa.Float(precision=53), nullable=True),
+        sa.Column("claim_id", types.BigKey, nullable=True),
+        sa.Column("revoked_at", types.UtcDateTime(timezone=True), nullable=True),
         sa.Column("enrolled_at", types.UtcDateTime(timezone=True), nullable=False),
         sa.Column("last_seen_at", types.UtcDateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["claim_id"], ["claims.id"], name=op.f("fk_devices_claim_id_claims"), ondelete="SET NULL"
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_devices")),
     )
     with op.batch_alter_table("devices", schema=None) as batch_op:
@@ -117,6 +145,7 @@ def upgrade() -> None:
         sa.Column("lease_owner", sa.String(length=128), nullable=True),
         sa.Column("lease_until", types.UtcDateTime(timezone=True), nullable=True),
         sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("solves", sa.Integer(), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
         sa.CheckConstraint("status IN ('queued', 'solving', 'done', 'failed')", name=op.f("ck_plans_status_known")),
         sa.ForeignKeyConstraint(
@@ -213,10 +242,54 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("profile_id", "version", name=op.f("pk_profile_versions")),
     )
+    op.create_table(
+        "fanouts",
+        sa.Column("id", sa.String(length=64), nullable=False),
+        sa.Column("model_hash", sa.String(length=64), nullable=False),
+        sa.Column("request", types.JsonDocument, nullable=True),
+        sa.Column("created_at", types.UtcDateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["model_hash"], ["models.hash"], name=op.f("fk_fanouts_model_hash_models"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_fanouts")),
+    )
+    with op.batch_alter_table("fanouts", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_fanouts_model_hash"), ["model_hash"], unique=False)
+
+    op.create_table(
+        "fanout_plans",
+        sa.Column("fanout_id", sa.String(length=64), nullable=False),
+        sa.Column("plan_id", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["fanout_id"], ["fanouts.id"], name=op.f("fk_fanout_plans_fanout_id_fanouts"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["plan_id"], ["plans.id"], name=op.f("fk_fanout_plans_plan_id_plans"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("fanout_id", "plan_id", name=op.f("pk_fanout_plans")),
+    )
+    with op.batch_alter_table("fanout_plans", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_fanout_plans_plan_id"), ["plan_id"], unique=False)
+
+    if op.get_bind().dialect.name == "postgresql":
+        # NOTE: imported here, because SQLite alone needs no job queue.
+        from procrastinate.schema import SchemaManager
+
+        execute_raw(SchemaManager.get_schema())
 
 
 def downgrade() -> None:
     """Downgrade schema."""
+    if op.get_bind().dialect.name == "postgresql":
+        execute_raw(DROP_QUEUE)
+    with op.batch_alter_table("fanout_plans", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_fanout_plans_plan_id"))
+
+    op.drop_table("fanout_plans")
+    with op.batch_alter_table("fanouts", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_fanouts_model_hash"))
+
+    op.drop_table("fanouts")
     op.drop_table("profile_versions")
     with op.batch_alter_table("drift_reports", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_drift_reports_plan_id"))

@@ -205,7 +205,29 @@ class PlanRow(Base):
     lease_owner: Mapped[str | None] = mapped_column(String(128))
     lease_until: Mapped[datetime | None]
     failures: Mapped[int] = mapped_column(default=0)
+    solves: Mapped[int] = mapped_column(default=0)
+    """Optimised plans stored so far; a burst of identical requests must raise it by one."""
     error: Mapped[str | None] = mapped_column(Text)
+
+
+class FanoutRow(Base):
+    """One release: the planning of one model over every SoC and frequency known when it was asked for."""
+
+    __tablename__ = "fanouts"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model_hash: Mapped[str] = mapped_column(ForeignKey("models.hash", ondelete="CASCADE"), index=True)
+    request: Mapped[dict[str, Any] | None]
+    created_at: Mapped[datetime]
+
+
+class FanoutPlanRow(Base):
+    """A plan that a release waits for."""
+
+    __tablename__ = "fanout_plans"
+
+    fanout_id: Mapped[str] = mapped_column(ForeignKey("fanouts.id", ondelete="CASCADE"), primary_key=True)
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True, index=True)
 
 
 class DeviceRow(Base):
@@ -218,6 +240,8 @@ class DeviceRow(Base):
     frequency: Mapped[str | None] = mapped_column(String(128))
     versions: Mapped[dict[str, Any] | None]
     """Agent and runtime versions, as reported."""
+    claim_id: Mapped[int | None] = mapped_column(ForeignKey("claims.id", ondelete="SET NULL"))
+    revoked_at: Mapped[datetime | None]
     clock_skew_s: Mapped[float | None]
     enrolled_at: Mapped[datetime]
     last_seen_at: Mapped[datetime | None] = mapped_column(index=True)
