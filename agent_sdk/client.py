@@ -105,7 +105,7 @@ class PlannerClient:
     ) -> None:
         try:
             parsed = httpx.URL(url)
-        except httpx.InvalidURL as error:
+        except (httpx.InvalidURL, ValueError) as error:
             raise InputError(f"'{url}' is not a planner address: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise InputError(f"'{url}' is not a planner address; expected something like http://127.0.0.1:8000")
