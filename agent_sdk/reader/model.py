@@ -14,6 +14,7 @@ import onnx
 from onnx import defs, helper
 from pydantic import ValidationError
 
+from agent_sdk import zoo
 from agent_sdk.errors import ModelError
 from agent_sdk.reader.dtypes import DTYPE, ELEMENT_TYPE
 from agent_sdk.reader.fold import DEFAULT_DOMAINS, StaticGraph, fold
@@ -54,18 +55,28 @@ class Model:
 
 
 def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, name: str | None = None) -> Model:
-    """Read an ONNX model: a file's path, its bytes, or a ModelProto (which is copied, not changed).
+    """Read an ONNX model: a zoo network's name, a file's path, a file's bytes, or a ModelProto (copied, not changed).
 
     A symbolic batch becomes 1, constants are folded, ops that no output needs are dropped. ``name`` overrides the
-    file's or graph's own name. Raises ModelError, naming the op where one is to blame: no such file, not ONNX, cut
-    off, no outputs, a dynamic shape, control flow, an unknown op, a name that stands twice, a cycle, too large.
+    file's or graph's own name. A file called like a zoo network is meant by ``./lstm`` or a Path. Raises ModelError,
+    naming the op where one is to blame: no such file, not ONNX, cut off, no outputs, a dynamic shape, control flow,
+    an unknown op, a name that stands twice, a cycle, too large; UnknownNameError for a bare name that is neither a
+    zoo network nor a file.
     """
+    if isinstance(source, str) and _is_bare(source) and (source in zoo.names() or not os.path.exists(source)):
+        name = name or source
+        source = zoo.path(source)
     proto, found_name, path = load_proto(source)
     name = name or found_name
     static = fold(proto)
     graph = _to_graph(static, name)
     _rewrite(proto, static)
     return Model(graph=graph, proto=proto, content_digest=_digest(proto), name=name, path=path)
+
+
+def _is_bare(text: str) -> bool:
+    """Whether the text looks like a network's name rather than a path."""
+    return bool(text) and os.path.basename(text) == text and not os.path.splitext(text)[1]
 
 
 def extract(model: Model, op_ids: Iterable[str], inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:

@@ -1,0 +1,66 @@
+"""Built networks on disk, in the user's cache directory, so that each is built once per version of this code."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import onnx
+import platformdirs
+
+from agent_sdk.errors import ModelError
+from agent_sdk.zoo.catalogue import build, source
+
+
+def folder() -> Path:
+    """Return the directory that holds built networks (``HOPE_ZOO`` overrides the user's cache directory)."""
+    override = os.environ.get("HOPE_ZOO")
+    return Path(override) if override else platformdirs.user_cache_path("hope") / "zoo"
+
+
+def cached(name: str, seed: int = 0) -> Path | None:
+    """Return the network's file if it has been built already, else None. Raises UnknownNameError."""
+    target = _target(name, seed)
+    return target if target.is_file() else None
+
+
+def path(name: str, seed: int = 0) -> Path:
+    """Return the network's file, building it first if need be.
+
+    Any number of processes may build at once: each writes a file of its own and renames it into place whole.
+    Raises UnknownNameError, and ModelError when the cache cannot be written.
+    """
+    target = _target(name, seed)
+    if target.is_file():
+        return target
+    data = build(name, seed).SerializeToString(deterministic=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{name}-", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ModelError(f"the zoo network '{name}' cannot be written to '{target.parent}': {error}") from error
+    return target
+
+
+def _target(name: str, seed: int) -> Path:
+    source(name)
+    return folder() / f"{name}-{seed}-{_recipe()}.onnx"
+
+
+@cache
+def _recipe() -> str:
+    """Digest of the code that builds networks: a file built by other code is never taken for ours."""
+    content = hashlib.sha256(onnx.__version__.encode())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        content.update(file.read_bytes())
+    return content.hexdigest()[:8]
