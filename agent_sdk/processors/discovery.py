@@ -1,0 +1,69 @@
+"""Which processors does this device have? Every core, all cores together, each class of cores, per runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+
+from agent_sdk.errors import UnknownNameError
+from agent_sdk.processors.base import Processor
+from agent_sdk.processors.cores import name_cores
+from agent_sdk.processors.ort import CPU, OrtProcessor, installed_providers
+from agent_sdk.soc import Soc, read_soc
+
+MAX_SINGLE_CORES = 8
+"""Single cores offered per core class; beyond, more of them add solve time and no new choice."""
+
+
+def discover(spec: str | None = None, *, soc: Soc | None = None) -> list[Processor]:
+    """The processors to plan with.
+
+    ``spec`` is a comma-separated list of ids or runtimes (``"ort@0,ort@1"``, ``"ort"``, ``"ort,ov@0-1"``); without
+    it: every core, each class of several equal cores, and all cores together, for ONNX Runtime and, where the package
+    is installed, OpenVINO, and the accelerators either of them can drive.
+
+    Raises UnknownNameError for an id or a runtime that this device does not have, listing what it has.
+    """
+    soc = soc or read_soc()
+    makers = dict(_makers(soc))
+    if spec is None:
+        return [make() for make in makers.values()]
+    chosen: dict[str, Callable[[], Processor]] = {}
+    for name in (part.strip() for part in spec.split(",")):
+        matching = {key: make for key, make in makers.items() if name in (key, key.partition("@")[0])}
+        if not matching:
+            raise UnknownNameError("processor", name, makers)
+        chosen |= matching
+    return [make() for make in chosen.values()]
+
+
+def core_sets(soc: Soc) -> list[frozenset[int]]:
+    """Single cores, then every class of several equal cores, then all cores together; each set once."""
+    classes: dict[str, list[int]] = {}
+    for core in soc.cores:
+        classes.setdefault(soc.core_class[core], []).append(core)
+    singles = [frozenset({core}) for own in classes.values() for core in own[:MAX_SINGLE_CORES]]
+    gangs = [frozenset(own) for own in classes.values()]
+    return list(dict.fromkeys([*singles, *gangs, frozenset(soc.cores)]))
+
+
+def _makers(soc: Soc) -> Iterator[tuple[str, Callable[[], Processor]]]:
+    """Processor ids with what makes each, so that naming one does not start the others."""
+    sets = core_sets(soc)
+    for cores in sets:
+        yield f"ort@{name_cores(tuple(sorted(cores)))}", partial(OrtProcessor, soc, cores)
+    for provider in installed_providers():
+        if provider != CPU:
+            make = partial(OrtProcessor, soc, frozenset(soc.cores), provider)
+            yield make().id, make
+    if find_spec("openvino") is None:
+        return
+    # NOTE: imported late, because importing OpenVINO takes seconds and the package is optional.
+    from agent_sdk.processors.openvino import OpenVinoProcessor, accelerators
+
+    for cores in sets:
+        yield f"ov@{name_cores(tuple(sorted(cores)))}", partial(OpenVinoProcessor, soc, cores)
+    for device in accelerators():
+        accelerator = partial(OpenVinoProcessor, soc, frozenset(soc.cores), device)
+        yield accelerator().id, accelerator

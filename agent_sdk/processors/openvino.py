@@ -1,0 +1,226 @@
+"""OpenVINO on one core, on several cores together, or on a GPU or NPU that it finds."""
+
+# ruff: noqa: D102  what the overridden methods promise stands in base.py
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+
+from agent_sdk.errors import ProcessorError
+from agent_sdk.processors.base import (
+    CompilationFailed,
+    Executable,
+    OutOfMemory,
+    Processor,
+    ProcessorLost,
+    Segment,
+    SilentFallback,
+    UnsupportedOp,
+    WrongOutput,
+)
+from agent_sdk.processors.cores import name_cores
+from agent_sdk.processors.host import HostMemoryProcessor
+from agent_sdk.reader import Model, extract
+from agent_sdk.soc import Soc
+from hope_schema import Processor as ProcessorSpec
+from hope_schema import SuperOp, TensorType
+
+CPU: Final = "CPU"
+ACCELERATORS: Final = ("GPU", "NPU")
+
+
+@cache
+def runtime() -> ov.Core:
+    """The process's one OpenVINO core; starting it loads the plugins."""
+    return ov.Core()
+
+
+def accelerators() -> tuple[str, ...]:
+    """Devices OpenVINO can drive here besides the CPU, e.g. ``("GPU.0", "NPU")``."""
+    return tuple(name for name in runtime().available_devices if name.partition(".")[0] in ACCELERATORS)
+
+
+class OpenVinoProcessor(HostMemoryProcessor):
+    """OpenVINO with ``len(cores)`` threads on the CPU, or on the accelerator ``device``.
+
+    With one thread OpenVINO computes on the calling thread. A gang's workers come from the runtime's own pool and
+    inherit the mask of the thread that first needs them, so a gang's caller is bound to all of its cores.
+    """
+
+    def __init__(self, soc: Soc, cores: frozenset[int], device: str = CPU) -> None:
+        self.cores = tuple(sorted(cores))
+        self.device = device
+        self._usable = frozenset(soc.cores)
+        on_cpu = device == CPU
+        short = device.lower().replace(".", "")
+        self.spec = ProcessorSpec(
+            id=f"ov@{name_cores(self.cores)}" if on_cpu else f"ov-{short}@0",
+            runtime="ov" if on_cpu else f"ov-{short}",
+            version=ov.__version__.partition("-")[0],
+            threads=len(self.cores),
+            core_class=soc.class_of(cores) if on_cpu else short,
+            resources=tuple(f"cpu{core}" for core in self.cores) if on_cpu else (short,),
+        )
+
+    @property
+    def caller_cores(self) -> frozenset[int]:
+        return frozenset(self.cores)
+
+    def same_layout(self, other: Processor) -> bool:
+        return isinstance(other, HostMemoryProcessor) and other is self
+
+    def supports(self, super_op: SuperOp, model: Model) -> bool:
+        try:
+            part = self.read(model, tuple(op.id for op in super_op.ops), super_op.inputs, super_op.outputs)
+        except UnsupportedOp:
+            return False
+        supported = runtime().query_model(part, self.device)
+        return all(node.get_friendly_name() in supported for node in part.get_ops())
+
+    def compile(self, segment: Segment) -> OpenVinoExecutable:
+        part = self.read(segment.model, segment.ops, segment.inputs, segment.outputs)
+        compiled = self.compiled(part)
+        types = {name: segment.model.graph.tensor[name].type for name in segment.outputs}
+        return OpenVinoExecutable(self, segment, compiled, types)
+
+    def read(self, model: Model, ops: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> ov.Model:
+        """Convert a piece of the model. Raises UnsupportedOp where the importer does not know an op."""
+        proto = extract(model, ops, inputs, outputs)
+        for node in proto.graph.node:
+            node.name = next(name for name in node.output if name)
+        try:
+            return runtime().read_model(proto.SerializeToString())
+        except RuntimeError as error:
+            raise UnsupportedOp(f"{self.id}: OpenVINO cannot import this: {_summary(error)}") from error
+
+    def compiled(self, part: ov.Model, **settings: Any) -> ov.CompiledModel:
+        """Compile for this processor's cores or device, and make sure that it is there that it runs."""
+        config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1} | settings
+        if self.device == CPU:
+            config |= {"INFERENCE_NUM_THREADS": len(self.cores), "ENABLE_CPU_PINNING": False}
+        try:
+            with unbound(self._usable):
+                compiled = runtime().compile_model(part, self.device, config)
+        except RuntimeError as error:
+            raise translated(error, self.id) from error
+        ran_on = compiled.get_property("EXECUTION_DEVICES")
+        if any(name.partition(".")[0] != self.device.partition(".")[0] for name in ran_on):
+            raise SilentFallback(f"{self.id}: OpenVINO would run this on {', '.join(ran_on)} instead of {self.device}")
+        if self.device == CPU and compiled.get_property("INFERENCE_NUM_THREADS") != len(self.cores):
+            got = compiled.get_property("INFERENCE_NUM_THREADS")
+            raise SilentFallback(f"{self.id}: OpenVINO would use {got} threads instead of {len(self.cores)}")
+        return compiled
+
+    def close(self) -> None:
+        """Nothing is held beyond the executables."""
+
+
+class OpenVinoExecutable(Executable):
+    """One compiled OpenVINO model for one segment."""
+
+    def __init__(
+        self,
+        processor: OpenVinoProcessor,
+        segment: Segment,
+        compiled: ov.CompiledModel,
+        output_types: Mapping[str, TensorType],
+    ) -> None:
+        self.segment = segment
+        self.output_types = output_types
+        self._processor = processor
+        self._compiled: ov.CompiledModel | None = compiled
+        for port, name in zip(compiled.outputs, segment.outputs, strict=True):
+            shape = tuple(port.get_partial_shape().to_shape())
+            if shape != output_types[name].shape:
+                raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {output_types[name]}")
+
+    @property
+    def processor(self) -> OpenVinoProcessor:
+        return self._processor
+
+    @property
+    def ran_on(self) -> Mapping[str, str]:
+        if self._compiled is None:
+            return {}
+        return {
+            "device": ",".join(self._compiled.get_property("EXECUTION_DEVICES")),
+            "cores": name_cores(self._processor.cores),
+        }
+
+    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Callable[[], None]:
+        if self._compiled is None:
+            raise ProcessorLost(f"{self._processor.id}: the segment was closed")
+        try:
+            request = self._compiled.create_infer_request()
+            arrays = [inputs[name] for name in self.segment.inputs]
+            results = [outputs[name] for name in self.segment.outputs]
+            for port, array in zip(self._compiled.inputs, arrays, strict=True):
+                request.set_tensor(port, ov.Tensor(array, shared_memory=True))
+            for port, array in zip(self._compiled.outputs, results, strict=True):
+                request.set_tensor(port, ov.Tensor(array, shared_memory=True))
+        except RuntimeError as error:
+            raise WrongOutput(f"{self._processor.id}: a buffer does not fit: {_summary(error)}") from error
+        return BoundRequest(self, request, [*arrays, *results])
+
+    def close(self) -> None:
+        self._compiled = None
+
+
+class BoundRequest:
+    """An infer request with its tensors; it keeps their arrays alive, which OpenVINO does not."""
+
+    __slots__ = ("_executable", "_infer", "_keep", "_request")
+
+    def __init__(self, executable: OpenVinoExecutable, request: ov.InferRequest, keep: list[np.ndarray]) -> None:
+        self._request = request
+        # The wrapped C++ call: the Python method above it looks for new inputs and wraps the results first.
+        self._infer: Callable[..., object] = getattr(super(ov.InferRequest, request), "infer")  # noqa: B009
+        self._executable = executable
+        self._keep = keep
+
+    def __call__(self) -> None:
+        try:
+            self._infer({}, share_outputs=True, decode_strings=False)
+        except RuntimeError as error:
+            where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
+            if "bad_alloc" in str(error) or "out of memory" in str(error).lower():
+                raise OutOfMemory(f"{where}: {_summary(error)}; use fewer processors or a smaller model") from error
+            raise ProcessorLost(f"{where}: OpenVINO failed while running: {_summary(error)}") from error
+
+
+@contextmanager
+def unbound(cores: frozenset[int]) -> Iterator[None]:
+    """Let the calling thread run on all ``cores`` meanwhile: OpenVINO reads the mask when it first compiles."""
+    before = os.sched_getaffinity(0)
+    if before == cores:
+        yield
+        return
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def translated(error: RuntimeError, where: str) -> ProcessorError:
+    """What a refused compilation means."""
+    text = str(error)
+    if "bad_alloc" in text or "out of memory" in text.lower():
+        return OutOfMemory(f"{where}: {_summary(error)}; use fewer processors or a smaller model")
+    if "unsupported" in text.lower() or "not supported" in text.lower() or "not implemented" in text.lower():
+        return UnsupportedOp(f"{where}: OpenVINO does not implement this: {_summary(error)}")
+    return CompilationFailed(f"{where}: OpenVINO refused the segment: {_summary(error)}")
+
+
+def _summary(error: Exception) -> str:
+    """The last telling line of an OpenVINO message, which begins with places in its source code."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("Exception from", "Check ", "src/"))]
+    return (telling or lines or [type(error).__name__])[-1][:400]

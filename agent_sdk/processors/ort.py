@@ -1,0 +1,233 @@
+"""ONNX Runtime on one core, on several cores together (a gang), or on another execution provider of the wheel."""
+
+# ruff: noqa: D102  what the overridden methods promise stands in base.py
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+import numpy as np
+import onnxruntime as ort
+
+from agent_sdk.errors import ProcessorError
+from agent_sdk.processors.base import (
+    CompilationFailed,
+    OutOfMemory,
+    Processor,
+    ProcessorLost,
+    Segment,
+    SilentFallback,
+    UnsupportedOp,
+    WrongOutput,
+)
+from agent_sdk.processors.base import Executable as BaseExecutable
+from agent_sdk.processors.cores import name_cores
+from agent_sdk.processors.host import HostMemoryProcessor
+from agent_sdk.reader import Model, extract
+from agent_sdk.soc import Soc
+from hope_schema import Processor as ProcessorSpec
+from hope_schema import SuperOp, TensorType
+
+CPU: Final = "CPUExecutionProvider"
+SINGLE_THREAD_PROVIDERS: Final = frozenset({CPU, "AzureExecutionProvider"})
+"""Providers of the wheel that are no accelerator of their own."""
+
+_QUIET: Final = 3
+_SILENT_RUN: Final = ort.RunOptions()
+
+
+class OrtProcessor(HostMemoryProcessor):
+    """ONNX Runtime with ``len(cores)`` threads, one per core.
+
+    The engine's thread is the first of them, bound to the first core; the runtime's workers are bound to the
+    others. ``provider`` is an execution provider of the installed wheel; with any but the CPU's, falling back
+    to the CPU is refused.
+    """
+
+    def __init__(self, soc: Soc, cores: frozenset[int], provider: str = CPU) -> None:
+        self.cores = tuple(sorted(cores))
+        self.provider = provider
+        on_cpu = provider == CPU
+        short = provider.removesuffix("ExecutionProvider").lower()
+        self.spec = ProcessorSpec(
+            id=f"ort@{name_cores(self.cores)}" if on_cpu else f"ort-{short}@0",
+            runtime="ort" if on_cpu else f"ort-{short}",
+            version=ort.__version__,
+            threads=len(self.cores),
+            core_class=soc.class_of(cores) if on_cpu else short,
+            resources=tuple(f"cpu{core}" for core in self.cores) if on_cpu else (f"{short}0",),
+        )
+
+    @property
+    def caller_cores(self) -> frozenset[int]:
+        return frozenset(self.cores[:1]) if self.provider == CPU else frozenset(self.cores)
+
+    def same_layout(self, other: Processor) -> bool:
+        return isinstance(other, OrtProcessor) and other.provider == self.provider
+
+    def supports(self, super_op: SuperOp, model: Model) -> bool:
+        try:
+            self.compile(segment_of(super_op, model)).close()
+        except UnsupportedOp:
+            return False
+        return True
+
+    def compile(self, segment: Segment) -> OrtExecutable:
+        part = extract(segment.model, segment.ops, segment.inputs, segment.outputs)
+        types = {name: segment.model.graph.tensor[name].type for name in segment.outputs}
+        return OrtExecutable(self, segment, self.session(part.SerializeToString(), optimise=True), types)
+
+    def session(self, model: bytes | str, *, optimise: bool, **settings: str) -> ort.InferenceSession:
+        """A session on this processor's cores; ``settings`` are attributes of ``SessionOptions``."""
+        options = session_options(self.cores, optimise=optimise)
+        for name, value in settings.items():
+            setattr(options, name, value)
+        if self.provider != CPU:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        try:
+            session = ort.InferenceSession(model, options, providers=[self.provider], enable_fallback=0)
+        except Exception as error:
+            raise translated(error, self.id) from error
+        if session.get_providers()[0] != self.provider:
+            raise SilentFallback(
+                f"{self.id}: ONNX Runtime would run this on {session.get_providers()[0]} instead of {self.provider}"
+            )
+        return session
+
+    def close(self) -> None:
+        """Nothing is held beyond the executables."""
+
+
+class OrtExecutable(BaseExecutable):
+    """One ONNX Runtime session for one segment."""
+
+    def __init__(
+        self,
+        processor: OrtProcessor,
+        segment: Segment,
+        session: ort.InferenceSession,
+        output_types: Mapping[str, TensorType],
+    ) -> None:
+        self.segment = segment
+        self.output_types = output_types
+        self._processor = processor
+        self._session: ort.InferenceSession | None = session
+
+    @property
+    def processor(self) -> OrtProcessor:
+        return self._processor
+
+    @property
+    def ran_on(self) -> Mapping[str, str]:
+        return {"provider": self._processor.provider, "cores": name_cores(self._processor.cores)}
+
+    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Callable[[], None]:
+        session = self._session
+        if session is None:
+            raise ProcessorLost(f"{self._processor.id}: the segment was closed")
+        binding = session.io_binding()
+        values = []
+        for name in self.segment.inputs:
+            values.append(ort.OrtValue.ortvalue_from_numpy(inputs[name]))
+            binding.bind_ortvalue_input(name, values[-1])
+        for name, kind in self.output_types.items():
+            if outputs[name].shape != kind.shape:
+                raise WrongOutput(f"{self._processor.id}: buffer for '{name}' is {outputs[name].shape}, not {kind}")
+            values.append(ort.OrtValue.ortvalue_from_numpy(outputs[name]))
+            binding.bind_ortvalue_output(name, values[-1])
+        # The C++ session is called directly: InferenceSession.run_with_iobinding adds 3 µs of Python per launch.
+        return BoundCall(self, partial(session._sess.run_with_iobinding, binding._iobinding, _SILENT_RUN), values)
+
+    def close(self) -> None:
+        self._session = None
+
+
+class BoundCall:
+    """A launch with its buffers. Calling it costs one C++ call; errors are translated only when they happen."""
+
+    __slots__ = ("_call", "_executable", "_keep")
+
+    def __init__(self, executable: OrtExecutable, call: Callable[[], None], keep: list[ort.OrtValue]) -> None:
+        self._call = call
+        self._executable = executable
+        self._keep = keep
+
+    def __call__(self) -> None:
+        try:
+            self._call()
+        except Exception as error:
+            raise lost(error, self._executable) from error
+
+
+def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
+    """What a failed run means: out of memory, a wrong shape, or a processor that is gone."""
+    where = f"{executable.processor.id}, segment ending in '{executable.segment.ops[-1]}'"
+    text = _first_line(error)
+    if _is_memory(text):
+        return OutOfMemory(f"{where}: {text}; use fewer processors or a smaller model")
+    if "shape" in text.lower() and ("expected" in text.lower() or "mismatch" in text.lower()):
+        return WrongOutput(f"{where}: the runtime returned another shape than the graph declares: {text}")
+    return ProcessorLost(f"{where}: ONNX Runtime failed while running: {text}")
+
+
+def translated(error: Exception, where: str) -> ProcessorError:
+    """What a refused session means."""
+    text = _first_line(error)
+    if _is_memory(text):
+        return OutOfMemory(f"{where}: {text}; use fewer processors or a smaller model")
+    if "disable_cpu_ep_fallback" in text or "fallback" in text.lower():
+        return SilentFallback(f"{where}: {text}")
+    unsupported = ("NOT_IMPLEMENTED", "not a registered function/op", "Could not find an implementation")
+    if any(mark in text for mark in unsupported):
+        return UnsupportedOp(f"{where}: ONNX Runtime {ort.__version__} does not implement this: {text}")
+    return CompilationFailed(f"{where}: ONNX Runtime refused the segment: {text}")
+
+
+def session_options(cores: tuple[int, ...], *, optimise: bool) -> ort.SessionOptions:
+    """Options for one thread on each of ``cores``, the first of which is the caller's.
+
+    NOTE: ``session.intra_op_thread_affinities`` counts CPUs from 1 and leaves out the calling thread.
+    Workers may spin while a run lasts, which a gang needs between its many short kernels, and stop with it,
+    so that they never steal time from whoever runs next on these cores.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = len(cores)
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = _QUIET
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if len(cores) > 1 else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if len(cores) > 1:
+        workers = ";".join(str(core + 1) for core in cores[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", workers)
+    return options
+
+
+def segment_of(super_op: SuperOp, model: Model) -> Segment:
+    """A segment of one super-op alone, with every boundary tensor in the plain layout."""
+    return Segment(
+        model=model,
+        ops=tuple(op.id for op in super_op.ops),
+        inputs=super_op.inputs,
+        outputs=super_op.outputs,
+        exports=frozenset(super_op.outputs),
+        imports=frozenset(super_op.inputs),
+    )
+
+
+def installed_providers() -> tuple[str, ...]:
+    """Execution providers of the installed wheel, the CPU's first."""
+    others = [name for name in ort.get_available_providers() if name not in SINGLE_THREAD_PROVIDERS]
+    return (CPU, *others)
+
+
+def _is_memory(text: str) -> bool:
+    return any(mark in text for mark in ("bad_alloc", "Failed to allocate", "out of memory", "bad allocation"))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:400]
