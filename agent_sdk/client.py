@@ -59,6 +59,7 @@ TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 
 Source = Literal["hit", "miss", "unchanged"]
 Answer = TypeVar("Answer", bound=BaseModel)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class PlannerClient:
             return ServedPlan(copy.reply, copy.etag, "unchanged")
         return _served(answer, request_id)
 
-    async def submitting(self, graph: ModelGraph, call: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def submitting(self, graph: ModelGraph, call: Callable[[], Awaitable[Result]]) -> Result:
         """Await ``call()``; if the planner does not know the model, send its graph once and try again."""
         try:
             return await call()

@@ -137,9 +137,9 @@ def _table(report: RunReport) -> Table:
         table.add_row("plan measured", _ms(report.plan_measured_us), f"{used}; not used: slower here")
         table.add_row("measured", _ms(report.measured_us), f"{report.executed} alone, which is faster here")
     for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
-        table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} × measured")
+        table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")
     if report.speedup is not None:
-        table.add_row("speed-up", f"{report.speedup:.2f} ×", "best single processor ÷ measured")
+        table.add_row("speed-up", f"{report.speedup:.2f} x", "best single processor / measured")
     table.add_section()
     if report.max_rel_error is not None:
         verdict = Text("right", style="green") if report.correct else Text("WRONG", style="bold red")
@@ -181,7 +181,7 @@ def _axis(span_us: float, width: int) -> str:
 
 
 def _ms(us: float) -> str:
-    return f"{us / 1000:.2f} ms" if us >= 100 else f"{us:.1f} µs"
+    return f"{us / 1000:.2f} ms" if us >= 100 else f"{us / 1000:.4f} ms"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,0 +1,227 @@
+"""Obtaining a plan through the disk cache: first run, second run, newer version, and days without a planner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent_sdk import errors, plan_cache
+from agent_sdk.blocking import BlockingPlanner
+from agent_sdk.client import PlannerClient
+from agent_sdk.obtain import Obtained, PlanSupplier
+from agent_sdk.plan_cache import PlanCache
+from hope_schema import Missing, Observations, PlanRequest, Processor
+from hope_schema.profile import LatencyColumns
+from tests.agent.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan
+
+GRAPH = small_graph()
+CPU = Processor(id="ort@0", runtime="ort", version="1", threads=1, core_class="core", resources=("cpu0",))
+REQUEST = PlanRequest(model_hash=GRAPH.model_hash, soc="soc", frequency="any", processors=("ort@0",))
+NOTHING_MISSING = {"profile_version": 1, "latencies": [], "transfers": [], "elsewhere": 0}
+ONE_MISSING = {**NOTHING_MISSING, "latencies": [{"signature": "Relu:1", "kind": CPU.kind}]}
+
+
+def observed(missing: Missing) -> Observations:
+    """Pretend to have measured what is missing."""
+    rows = missing.latencies
+    return Observations(
+        soc="soc",
+        frequency="any",
+        processors=(CPU,),
+        latencies=LatencyColumns(
+            signature=tuple(row.signature for row in rows),
+            kind=tuple(row.kind for row in rows),
+            us=(3.0,) * len(rows),
+            spread_us=(0.1,) * len(rows),
+            count=(5,) * len(rows),
+        ),
+        device_id="device",
+        upload_id="upload",
+    )
+
+
+def supplier(directory: Path, transport: ScriptedTransport | None) -> PlanSupplier:
+    """Return a supplier whose planner is the script; None: no planner at all."""
+
+    def connect() -> BlockingPlanner:
+        return BlockingPlanner(PlannerClient("http://planner", transport=transport, attempts=1))
+
+    return PlanSupplier(None if transport is None else connect, "http://planner", PlanCache(directory), "device")
+
+
+def obtain(
+    directory: Path, *script, measure: Callable[[Missing], Observations | None] = observed, renew: bool = False
+) -> tuple[Obtained, list[str]]:
+    """Obtain the plan from a scripted planner; return it and the paths that were asked."""
+    transport = ScriptedTransport(*script)
+    source = supplier(directory, transport)
+    try:
+        obtained = source.obtain(GRAPH, (CPU,), REQUEST, measure, renew=renew)
+    finally:
+        source.close()
+    assert not transport.script, "the planner was asked less often than expected"
+    return obtained, [f"{request.method} {request.url.path}" for request in transport.requests]
+
+
+def test_first_run_measures_what_is_missing_then_asks(tmp_path: Path) -> None:
+    """An unknown model is submitted, the missing figures are measured and uploaded, and the plan is asked for."""
+    receipt = {"model_hash": GRAPH.model_hash, "ops": 2, "super_ops": 2, "created": True}
+    upload = {"upload_id": "upload", "rows": 1, "duplicate": False}
+    obtained, paths = obtain(
+        tmp_path,
+        problem(404, errors.MODEL_UNKNOWN),
+        httpx.Response(201, json=receipt),
+        httpx.Response(200, json=ONE_MISSING),
+        httpx.Response(202, json=upload),
+        plan_answer(small_plan(), cache="miss"),
+    )
+    assert paths == [
+        "POST /profiles/missing", "POST /models", "POST /profiles/missing", "POST /profiles", "POST /plans",
+    ]  # fmt: skip
+    assert obtained.plan == small_plan()
+    assert (obtained.source, obtained.cached, obtained.profiled_signatures) == ("planner", False, 1)
+
+
+def test_second_run_only_revalidates(tmp_path: Path) -> None:
+    """A known model costs one conditional GET: no graph, no profiling, the plan from disk."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+
+    def never(missing: Missing) -> None:
+        pytest.fail("the second run measured something")
+
+    obtained, paths = obtain(tmp_path, httpx.Response(304), measure=never)
+    assert paths == ["GET /plans/plan-1"]
+    assert obtained.plan == small_plan()
+    assert (obtained.cached, obtained.profiled_signatures) == (True, 0)
+
+
+def test_a_better_plan_is_picked_up_and_kept(tmp_path: Path) -> None:
+    """Revalidation that brings a newer version replaces the copy on disk."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    newer = plan_answer(small_plan(), version=2, etag='"v2"')
+    obtained, _ = obtain(tmp_path, newer)
+    assert obtained.served is not None
+    assert obtained.served.reply.version == 2
+    transport = ScriptedTransport(httpx.Response(304))
+    again = supplier(tmp_path, transport)
+    again.obtain(GRAPH, (CPU,), REQUEST, observed)
+    again.close()
+    assert transport.requests[0].headers["If-None-Match"] == '"v2"'
+
+
+def test_a_planner_that_lost_its_plans_is_asked_anew(tmp_path: Path) -> None:
+    """When the plan id is gone (a fresh database), the whole question is asked again."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    _, paths = obtain(tmp_path, problem(404), httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    assert paths == ["GET /plans/plan-1", "POST /profiles/missing", "POST /plans"]
+
+
+def test_renewal_asks_anew(tmp_path: Path) -> None:
+    """After drift the key is asked again although a plan is on disk."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    _, paths = obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()), renew=True)
+    assert paths == ["POST /profiles/missing", "POST /plans"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [httpx.ConnectError("refused"), problem(503), problem(500), problem(429), httpx.Response(200, text="<html>")],
+)
+def test_without_a_planner_the_last_plan_is_used(tmp_path: Path, fault: httpx.Response | Exception) -> None:
+    """A planner that is down, ill or not a planner leaves the last plan from disk, and the report says so."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    obtained, _ = obtain(tmp_path, fault)
+    assert obtained.plan == small_plan()
+    assert obtained.source == "disk"
+    assert "last plan from the disk cache" in obtained.notes[0]
+
+
+def test_without_planner_and_copy_there_is_no_plan(tmp_path: Path) -> None:
+    """Nothing on disk and nobody to ask: the caller is told to run a single processor, and why."""
+    obtained, _ = obtain(tmp_path, httpx.ConnectError("refused"))
+    assert (obtained.plan, obtained.source) == (None, "single")
+    assert "refused" in obtained.notes[0]
+    assert "best single processor" in obtained.notes[0]
+
+
+def test_a_refusal_is_not_papered_over(tmp_path: Path) -> None:
+    """A wrong token is the caller's to mend: it is raised although a plan is on disk."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    with pytest.raises(errors.AuthenticationError):
+        obtain(tmp_path, problem(401))
+
+
+def test_a_plan_for_another_model_is_refused(tmp_path: Path) -> None:
+    """A planner that answers with another model's plan is caught before anything runs, and nothing is kept."""
+    other = small_plan(small_graph(length=3))
+    with pytest.raises(errors.PlanMismatchError, match="hash"):
+        obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(other))
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_plan_for_another_device_is_refused(tmp_path: Path) -> None:
+    """A plan that names a processor this device lacks is refused by name."""
+    plan = small_plan(processor="npu@7")
+    with pytest.raises(errors.PlanMismatchError, match="npu@7"):
+        obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(plan))
+
+
+def test_an_updated_runtime_gets_its_own_key() -> None:
+    """The cache key covers runtime versions, method and planner, so none of them shares another's plan."""
+    newer = Processor(**{**CPU.model_dump(), "version": "2"})
+    greedy = PlanRequest(**{**REQUEST.model_dump(), "method": "greedy"})
+    keys = {
+        PlanCache.key(REQUEST, (CPU,), "a"),
+        PlanCache.key(REQUEST, (newer,), "a"),
+        PlanCache.key(REQUEST, (CPU,), "b"),
+        PlanCache.key(greedy, (CPU,), "a"),
+    }
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"etag": "x"}', b"\xff\xfe"])
+def test_a_damaged_copy_counts_as_absent(tmp_path: Path, damage: bytes) -> None:
+    """A cut or overwritten cache file is asked for again instead of failing the run."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    (path,) = tmp_path.glob("*.json")
+    path.write_bytes(damage)
+    _, paths = obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    assert paths == ["POST /profiles/missing", "POST /plans"]
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+    """Where the cache directory cannot be made, plans are simply not kept."""
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    obtained, _ = obtain(blocked / "plans", httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    assert obtained.plan == small_plan()
+
+
+def test_the_cache_is_bounded_by_age_of_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit the plan used longest ago goes first."""
+    monkeypatch.setattr(plan_cache, "MAX_PLANS", 2)
+    cache = PlanCache(tmp_path)
+    obtain(tmp_path / "source", httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    (path,) = (tmp_path / "source").glob("*.json")
+    served = PlanCache(tmp_path / "source").load(path.stem)
+    assert served is not None
+    for age, name in ((300, "a"), (200, "b")):
+        cache.store(name, served)
+        os.utime(tmp_path / f"{name}.json", (path.stat().st_mtime - age,) * 2)
+    cache.load("a")
+    cache.store("c", served)
+    assert cache.load("a") is not None
+    assert cache.load("b") is None
+
+
+def test_measured_times_that_cannot_be_sent_are_reported_not_raised(tmp_path: Path) -> None:
+    """Execution figures are a gift to the fleet: losing them never fails a run."""
+    source = supplier(tmp_path, ScriptedTransport(httpx.ConnectError("refused")))
+    message = source.upload(observed(Missing.model_validate(ONE_MISSING, strict=False)))
+    source.close()
+    assert message is not None
+    assert "not sent" in message

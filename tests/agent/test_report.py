@@ -1,0 +1,108 @@
+"""The report: right and wrong are told apart, and what is drawn is what happened."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from agent_sdk.report import Bar, RunReport, show
+from agent_sdk.verify import relative_error
+
+
+def report(**changes) -> RunReport:
+    """Return a plausible report with changes."""
+    values = {
+        "model": "m", "model_hash": "0" * 64, "ops": 4, "super_ops": 2, "soc": "soc", "frequency": "any",
+        "processors": ("a", "b"), "plan_id": "p", "plan_version": 1, "plan_cached": True, "plan_source": "planner",
+        "method": "greedy", "planned_us": 1000.0, "predicted_us": 1100.0, "lower_bound_us": 900.0, "gap": 0.11,
+        "measured_us": 1000.0, "plan_measured_us": 1000.0, "baselines_us": {"a": 2000.0, "b": 1500.0},
+        "executed": "plan", "processors_used": ("a", "b"), "segments": 3, "runs": 5, "max_rel_error": 1e-7,
+        "profiled_signatures": 2, "profiling_seconds": 0.5, "planner_ms": 3.0,
+    }  # fmt: skip
+    return RunReport(**{**values, **changes})
+
+
+def drawn(shown: RunReport, encoding: str = "utf-8") -> str:
+    """Return what is printed on a terminal of 120 columns."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    show(shown, Console(file=file, width=120, force_terminal=False))
+    file.flush()
+    return file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+
+
+def test_speed_up_is_over_the_best_single_processor() -> None:
+    """The gain is claimed over the fastest single processor, not the slowest."""
+    assert report().speedup == 1.5
+
+
+@pytest.mark.parametrize(
+    ("error", "correct"), [(0.0, True), (1e-4, True), (1.1e-4, False), (float("nan"), False), (None, False)]
+)
+def test_correctness_needs_a_comparison(error: float | None, correct: bool) -> None:
+    """Only a comparison within tolerance counts as right; NaN and "not compared" do not."""
+    assert report(max_rel_error=error).correct is correct
+
+
+def test_json_has_every_promised_key_and_no_timeline() -> None:
+    """The JSON object carries the keys that scripts rely on."""
+    keys = {
+        "model", "model_hash", "soc", "frequency", "processors", "plan_id", "plan_cached", "method", "planned_us",
+        "predicted_us", "lower_bound_us", "measured_us", "baselines_us", "processors_used", "segments",
+        "max_rel_error", "profiled_signatures", "profiling_seconds",
+    }  # fmt: skip
+    row = json.loads(json.dumps(report(planned=(Bar("a", 0, 1),)).as_json()))
+    assert keys <= row.keys()
+    assert "planned" not in row
+
+
+@pytest.mark.parametrize(("encoding", "full", "idle"), [("utf-8", "█", "·"), ("ascii", "#", ".")])
+def test_the_timeline_shows_who_was_busy_when(encoding: str, full: str, idle: str) -> None:
+    """A processor busy in the second half only is drawn busy there and idle before, in plain ASCII if need be."""
+    text = drawn(report(measured=(Bar("a", 0, 500), Bar("b", 500, 1000))), encoding)
+    lanes = [line[23:].strip() for line in text.splitlines() if full * 20 in line]
+    first, second = lanes
+    half = len(first) // 2
+    assert (set(first[: half - 1]), set(first[half + 1 :])) == ({full}, {idle})
+    assert (set(second[: half - 1]), set(second[half + 1 :])) == ({idle}, {full})
+
+
+def test_a_fallback_is_said() -> None:
+    """When a single processor ran instead of the plan, the table says which and the note says why."""
+    text = drawn(report(executed="b", plan_measured_us=2000.0, notes=("the plan lost to b",)))
+    assert "b alone, which is faster here" in text
+    assert "note: the plan lost to b" in text
+
+
+def test_wrong_outputs_are_shouted() -> None:
+    """A wrong answer cannot be overlooked."""
+    assert "WRONG" in drawn(report(max_rel_error=0.5))
+    assert "WRONG" not in drawn(report())
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected", "error"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 2.2], [1.0, 2.0], 0.1),
+        ([1.0, np.nan], [1.0, 2.0], np.inf),
+        ([1.0, np.nan], [1.0, np.nan], 0.0),
+        ([1.0, np.inf], [1.0, np.inf], 0.0),
+        ([1.0, -np.inf], [1.0, np.inf], np.inf),
+        ([0.0, 0.5], [0.0, 0.0], 0.5),
+        ([1.0], [1.0, 2.0], np.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_relative_error_by_hand(ours: list[float], expected: list[float], error: float) -> None:
+    """The error is max |Δ| over max |reference|, and what cannot be compared is infinitely wrong."""
+    got = relative_error({"t": np.array(ours, np.float64)}, {"t": np.array(expected, np.float64)})
+    assert got == pytest.approx(error)
+
+
+def test_a_missing_tensor_is_wrong() -> None:
+    """An output that was never computed is not a right one."""
+    assert relative_error({}, {"t": np.zeros(3)}) == np.inf
