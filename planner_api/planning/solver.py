@@ -70,6 +70,10 @@ class Solution:
     bound: Bound | None = None
 
 
+class UnknownMethod(PlanningError):  # noqa: N818 - says what it is
+    """A method that no solver implements; the message lists those that exist."""
+
+
 Solve = Callable[[Problem, Budget], Solution]
 
 SOLVERS: Mapping[str, str] = {
@@ -89,9 +93,10 @@ def solve(problem: Problem, method: str, budget: Budget) -> Solution:
     """Solve a problem by a named method.
 
     Raises:
-        PlanningError: an unknown method, or no legal plan exists that the method can find.
+        UnknownMethod: no solver has that name.
+        PlanningError: the method finds no legal plan.
     """
     if method not in SOLVERS:
-        raise PlanningError(f"there is no method '{method}': choose one of {', '.join(SOLVERS)}")
+        raise UnknownMethod(f"there is no method '{method}': choose one of {', '.join(SOLVERS)}")
     implementation: Solve = importlib.import_module(SOLVERS[method]).solve
     return implementation(problem, budget)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from hope_schema import HOST, Processor, TensorType, TransferColumns
+from hope_schema.graph import BYTES_PER_ELEMENT
 
 
 def elements(shape: Iterable[int]) -> int:
@@ -49,3 +53,57 @@ def fit(counts: Sequence[int], costs_us: Sequence[float]) -> Line:
         (flat, steep),
         key=lambda line: sum((y - line.cost_us(x)) ** 2 for x, y in zip(counts, costs_us, strict=True)),
     )
+
+
+class TransferTable:
+    """Measured transfers, looked up by tensor type and direction, with the rules for what is missing.
+
+    For a direction (source kind, target kind), in this order:
+
+    1. the measured cost of that tensor type;
+    2. the direction's line over bytes, fitted to what was measured in that direction;
+    3. between processors of one runtime on one host: free, they share memory and layout;
+    4. from or to the host: free;
+    5. through the host, where both halves have measured rows;
+    6. otherwise no tensor moves that way (``inf``).
+    """
+
+    def __init__(self, rows: TransferColumns) -> None:
+        self._known: dict[tuple[str, str], dict[TensorType, float]] = defaultdict(dict)
+        for tensor, source, target, us in zip(rows.tensor, rows.source, rows.target, rows.us, strict=True):
+            self._known[source, target][tensor] = us
+        self._lines: dict[tuple[str, str], Line] = {
+            direction: fit([_bytes(tensor) for tensor in known], list(known.values()))
+            for direction, known in self._known.items()
+        }
+
+    def costs(
+        self, types: Sequence[TensorType], source: Processor | None, target: Processor | None
+    ) -> tuple[list[float], str]:
+        """Cost of moving each tensor type; None stands for the host. Also a sentence on what was filled, or ''."""
+        a, b = source.kind if source else HOST, target.kind if target else HOST
+        if (a, b) in self._known:
+            return self._measured(types, a, b)
+        if source is None or target is None:
+            return [0.0] * len(types), "never measured, taken as free"
+        if (source.runtime, source.host) == (target.runtime, target.host):
+            return [0.0] * len(types), "never measured, taken as free within one runtime on one host"
+        if (a, HOST) in self._known and (HOST, b) in self._known:
+            up, down = self._measured(types, a, HOST)[0], self._measured(types, HOST, b)[0]
+            return [one + two for one, two in zip(up, down, strict=True)], "never measured, taken through the host"
+        return [math.inf] * len(types), "never measured and nothing to fit from, so nothing moves that way"
+
+    def _measured(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
+        known, line = self._known[source, target], self._lines[source, target]
+        missing = sum(1 for tensor in types if tensor not in known)
+        costs = [known[tensor] if tensor in known else line.cost_us(_bytes(tensor)) for tensor in types]
+        if not missing:
+            return costs, ""
+        return costs, (
+            f"{missing} of {len(types)} tensors never measured, taken from the fitted line "
+            f"{line.intercept_us:.4g} us + {line.slope_us:.4g} us/byte over {len(known)} rows"
+        )
+
+
+def _bytes(tensor: TensorType) -> int:
+    return math.ceil(elements(tensor.shape) * BYTES_PER_ELEMENT[tensor.dtype])

@@ -1,0 +1,67 @@
+"""Where an op can be at all, once transfers that do not exist are taken into account."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from planner_api.planning.problem import PlanningError, Problem
+
+
+def prune(problem: Problem) -> Problem:
+    """Take from each op the processors on which its inputs, readers or outputs could never be served.
+
+    Arc consistency: a placement goes when some neighbour has no placement left that a tensor can move from or
+    to. Repeated until nothing changes. The optimum is untouched.
+
+    Raises:
+        PlanningError: an op has no placement left; names the tensor that cannot move.
+    """
+    lists, host = problem.lists, problem.host
+    p = problem.latency_us.shape[1]
+    moves = np.isfinite(problem.transfer_us)
+    if moves.all():
+        return problem
+    possible = np.isfinite(problem.latency_us)
+    edges = [
+        (lists.producer[tensor], tensor, op)
+        for op, tensors in enumerate(problem.reads)
+        for tensor in tensors
+        if lists.producer[tensor] >= 0
+    ]
+    for op, tensors in enumerate(problem.reads):
+        for tensor in tensors:
+            if lists.producer[tensor] < 0:
+                possible[op] &= moves[tensor, host, :p]
+                _still_possible(problem, possible, op, tensor)
+    for tensor in lists.outputs:
+        if lists.producer[tensor] >= 0:
+            op = lists.producer[tensor]
+            possible[op] &= moves[tensor, :p, host]
+            _still_possible(problem, possible, op, tensor)
+    changed = True
+    while changed:
+        changed = False
+        for producer, tensor, reader in edges:
+            matrix = moves[tensor, :p, :p]
+            served = matrix[possible[producer]].any(axis=0) & possible[reader]
+            serving = matrix[:, served].any(axis=1) & possible[producer]
+            if (served != possible[reader]).any() or (serving != possible[producer]).any():
+                changed = True
+                possible[reader], possible[producer] = served, serving
+                _still_possible(problem, possible, reader, tensor)
+    if (possible == np.isfinite(problem.latency_us)).all():
+        return problem
+    return dataclasses.replace(problem, latency_us=np.where(possible, problem.latency_us, math.inf))
+
+
+def _still_possible(problem: Problem, possible: np.ndarray, op: int, tensor: int) -> None:
+    if not possible[op].any():
+        producer = int(problem.producer[tensor])
+        source = f"op '{problem.ops[producer]}'" if producer >= 0 and producer != op else "the host"
+        raise PlanningError(
+            f"tensor '{problem.tensors[tensor]}' cannot move between {source} and op '{problem.ops[op]}': "
+            f"no transfer was measured between any two processors that can run them, nor a row to fit one from"
+        )

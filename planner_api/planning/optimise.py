@@ -1,0 +1,87 @@
+"""The whole of planning on plain data: candidates, method, fallback, bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from planner_api.planning.bound.trivial import trivial
+from planner_api.planning.checker import check
+from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.simulator import Schedule
+from planner_api.planning.solver import Bound, Budget, Solution, UnknownMethod, solve
+from planner_api.planning.solvers.single import singles
+
+BOUND_SHARE = 0.4
+"""Part of the budget that the lower bound may take before the search starts."""
+FIRST_AID = ("greedy", "heft", "dmdar")
+"""What is tried, in this order, when the method asked for fails and no single processor runs the whole graph."""
+PROVES_ITSELF = frozenset({"auto"})
+"""Methods that bring a bound of their own (``Solution.bound``), found beside the search."""
+QUICK = frozenset({"greedy", "heft", "dmdar", "single", "mosaic", "partitiontuner"})
+"""Methods that answer at once, and so get the bound that costs nothing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The best plan found, the best bound proven, and what each processor could do alone (by processor index)."""
+
+    solution: Solution
+    bound: Bound
+    singles: dict[int, Schedule]
+
+
+def optimise(problem: Problem, method: str, budget: Budget) -> Outcome:
+    """Find a schedule by a method and prove how good it is.
+
+    Never worse than the best single processor. A method that fails falls back to the best plan in hand and the
+    solution's notes say so. Every schedule returned has passed the checker.
+
+    Raises:
+        PlanningError: the method is unknown, or no legal plan was found.
+    """
+    alone = singles(problem)
+    bound = trivial(problem) if method in PROVES_ITSELF else _bound(problem, method, budget)
+    solution = _attempt(problem, method, budget, alone)
+    for schedule in alone.values():
+        if schedule.makespan_us < solution.schedule.makespan_us:
+            solution = replace(solution, schedule=schedule, method="single")
+    check(problem, solution.schedule)
+    if solution.bound is not None and solution.bound.us > bound.us:
+        bound = solution.bound
+    makespan = solution.schedule.makespan_us
+    return Outcome(solution, replace(bound, us=min(bound.us, makespan)), alone)
+
+
+def _bound(problem: Problem, method: str, budget: Budget) -> Bound:
+    if method in QUICK or budget.left() == 0:
+        return trivial(problem)
+    from planner_api.planning.bound import lower_bound  # its solver takes a while to import
+
+    return lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds))
+
+
+def _attempt(problem: Problem, method: str, budget: Budget, alone: dict[int, Schedule]) -> Solution:
+    try:
+        solution = solve(problem, method, budget)
+        check(problem, solution.schedule)
+        return solution
+    except (PlanningError, RuntimeError, MemoryError) as error:
+        if isinstance(error, UnknownMethod):
+            raise
+        note = f"{method} failed ({error}); this is the best plan in hand"
+    if alone:
+        best = min(alone.values(), key=lambda plan: plan.makespan_us)
+        candidates = [Solution(best, "single")]
+    else:
+        candidates = []
+    for name in FIRST_AID:
+        try:
+            solution = solve(problem, name, Budget(0.0, budget.rounds, budget.seed))
+            check(problem, solution.schedule)
+            candidates.append(solution)
+        except PlanningError as error:
+            failure = error
+    if not candidates:
+        raise PlanningError(f"no legal plan was found: {failure}") from failure
+    best_solution = min(candidates, key=lambda solution: solution.schedule.makespan_us)
+    return replace(best_solution, notes=(*best_solution.notes, note))

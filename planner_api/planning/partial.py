@@ -1,0 +1,113 @@
+"""A schedule under construction: what the constructive methods (HEFT, DMDAR, greedy) grow op by op."""
+
+from __future__ import annotations
+
+import math
+
+from planner_api.planning.problem import Problem
+
+NOWHERE = -1.0
+"""A tensor's arrival on a processor that it has not been sent to."""
+
+
+class Partial:
+    """Ops placed so far, at the end of each processor's line, under either transfer mode.
+
+    In ``overlap`` mode a channel is taken in the order of placement, which may differ slightly from the
+    simulator's first-in-first-out order: the simulator has the last word.
+
+    Attributes:
+        finish: [op] finish time in microseconds; 0 while not placed.
+        home: [op] processor, -1 while not placed.
+        free: [processor] when it and its rivals are free.
+        sequence: ops in the order of placement.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.lists = problem.lists
+        self.blocking = problem.mode == "blocking"
+        n, self.host = len(problem.ops), problem.host
+        self.finish = [0.0] * n
+        self.home = [-1] * n
+        self.free = [0.0] * self.host
+        self.sequence: list[int] = []
+        self._source = [self.host] * len(problem.tensors)
+        self._there = [[NOWHERE] * len(problem.tensors) for _ in range(self.host)]
+        self._channel = [[0.0] * self.host for _ in range(self.host + 1)]
+
+    def ready(self, op: int) -> float:
+        """When the last of its producers finishes."""
+        finish = self.finish
+        latest = 0.0
+        for earlier in self.lists.before[op]:
+            if finish[earlier] > latest:
+                latest = finish[earlier]
+        return latest
+
+    def fetch(self, op: int, processor: int) -> float:
+        """Sum of the transfers the op would pay for there, in microseconds."""
+        there = self._there[processor]
+        total = 0.0
+        for tensor in self.lists.reads[op]:
+            if there[tensor] < 0.0:
+                total += self.lists.transfer[tensor][self._source[tensor]][processor]
+        return total
+
+    def missing(self, tensors: list[int], processor: int) -> list[tuple[int, float]]:
+        """Those of the tensors that are not there yet, each with its transfer cost."""
+        there, transfer, source = self._there[processor], self.lists.transfer, self._source
+        return [(tensor, transfer[tensor][source[tensor]][processor]) for tensor in tensors if there[tensor] < 0.0]
+
+    def arrival(self, op: int, processor: int) -> float:
+        """When its last input arrives there if it is sent as soon as possible (``overlap``)."""
+        there, latest = self._there[processor], 0.0
+        for tensor in self.lists.reads[op]:
+            at = there[tensor]
+            if at < 0.0:
+                source = self._source[tensor]
+                producer = self.lists.producer[tensor]
+                exists = self.finish[producer] if producer >= 0 else 0.0
+                cost = self.lists.transfer[tensor][source][processor]
+                at = max(exists, self._channel[source][processor]) + cost if cost > 0 else exists
+            if at > latest:
+                latest = at
+        return latest
+
+    def interval(self, op: int, processor: int) -> tuple[float, float]:
+        """Start and finish if the op were placed there next; ``inf`` where it cannot run."""
+        latency = self.lists.latency[op][processor]
+        if self.blocking:
+            begin = max(self.free[processor], self.ready(op))
+            return begin, begin + self.fetch(op, processor) + latency
+        begin = max(self.free[processor], self.arrival(op, processor))
+        return begin, begin + latency
+
+    def place(self, op: int, processor: int) -> None:
+        """Append the op to the processor's line."""
+        lists, there, blocking = self.lists, self._there[processor], self.blocking
+        begin, end = self.interval(op, processor)
+        for tensor in lists.reads[op]:
+            if there[tensor] < 0.0:
+                source = self._source[tensor]
+                cost = lists.transfer[tensor][source][processor]
+                if blocking or cost == 0:
+                    there[tensor] = begin
+                else:
+                    producer = lists.producer[tensor]
+                    exists = self.finish[producer] if producer >= 0 else 0.0
+                    channel = self._channel[source]
+                    channel[processor] = there[tensor] = max(exists, channel[processor]) + cost
+        for rival in lists.rivals[processor]:
+            if end > self.free[rival]:
+                self.free[rival] = end
+        for tensor in lists.writes[op]:
+            self._source[tensor] = processor
+            there[tensor] = end
+        self.finish[op] = end
+        self.home[op] = processor
+        self.sequence.append(op)
+
+
+def runnable(latency: list[float]) -> list[int]:
+    """The processors that support an op, given its row of latencies."""
+    return [processor for processor, us in enumerate(latency) if us < math.inf]

@@ -1,0 +1,160 @@
+"""HOPE:GS: node merging (section 3.2), then greedy search over the top K ready ops (Algorithm 2)."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from planner_api.planning.listing import list_order
+from planner_api.planning.partial import Partial, runnable
+from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.simulator import simulate
+from planner_api.planning.solver import Budget, Solution
+
+MAPPINGS = 27
+"""Most mappings tried per batch. It makes K 4 for two processors and 3 for three, as HOPE sets it."""
+
+
+def top_k(processors: int) -> int:
+    """K: how many ops are mapped at once (HOPE section 3.1)."""
+    return 4 if processors <= 2 else max(1, int(math.log(MAPPINGS + 0.5, processors)))
+
+
+def super_ops(problem: Problem) -> list[list[int]]:
+    """Merge short ops into the op before them (HOPE section 3.2).
+
+    An op with one predecessor joins it when its mean latency is below the cheapest transfer of what it reads: it
+    is not worth moving. Each group is a chain in topological order; its members run on one processor.
+    """
+    lists = problem.lists
+    group = list(range(len(problem.ops)))
+    members: dict[int, list[int]] = {}
+    supported: dict[int, set[int]] = {}
+    for op in lists.order:
+        here = set(runnable(lists.latency[op]))
+        home = group[lists.before[op][0]] if len(lists.before[op]) == 1 else op
+        if (
+            home != op
+            and here & supported[home]
+            and _is_short(problem, op)
+            and members[home][-1] == lists.before[op][0]
+        ):
+            members[home].append(op)
+            supported[home] &= here
+            group[op] = home
+        else:
+            members[op] = [op]
+            supported[op] = here
+    return list(members.values())
+
+
+def _is_short(problem: Problem, op: int) -> bool:
+    lists = problem.lists
+    known = [us for us in lists.latency[op] if us < math.inf]
+    mean = sum(known) / len(known)
+    for tensor in lists.reads[op]:
+        for source, row in enumerate(lists.transfer[tensor][:-1]):
+            for target, cost in enumerate(row[:-1]):
+                if source != target and mean >= cost:
+                    return False
+    return True
+
+
+State = tuple[float, float, tuple[float, ...], frozenset[tuple[int, int]], tuple[int, ...]]
+"""What a prefix of a batch leads to: latest finish, sum of finishes, free times, shared tensors fetched, mapping."""
+
+
+class _Search:
+    """The best mapping of one batch of groups by enumerating all P^K of them.
+
+    Groups of a batch do not depend on each other, so a mapping's cost needs only each group's ready time and
+    duration on each processor, and which fetched tensors two of them share.
+    """
+
+    def __init__(self, problem: Problem, groups: list[list[int]]) -> None:
+        lists = problem.lists
+        self.problem, self.groups, self.partial = problem, groups, Partial(problem)
+        self.blocking = problem.mode == "blocking"
+        self.reads: list[list[int]] = []
+        self.choices: list[list[tuple[int, float]]] = []
+        for group in groups:
+            own = {tensor for op in group for tensor in lists.writes[op]}
+            self.reads.append(list(dict.fromkeys(t for op in group for t in lists.reads[op] if t not in own)))
+            totals = [sum(lists.latency[op][p] for op in group) for p in range(problem.host)]
+            self.choices.append([(p, us) for p, us in enumerate(totals) if us < math.inf])
+
+    def map(self, batch: list[int]) -> bool:
+        """Place the groups of a batch, in the given order, so that the last of them finishes first."""
+        lists, blocking = self.problem.lists, self.blocking
+        seen: set[int] = set()
+        shared: set[int] = set()
+        for index in batch:
+            shared.update(seen.intersection(self.reads[index]))
+            seen.update(self.reads[index])
+        states: list[State] = [(0.0, 0.0, tuple(self.partial.free), frozenset(), ())]
+        for index in batch:
+            first = self.groups[index][0]
+            options = []
+            for processor, latency in self.choices[index]:
+                missing = self.partial.missing(self.reads[index], processor)
+                ready = self.partial.ready(first) if blocking else self.partial.arrival(first, processor)
+                fetch = sum(cost for _, cost in missing) if blocking else 0.0
+                common = [(tensor, cost) for tensor, cost in missing if tensor in shared] if blocking else []
+                options.append((processor, ready, latency + fetch, common, lists.rivals[processor]))
+            longer: list[State] = []
+            for latest, total, free, fetched, mapping in states:
+                for processor, ready, duration, common, rivals in options:
+                    begin = free[processor]
+                    end = (begin if begin > ready else ready) + duration
+                    now = fetched
+                    if common:
+                        for tensor, cost in common:
+                            if (tensor, processor) in fetched:
+                                end -= cost
+                        now = fetched.union((tensor, processor) for tensor, _ in common)
+                    if len(rivals) == 1:
+                        then = (*free[:processor], end, *free[processor + 1 :])
+                    else:
+                        then = tuple(max(f, end) if p in rivals else f for p, f in enumerate(free))
+                    longer.append((latest if latest > end else end, total + end, then, now, (*mapping, processor)))
+            states = longer
+        latest, _, _, _, mapping = min(states, key=lambda state: state[:2])
+        if latest == math.inf:
+            return False
+        for index, processor in zip(batch, mapping, strict=True):
+            for op in self.groups[index]:
+                self.partial.place(op, processor)
+        return True
+
+
+def solve(problem: Problem, budget: Budget) -> Solution:
+    """Batches of the K ready groups with the earliest start, each batch mapped at its best; scored by the simulator.
+
+    Raises:
+        PlanningError: an op's inputs cannot reach any processor that supports it.
+    """
+    lists = problem.lists
+    groups = super_ops(problem)
+    search = _Search(problem, groups)
+    home = {op: index for index, group in enumerate(groups) for op in group}
+    before = [{home[earlier] for op in group for earlier in lists.before[op]} - {i} for i, group in enumerate(groups)]
+    after: list[list[int]] = [[] for _ in groups]
+    for index, earlier in enumerate(before):
+        for one in earlier:
+            after[one].append(index)
+    waiting = [len(earlier) for earlier in before]
+    queue = [(0.0, index) for index, count in enumerate(waiting) if count == 0]
+    k = top_k(problem.host)
+    while queue:
+        batch = [heapq.heappop(queue)[1] for _ in range(min(k, len(queue)))]
+        if not search.map(batch):
+            name = problem.ops[groups[batch[0]][0]]
+            raise PlanningError(f"op '{name}' or one beside it cannot get its inputs on a processor that supports it")
+        for index in batch:
+            for later in after[index]:
+                waiting[later] -= 1
+                if waiting[later] == 0:
+                    heapq.heappush(queue, (search.partial.ready(groups[later][0]), later))
+    assignment = search.partial.home
+    orders = (search.partial.sequence, list_order(problem, assignment))
+    return Solution(min((simulate(problem, assignment, o) for o in orders), key=lambda s: s.makespan_us), "greedy")

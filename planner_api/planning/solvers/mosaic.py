@@ -1,0 +1,70 @@
+"""MOSAIC (Han et al. 2019): the model as a line of ops, cut into slices that run one after the other.
+
+Dynamic programming over the topological order. A state says where each tensor that is still to be read can be
+found; what a prefix costs is the sum of its latencies and transfers. Exact as long as no more than ``WIDTH``
+states are alive at one op, which holds for chains, residual nets and Inceptions; otherwise the cheapest survive.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.simulator import simulate
+from planner_api.planning.solver import Budget, Solution
+
+WIDTH = 16
+"""Most states kept per op."""
+
+
+class _State(NamedTuple):
+    """Cost so far; for each live tensor (source, places it is on as a bit mask); last processor and its past."""
+
+    cost: float
+    live: tuple[tuple[int, int], ...]
+    past: tuple[int, object] | None
+
+
+def solve(problem: Problem, budget: Budget) -> Solution:
+    """The best linear slicing; scored by the simulator.
+
+    Raises:
+        PlanningError: the line breaks at an op that no slicing can serve.
+    """
+    lists, host = problem.lists, problem.host
+    last = {tensor: place for place, op in enumerate(lists.order) for tensor in lists.reads[op]}
+    frontier = [tensor for tensor, producer in enumerate(lists.producer) if producer < 0 and tensor in last]
+    states = [_State(0.0, tuple((host, 0) for _ in frontier), None)]
+    for place, op in enumerate(lists.order):
+        reads = [frontier.index(tensor) for tensor in lists.reads[op]]
+        written = [tensor for tensor in lists.writes[op] if tensor in last]
+        kept = [index for index, tensor in enumerate(frontier) if last[tensor] > place]
+        fetch = [(index, lists.transfer[frontier[index]]) for index in reads]
+        longer: dict[tuple[tuple[int, int], ...], _State] = {}
+        for processor, latency in enumerate(lists.latency[op]):
+            here = 1 << processor
+            leave = sum(lists.transfer[t][processor][host] for t in lists.writes[op] if problem.is_output[t])
+            fresh = tuple((processor, here) for _ in written)
+            if latency + leave == math.inf:
+                continue
+            for state in states:
+                cost, live = state.cost + latency + leave, list(state.live)
+                for index, transfer in fetch:
+                    source, places = live[index]
+                    if not places & here:
+                        cost += transfer[source][processor]
+                        live[index] = (source, places | here)
+                key = tuple([live[index] for index in kept]) + fresh
+                if cost < math.inf and (key not in longer or cost < longer[key].cost):
+                    longer[key] = _State(cost, key, (processor, state.past))
+        if not longer:
+            raise PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
+        frontier = [frontier[index] for index in kept] + written
+        states = sorted(longer.values(), key=lambda state: state.cost)[:WIDTH]
+    assignment = [0] * len(problem.ops)
+    past = states[0].past
+    for op in reversed(lists.order):
+        assert past is not None
+        assignment[op], past = past  # type: ignore[assignment]
+    return Solution(simulate(problem, assignment, lists.order), "mosaic")

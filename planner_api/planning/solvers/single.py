@@ -1,0 +1,29 @@
+"""Every op on one processor: the plans that no other plan may be worse than (design promise 1)."""
+
+from __future__ import annotations
+
+import math
+
+from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.simulator import Schedule, simulate
+from planner_api.planning.solver import Budget, Solution
+
+
+def singles(problem: Problem) -> dict[int, Schedule]:
+    """The schedule of each processor that can run the whole graph alone, by processor."""
+    alone = (
+        simulate(problem, [processor] * len(problem.ops), problem.lists.order) for processor in range(problem.host)
+    )
+    return {processor: plan for processor, plan in enumerate(alone) if plan.makespan_us < math.inf}
+
+
+def solve(problem: Problem, budget: Budget) -> Solution:
+    """The best single processor.
+
+    Raises:
+        PlanningError: no processor runs the whole graph alone.
+    """
+    plans = singles(problem)
+    if not plans:
+        raise PlanningError("no processor runs every op of the graph alone")
+    return Solution(min(plans.values(), key=lambda plan: plan.makespan_us), "single")
