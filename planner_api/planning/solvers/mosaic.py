@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from planner_api.planning.listing import list_order
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.simulator import simulate
 from planner_api.planning.solver import Budget, Solution
@@ -67,4 +68,5 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     for op in reversed(lists.order):
         assert past is not None
         assignment[op], past = past  # type: ignore[assignment]
-    return Solution(simulate(problem, assignment, lists.order), "mosaic")
+    orders = (lists.order, list_order(problem, assignment))
+    return Solution(min((simulate(problem, assignment, o) for o in orders), key=lambda s: s.makespan_us), "mosaic")
