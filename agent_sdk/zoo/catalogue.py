@@ -9,12 +9,19 @@ from functools import partial
 import onnx
 
 from agent_sdk.errors import UnknownNameError
-from agent_sdk.zoo import shipped
+from agent_sdk.zoo import inception, lstm, nasnet, shipped
 
 BUILT_IN_CODE = "built in code"
 SHIPPED = "ONNX Model Zoo graph from the onnx package"
 
 _BUILDERS: Mapping[str, tuple[str, Callable[[int], onnx.ModelProto]]] = {
+    "inception_v3": (BUILT_IN_CODE, inception.inception_v3),
+    "inception_v4": (BUILT_IN_CODE, inception.inception_v4),
+    "nasnet_mobile": (BUILT_IN_CODE, nasnet.nasnet_mobile),
+    "nasnet_large": (BUILT_IN_CODE, nasnet.nasnet_large),
+    "pnasnet_mobile": (BUILT_IN_CODE, nasnet.pnasnet_mobile),
+    "pnasnet_large": (BUILT_IN_CODE, nasnet.pnasnet_large),
+    "lstm": (BUILT_IN_CODE, lstm.lstm),
     **{name: (SHIPPED, partial(shipped.build, name)) for name in shipped.FILES},
 }
 

@@ -84,7 +84,8 @@ def fill(
         parameters = [name for name in node.input if name in shapes]
         known = [moments[name] for name in node.input if name in moments]
         x = known[0] if known else UNIT
-        if parameters:
+        # Weights that several ops share (the steps of a recurrent layer) are drawn for the first of them.
+        if any(name not in filled for name in parameters):
             draw = _PARAMETERS.get(node.op_type)
             if draw is None:
                 raise ValueError(f"no rule for the weights of a {node.op_type}")
