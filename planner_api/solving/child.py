@@ -1,0 +1,155 @@
+"""What runs inside the killable solver process: read a task, plan, write the answer.
+
+Frames on stdin and stdout are ``length (4 bytes, big-endian) + bytes``: data, never pickles, so that a confused child
+can hand its parent nothing but text. Task: header JSON, graph JSON, profile JSON. Answer: header JSON, plan JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import BinaryIO
+
+from hope_schema import ModelGraph, Plan, PlanRequest, Profile
+from planner_api.planning.problem import PlanningError
+
+MAX_FRAME = 256 * 1024 * 1024
+"""No frame is longer: the schema's own bounds keep honest graphs far below it."""
+
+_PR_SET_PDEATHSIG = 1
+
+Solve = Callable[[ModelGraph, Profile, PlanRequest, float, int], Plan]
+"""An entry: (graph, profile, request, budget in seconds, seed) -> plan."""
+
+
+def solve(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+    """The entry of production: plan with the whole portfolio under the budget."""
+    from planner_api.planning import plan
+
+    return plan(
+        graph,
+        profile,
+        processors=request.processors,
+        method=request.method,
+        transfer_mode=request.transfer_mode,
+        budget_s=budget_s,
+        seed=seed,
+    )
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """The next frame; ``None`` at the end of the stream or when it breaks off in the middle of one."""
+    head = stream.read(4)
+    if len(head) < 4:
+        return None
+    (length,) = struct.unpack(">I", head)
+    if length > MAX_FRAME:
+        raise ValueError(f"a frame of {length} bytes; at most {MAX_FRAME} are allowed")
+    body = stream.read(length)
+    return body if len(body) == length else None
+
+
+def write_frame(stream: BinaryIO, body: bytes) -> None:
+    """Write one frame (without flushing)."""
+    stream.write(struct.pack(">I", len(body)))
+    stream.write(body)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent dies, and leave at once if it died before we could ask."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _watch_parent(parent: int) -> None:
+    """Where there is no PDEATHSIG: a busy child still notices within a second that its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def limit_memory(extra_bytes: int) -> None:
+    """Allow ``extra_bytes`` of address space beyond what the imported libraries hold already."""
+    import resource
+
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        mapped = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + extra_bytes, mapped + extra_bytes))
+
+
+def _load(entry: str) -> Solve:
+    module, _, name = entry.partition(":")
+    function: Solve = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _warm(entry: str) -> Solve:
+    """Load the entry and pay numba's and HiGHS's start-up before the first task arrives."""
+    function = _load(entry)
+    if function is solve:
+        from planner_api.planning import plan  # noqa: F401
+    return function
+
+
+def _answer(function: Solve, frames: tuple[bytes, bytes, bytes]) -> tuple[dict[str, object], bytes]:
+    header, graph, profile = frames
+    task = json.loads(header)
+    started = time.perf_counter()
+    try:
+        found = function(
+            ModelGraph.model_validate_json(graph),
+            Profile.model_validate_json(profile),
+            PlanRequest.model_validate_json(task["request"]),
+            task["budget_s"],
+            task["seed"],
+        )
+    except MemoryError:
+        return {"ok": False, "memory": True, "error": "the solver ran out of its memory limit"}, b""
+    except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure becomes a stored cause
+        permanent = isinstance(error, PlanningError)
+        return {"ok": False, "permanent": permanent, "error": f"{type(error).__name__}: {error}"[:2000]}, b""
+    solve_us = (time.perf_counter() - started) * 1e6
+    return {"ok": True, "solve_us": solve_us}, found.model_dump_json().encode()
+
+
+def main(entry: str, parent: int, memory_bytes: int) -> None:
+    """Serve tasks until stdin closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then decides about us
+    die_with_parent(parent)
+    with contextlib.suppress(OSError):
+        os.nice(5)  # answering devices goes before improving plans where both share cores
+    # Solver libraries print to fd 1 from C; the answers therefore go to a private copy of it.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    function = _warm(entry)
+    if memory_bytes > 0 and sys.platform == "linux":
+        limit_memory(memory_bytes)
+    tasks = sys.stdin.buffer
+    write_frame(answers, b"ready")
+    answers.flush()
+    while True:
+        frames = (read_frame(tasks), read_frame(tasks), read_frame(tasks))
+        header, graph, profile = frames
+        if header is None or graph is None or profile is None:
+            return
+        reply, body = _answer(function, (header, graph, profile))
+        write_frame(answers, json.dumps(reply).encode())
+        write_frame(answers, body)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

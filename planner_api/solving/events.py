@@ -1,0 +1,260 @@
+"""How the news of a plan's new version travels: to waiting requests, and to every replica's cache.
+
+PostgreSQL: ``NOTIFY`` in the storing transaction, one ``LISTEN`` connection per process. SQLite: one look per process
+at ``PRAGMA data_version`` twenty times a second, and a query only when another process has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import psycopg
+import structlog
+from psycopg import sql
+from sqlalchemy import event, select, text
+
+from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import PlanRow, TokenRow
+from planner_api.solving.outage import TRANSIENT
+
+log = structlog.get_logger(__name__)
+
+CHANNEL = "hope"
+POLL_S = 0.05
+"""How often SQLite is asked whether another process wrote."""
+OVERLAP = timedelta(seconds=5)
+"""How far back a poll looks again: rows are stamped before they commit."""
+RECONNECT_S = 0.5
+CHECK_S = 5.0
+"""A silent LISTEN connection is checked this often: a vanished server sends no goodbye."""
+
+PlanListener = Callable[[str | None, int], None]
+"""Called with (plan id, version); (None, 0) says that news may have been missed: forget everything."""
+TokenListener = Callable[[str | None], None]
+"""Called with the hash of a revoked token; None says that news may have been missed."""
+
+
+class Events(Protocol):
+    """What both databases offer."""
+
+    async def start(self) -> None:
+        """Begin to listen."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop listening; waiters return at once."""
+        ...
+
+    def on_plan(self, listener: PlanListener) -> None:
+        """Call ``listener`` at each new plan version, in the order of commits."""
+        ...
+
+    def on_token(self, listener: TokenListener) -> None:
+        """Call ``listener`` at each revoked token."""
+        ...
+
+    async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
+        """Announce a version with the caller's transaction: nobody hears of it unless that commits.
+
+        ``settled``: no better version will follow (the solve failed), so nobody need wait any longer.
+        """
+        ...
+
+    async def revoke(self, session: WriteSession, token_hash: str) -> None:
+        """Announce a revoked token with the caller's transaction."""
+        ...
+
+    async def wait(self, plan_id: str, version: int, timeout_s: float) -> int | None:
+        """Wait until the plan has a version above ``version``, or is settled with the one it has.
+
+        Returns:
+            The newest version; None when the time is up or this process stops.
+        """
+        ...
+
+
+class LocalEvents:
+    """The part both share: listeners and waiters of this process."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._plan_listeners: list[PlanListener] = []
+        self._token_listeners: list[TokenListener] = []
+        self._waiters: dict[str, dict[asyncio.Future[int], int]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def on_plan(self, listener: PlanListener) -> None:
+        """See :class:`Events`."""
+        self._plan_listeners.append(listener)
+
+    def on_token(self, listener: TokenListener) -> None:
+        """See :class:`Events`."""
+        self._token_listeners.append(listener)
+
+    async def start(self) -> None:
+        """See :class:`Events`."""
+        self._stopping = False
+        self._task = asyncio.create_task(self._listen(), name="plan-events")
+
+    async def stop(self) -> None:
+        """See :class:`Events`."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for waiters in self._waiters.values():
+            for future in waiters:
+                future.cancel()
+
+    async def wait(self, plan_id: str, version: int, timeout_s: float) -> int | None:
+        """See :class:`Events`."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(plan_id, {})[future] = version
+        try:
+            # Looked up after registering: a version committed in between is seen by one or by the other.
+            newest = await self._newest(plan_id)
+            if newest > version:
+                return newest
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            return None
+        except asyncio.CancelledError:
+            if self._stopping:
+                return None
+            raise
+        finally:
+            waiters = self._waiters[plan_id]
+            del waiters[future]
+            if not waiters:
+                del self._waiters[plan_id]
+
+    async def _newest(self, plan_id: str) -> int:
+        async with self._database.read() as session:
+            return (await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id))) or 0
+
+    def _plan_changed(self, plan_id: str, version: int, settled: bool = False) -> None:
+        for listener in self._plan_listeners:
+            listener(plan_id, version)
+        for future, above in self._waiters.get(plan_id, {}).items():
+            if (settled or version > above) and not future.done():
+                future.set_result(version)
+
+    def _token_revoked(self, token_hash: str) -> None:
+        for listener in self._token_listeners:
+            listener(token_hash)
+
+    async def _missed(self) -> None:
+        """News may have been lost: drop what listeners cached, and look again for every waiter."""
+        for plan_listener in self._plan_listeners:
+            plan_listener(None, 0)
+        for token_listener in self._token_listeners:
+            token_listener(None)
+        waited = list(self._waiters)
+        for start in range(0, len(waited), 500):
+            query = select(PlanRow.id, PlanRow.version).where(PlanRow.id.in_(waited[start : start + 500]))
+            async with self._database.read() as session:
+                for plan_id, version in await session.execute(query):
+                    self._plan_changed(plan_id, version)
+
+    async def _listen(self) -> None:
+        raise NotImplementedError
+
+
+class PostgresEvents(LocalEvents):
+    """``NOTIFY`` and one ``LISTEN`` connection."""
+
+    async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
+        """See :class:`Events`."""
+        await _notify(session, f"{'settled' if settled else 'plan'} {version} {plan_id}")
+
+    async def revoke(self, session: WriteSession, token_hash: str) -> None:
+        """See :class:`Events`."""
+        await _notify(session, f"token {token_hash}")
+
+    async def _listen(self) -> None:
+        conninfo = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        while True:
+            try:
+                connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, connect_timeout=5)
+                async with connection:
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
+                    await self._missed()
+                    await self._follow(connection)
+            except TRANSIENT as error:
+                log.warning("events_lost_database", error=str(error)[:200])
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _follow(self, connection: psycopg.AsyncConnection[object]) -> None:
+        while True:
+            async for notice in connection.notifies(timeout=CHECK_S):
+                kind, _, rest = notice.payload.partition(" ")
+                if kind in ("plan", "settled"):
+                    version, _, plan_id = rest.partition(" ")
+                    self._plan_changed(plan_id, int(version), kind == "settled")
+                elif kind == "token":
+                    self._token_revoked(rest)
+            await connection.execute("SELECT 1")
+
+
+async def _notify(session: WriteSession, payload: str) -> None:
+    await session.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})
+
+
+class SqliteEvents(LocalEvents):
+    """Direct calls within the process, polling across processes."""
+
+    async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
+        """See :class:`Events`."""
+        self._after_commit(session, lambda: self._plan_changed(plan_id, version, settled))
+
+    async def revoke(self, session: WriteSession, token_hash: str) -> None:
+        """See :class:`Events`."""
+        self._after_commit(session, lambda: self._token_revoked(token_hash))
+
+    def _after_commit(self, session: WriteSession, call: Callable[[], None]) -> None:
+        # NOTE: through call_soon, because the hook runs inside SQLAlchemy's commit.
+        loop = asyncio.get_running_loop()
+        event.listen(session.sync_session, "after_commit", lambda _session: loop.call_soon(call), once=True)
+
+    async def _listen(self) -> None:
+        since = datetime.now(UTC)
+        seen: dict[str, int] = {}
+        version = None
+        while True:
+            with contextlib.suppress(*TRANSIENT):
+                async with self._database.reader.connect() as connection:
+                    while True:
+                        found = (await connection.exec_driver_sql("PRAGMA data_version")).scalar()
+                        await connection.rollback()
+                        if found != version:
+                            version = found
+                            since, seen = await self._look(since, seen)
+                        await asyncio.sleep(POLL_S)
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _look(self, since: datetime, seen: dict[str, int]) -> tuple[datetime, dict[str, int]]:
+        started = datetime.now(UTC)
+        async with self._database.read() as session:
+            plans = await session.execute(
+                select(PlanRow.id, PlanRow.version).where(PlanRow.solved_at >= since - OVERLAP)
+            )
+            found = {row.id: row.version for row in plans}
+            tokens = (
+                await session.scalars(select(TokenRow.token_hash).where(TokenRow.revoked_at >= since - OVERLAP))
+            ).all()
+        for plan_id, version in found.items():
+            if seen.get(plan_id) != version:
+                self._plan_changed(plan_id, version)
+        for token_hash in tokens:
+            self._token_revoked(token_hash)
+        return started, found
+
+
+def build_events(database: Database) -> Events:
+    """The events of this database's dialect."""
+    return SqliteEvents(database) if database.dialect == "sqlite" else PostgresEvents(database)

@@ -1,0 +1,150 @@
+"""The solve queue: the plan row is the lock, whatever carries the jobs.
+
+A plan row is ``queued`` → ``solving`` (leased) → ``done`` or ``failed``. Taking the lease raises ``attempt``, the
+fencing token: only the newest lease may renew, finish, fail or hand back, so a worker that was thought dead and comes
+back changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+from planner_api.db.engine import Database, WriteSession
+from planner_api.solving import repository
+from planner_api.solving.owner import is_gone, this_process
+from planner_api.solving.repository import Lease
+
+LEASE_S = 6.0
+"""How long a lease lasts unless renewed (every third of it): the longest that work of a vanished machine waits."""
+
+GRACE_S = 20.0
+"""How long running solves may go on after a stop before they are handed back."""
+
+Handler = Callable[[Lease], Awaitable[None]]
+"""Solves one leased plan and ends its lease; must hand the lease back when cancelled."""
+
+
+class SolveQueue(Protocol):
+    """What both databases offer; one contract-test suite holds them to it."""
+
+    ttl_s: float
+
+    async def open(self) -> None:
+        """Connect what the queue needs beside the database."""
+        ...
+
+    async def close(self) -> None:
+        """Undo :meth:`open`."""
+        ...
+
+    async def enqueue(self, session: WriteSession, plan_id: str, *, priority: int = 0) -> bool:
+        """Queue a plan's solve in the caller's transaction; nothing is queued unless that commits.
+
+        Args:
+            session: the transaction in which the row was inserted or is known to exist.
+            plan_id: a row that is new (``queued_at`` null), ``done`` or ``failed``.
+            priority: higher first.
+
+        Returns:
+            Whether it was queued; False when it waits or is being solved already.
+        """
+        ...
+
+    async def work(self, handler: Handler, stop: asyncio.Event, *, slots: int = 1) -> None:
+        """Lease ready plans and pass them to ``handler``, ``slots`` at a time, until ``stop`` is set.
+
+        Survives a database that goes away. When stopped it waits for its handlers up to the grace period, then
+        cancels them.
+        """
+        ...
+
+    async def renew(self, lease: Lease) -> bool:
+        """Push the end of a lease; False when it is lost."""
+        ...
+
+    async def finish(self, session: WriteSession, lease: Lease) -> bool:
+        """End a lease in the transaction that stores its plan; False when it is lost (then roll back)."""
+        ...
+
+    async def fail(self, lease: Lease, error: str, *, permanent: bool) -> bool | None:
+        """End a lease without a plan.
+
+        Returns:
+            True when the plan is queued again, False when it has failed for good (``error`` is stored), None when
+            the lease was lost.
+        """
+        ...
+
+    async def hand_back(self, lease: Lease) -> bool:
+        """Return an unfinished plan to the queue without blame; False when the lease was lost."""
+        ...
+
+    async def reap(self) -> list[str]:
+        """Queue the work of vanished workers again (or fail what outlived too many); returns the queued ids."""
+        ...
+
+
+class RowQueue:
+    """What both implementations share: everything that happens on the plan row.
+
+    They differ in ``_carry``: how a row that became ready reaches a worker.
+    """
+
+    def __init__(self, database: Database, *, ttl_s: float = LEASE_S, grace_s: float = GRACE_S) -> None:
+        self._database = database
+        self.ttl_s = ttl_s
+        self._grace_s = grace_s
+        self._owner = this_process()
+
+    async def _carry(self, session: WriteSession, plans: Iterable[tuple[str, int]]) -> None:
+        """Tell workers of ready ``(plan id, priority)``, once the session's transaction commits."""
+        raise NotImplementedError
+
+    async def enqueue(self, session: WriteSession, plan_id: str, *, priority: int = 0) -> bool:
+        """See :class:`SolveQueue`."""
+        if not await repository.mark_queued(session, plan_id, priority):
+            return False
+        await self._carry(session, [(plan_id, priority)])
+        return True
+
+    async def renew(self, lease: Lease) -> bool:
+        """See :class:`SolveQueue`."""
+        async with self._database.write() as session:
+            return await repository.renew(session, lease, self.ttl_s)
+
+    async def finish(self, session: WriteSession, lease: Lease) -> bool:
+        """See :class:`SolveQueue`."""
+        return await repository.finish(session, lease)
+
+    async def fail(self, lease: Lease, error: str, *, permanent: bool) -> bool | None:
+        """See :class:`SolveQueue`."""
+        async with self._database.write() as session:
+            again = await repository.fail(session, lease, error, permanent=permanent)
+            if again:
+                await self._carry(session, [(lease.plan_id, 0)])
+        return again
+
+    async def hand_back(self, lease: Lease) -> bool:
+        """See :class:`SolveQueue`."""
+        async with self._database.write() as session:
+            held = await repository.hand_back(session, lease)
+            if held:
+                await self._carry(session, [(lease.plan_id, 0)])
+        return held
+
+    async def reap(self) -> list[str]:
+        """See :class:`SolveQueue`."""
+        async with self._database.read() as session:
+            holders = await repository.owners(session)
+        if not holders:
+            return []
+        async with self._database.write() as session:
+            queued = await repository.reap(session, [owner for owner in holders if is_gone(owner)])
+            await self._carry(session, queued)
+        return [plan_id for plan_id, _priority in queued]
+
+    async def _take(self, plan_id: str | None = None) -> Lease | None:
+        async with self._database.write() as session:
+            return await repository.take(session, self._owner, self.ttl_s, plan_id)

@@ -1,0 +1,198 @@
+"""Every query of the solve queue on the plan row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Dialect, Interval, and_, func, literal, or_, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.engine import WriteSession
+from planner_api.db.tables import PlanRow
+from planner_api.db.types import UtcDateTime
+
+MAX_FAILURES = 3
+"""Solver processes a plan may kill (crash, time limit, memory) before it is stored as failed."""
+
+MAX_ABANDONED = 10
+"""Failures plus workers that vanished: those say less about the problem, but a job that takes whole machines down
+must not circle for ever."""
+
+MAX_ERROR = 2000
+"""Characters of a stored error."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to solve one plan until it expires or is taken by a newer attempt."""
+
+    plan_id: str
+    attempt: int
+
+
+def now_on(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetime]:
+    """The database's own clock, shifted: workers on many machines must not compare leases by their own clocks.
+
+    SQLite is one machine, so there the process's clock is the database's.
+    """
+    dialect: Dialect = session.get_bind().dialect
+    if dialect.name == "sqlite":
+        return literal(datetime.now(UTC) + timedelta(seconds=delta_s), UtcDateTime())
+    return func.clock_timestamp(type_=UtcDateTime()) + literal(timedelta(seconds=delta_s), Interval())
+
+
+async def mark_queued(session: WriteSession, plan_id: str, priority: int) -> bool:
+    """Queue a new, finished or failed plan; False when it is on its way already."""
+    fresh = and_(PlanRow.status == "queued", PlanRow.queued_at.is_(None))
+    result = await session.execute(
+        update(PlanRow)
+        .where(PlanRow.id == plan_id, or_(fresh, PlanRow.status.in_(("done", "failed"))))
+        .values(status="queued", queued_at=now_on(session), priority=priority, failures=0, error=None)
+        .returning(PlanRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    return result.first() is not None
+
+
+async def take(session: WriteSession, owner: str, ttl_s: float, plan_id: str | None = None) -> Lease | None:
+    """Lease the named plan, or the first in the queue; None when there is nothing to lease."""
+    ready = and_(PlanRow.status == "queued", PlanRow.queued_at.is_not(None))
+    if plan_id is None:
+        chosen: ColumnElement[bool] = PlanRow.id == (
+            select(PlanRow.id)
+            .where(ready)
+            .order_by(PlanRow.priority.desc(), PlanRow.queued_at)
+            .limit(1)
+            .correlate(None)
+            .scalar_subquery()
+        )
+    else:
+        chosen = PlanRow.id == plan_id
+    result = await session.execute(
+        update(PlanRow)
+        .where(chosen, ready)
+        .values(status="solving", attempt=PlanRow.attempt + 1, lease_owner=owner, lease_until=now_on(session, ttl_s))
+        .returning(PlanRow.id, PlanRow.attempt)
+        .execution_options(synchronize_session=False)
+    )
+    row = result.first()
+    return None if row is None else Lease(row.id, row.attempt)
+
+
+def _held(lease: Lease) -> ColumnElement[bool]:
+    return and_(PlanRow.id == lease.plan_id, PlanRow.attempt == lease.attempt, PlanRow.status == "solving")
+
+
+async def renew(session: WriteSession, lease: Lease, ttl_s: float) -> bool:
+    """Push the lease's end; False when it is lost."""
+    return await _change(session, lease, lease_until=now_on(session, ttl_s))
+
+
+async def finish(session: WriteSession, lease: Lease) -> bool:
+    """End the lease with a stored plan; False when it is lost (then the caller must roll back)."""
+    return await _change(session, lease, status="done", failures=0, error=None, solves=PlanRow.solves + 1, **_RELEASED)
+
+
+async def hand_back(session: WriteSession, lease: Lease) -> bool:
+    """Return an unfinished plan to the queue without blame, e.g. when a worker shuts down."""
+    return await _change(session, lease, status="queued", **_RELEASED)
+
+
+async def fail(session: WriteSession, lease: Lease, error: str, *, permanent: bool) -> bool | None:
+    """End the lease without a plan.
+
+    Returns:
+        True when the plan is queued again, False when it has failed for good (``error`` is stored), None when the
+        lease was lost.
+    """
+    result = await session.execute(select(PlanRow.failures).where(_held(lease)).with_for_update())
+    row = result.first()
+    if row is None:
+        return None
+    again = not permanent and row.failures + 1 < MAX_FAILURES
+    await _change(
+        session,
+        lease,
+        status="queued" if again else "failed",
+        queued_at=now_on(session),
+        failures=row.failures + 1,
+        error=error[:MAX_ERROR],
+        **_RELEASED,
+    )
+    return again
+
+
+_RELEASED: dict[str, Any] = {"lease_owner": None, "lease_until": None}
+
+
+async def _change(session: WriteSession, lease: Lease, **values: Any) -> bool:
+    result = await session.execute(
+        update(PlanRow)
+        .where(_held(lease))
+        .values(**values)
+        .returning(PlanRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    return result.first() is not None
+
+
+async def owners(session: AsyncSession) -> Sequence[str]:
+    """Who holds leases now."""
+    query = select(PlanRow.lease_owner).where(PlanRow.status == "solving", PlanRow.lease_owner.is_not(None)).distinct()
+    return [owner for owner in (await session.execute(query)).scalars() if owner is not None]
+
+
+async def reap(session: WriteSession, gone: Sequence[str]) -> list[tuple[str, int]]:
+    """Queue again what expired or belongs to an owner known to be ``gone``; ``(id, priority)`` of what is queued.
+
+    A plan that has outlived too many workers is stored as failed instead.
+    """
+    lost = and_(
+        PlanRow.status == "solving", or_(PlanRow.lease_until < now_on(session), PlanRow.lease_owner.in_(list(gone)))
+    )
+    shared = {"failures": PlanRow.failures + 1, "queued_at": now_on(session), **_RELEASED}
+    await session.execute(
+        update(PlanRow)
+        .where(lost, PlanRow.failures + 1 >= MAX_ABANDONED)
+        .values(status="failed", error=f"its worker vanished {MAX_ABANDONED} times while solving it", **shared)
+        .execution_options(synchronize_session=False)
+    )
+    result = await session.execute(
+        update(PlanRow)
+        .where(lost)
+        .values(status="queued", **shared)
+        .returning(PlanRow.id, PlanRow.priority)
+        .execution_options(synchronize_session=False)
+    )
+    return [(row.id, row.priority) for row in result]
+
+
+async def any_ready(session: AsyncSession) -> bool:
+    """Whether a plan waits for a worker."""
+    query = select(PlanRow.id).where(PlanRow.status == "queued", PlanRow.queued_at.is_not(None)).limit(1)
+    return (await session.execute(query)).first() is not None
+
+
+async def count_by_status(session: AsyncSession) -> dict[str, int]:
+    """Plans per status."""
+    rows = await session.execute(select(PlanRow.status, func.count()).group_by(PlanRow.status))
+    return {row[0]: row[1] for row in rows}
+
+
+async def orphans(session: WriteSession, queue: str, after_s: float) -> list[tuple[str, int]]:
+    """``(id, priority)`` of rows queued for longer than ``after_s`` seconds that no live job points at.
+
+    PostgreSQL only. Touches ``queued_at``, so that of two reapers one gets the row and asks again only later.
+    """
+    query = text(
+        "UPDATE plans SET queued_at = clock_timestamp() "
+        "WHERE status = 'queued' AND queued_at < clock_timestamp() - make_interval(secs => :after_s) "
+        "AND NOT EXISTS (SELECT 1 FROM procrastinate_jobs AS job WHERE job.queue_name = :queue "
+        "AND job.status IN ('todo', 'doing') AND job.args ->> 'plan_id' = plans.id) "
+        "RETURNING id, priority"
+    )
+    rows = await session.execute(query, {"after_s": after_s, "queue": queue})
+    return [(row.id, row.priority) for row in rows]

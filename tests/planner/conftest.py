@@ -1,0 +1,65 @@
+"""Fixtures of the planner's tests: a migrated database of either kind, fresh for every test."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from planner_api.db.migrate import upgrade
+from tests.planner.postgres import Postgres
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A real PostgreSQL server for the whole run, in a directory of its own."""
+    server = Postgres(tmp_path_factory.mktemp("pg") / "data", durable=False)
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: Postgres) -> str:
+    """The name of a migrated database that tests copy."""
+    upgrade(postgres.create("hope_template"))
+    return "hope_template"
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file that tests copy."""
+    path = tmp_path_factory.mktemp("sqlite") / "template.sqlite"
+    upgrade(f"sqlite:///{path}")
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """The URL of a fresh, migrated SQLite file."""
+    shutil.copy(sqlite_template, tmp_path / "hope.sqlite")
+    return f"sqlite:///{tmp_path / 'hope.sqlite'}"
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres, postgres_template: str) -> Iterator[str]:
+    """The URL of a fresh, migrated PostgreSQL database."""
+    name = f"hope_{next(_numbers)}"
+    yield postgres.create(name, template=postgres_template)
+    postgres.drop(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a fresh, migrated database, once of each kind."""
+    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    return url

@@ -1,0 +1,102 @@
+"""A tiny model, profile and plan rows for tests of the solve queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import select, update
+
+from hope_schema import ModelGraph, Op, PlanRequest, Processor, Profile, Tensor
+from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import ModelRow, PlanRow
+from planner_api.solving.jobs import ProcrastinateQueue
+from planner_api.solving.lease import LeaseQueue
+from planner_api.solving.process import Solved
+from planner_api.solving.worker import Task
+
+GRAPH = ModelGraph(
+    name="chain",
+    tensors=tuple(Tensor(name=f"t{i}", shape=(1, 4), dtype="float32") for i in range(4)),
+    ops=tuple(Op(type="Relu", inputs=(f"t{i}",), outputs=(f"t{i + 1}",)) for i in range(3)),
+    inputs=("t0",),
+    outputs=("t3",),
+)
+PROCESSOR = Processor(id="cpu", runtime="ort", version="1", threads=1, core_class="big", resources=("cpu0",))
+PROFILE = Profile(soc="soc", frequency="max", processors=(PROCESSOR,), version=1)
+REQUEST = PlanRequest(model_hash="a" * 64, soc="soc", frequency="max")
+TASK = Task(GRAPH, PROFILE, REQUEST)
+
+
+def build_queue(database: Database, **options: float) -> LeaseQueue | ProcrastinateQueue:
+    """The implementation that belongs to the database."""
+    kind = LeaseQueue if database.dialect == "sqlite" else ProcrastinateQueue
+    return kind(database, **options)
+
+
+async def insert_plan(session: WriteSession, plan_id: str) -> None:
+    """Insert a plan row as a first request does, and the model under it."""
+    if await session.get(ModelRow, REQUEST.model_hash) is None:
+        model = ModelRow(
+            hash=REQUEST.model_hash,
+            name="chain",
+            ops=3,
+            super_ops=3,
+            graph_zstd=b"",
+            figures_zstd=b"",
+            graph_digest="0" * 64,
+            created_at=datetime.now(UTC),
+        )
+        session.add(model)
+        await session.flush()
+    session.add(
+        PlanRow(
+            id=plan_id,
+            model_hash=REQUEST.model_hash,
+            soc="soc",
+            frequency="max",
+            method="auto",
+            objective="latency",
+            transfer_mode="blocking",
+            created_at=datetime.now(UTC),
+            version=1,
+        )
+    )
+    await session.flush()
+
+
+async def enqueue(database: Database, queue: Any, *plan_ids: str) -> None:
+    """Insert and queue plans, all in one transaction."""
+    async with database.write() as session:
+        for plan_id in plan_ids:
+            await insert_plan(session, plan_id)
+            await queue.enqueue(session, plan_id)
+
+
+async def row(database: Database, plan_id: str) -> PlanRow:
+    """The plan row as it stands."""
+    async with database.read() as session:
+        return (await session.scalars(select(PlanRow).where(PlanRow.id == plan_id))).one()
+
+
+@dataclass
+class Store:
+    """A plan store that only counts versions."""
+
+    task: Task = TASK
+
+    async def load(self, plan_id: str) -> Task:
+        """The same small problem for every plan."""
+        return self.task
+
+    async def store(self, session: WriteSession, plan_id: str, solved: Solved) -> int:
+        """Raise the version and remember the makespan."""
+        query = (
+            update(PlanRow)
+            .where(PlanRow.id == plan_id)
+            .values(version=PlanRow.version + 1, makespan_us=solved.plan.makespan_us, solved_at=datetime.now(UTC))
+            .returning(PlanRow.version)
+            .execution_options(synchronize_session=False)
+        )
+        return int((await session.execute(query)).scalar_one())
