@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from agent_sdk.errors import ProcessorError
+from agent_sdk.timing import Timing
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import SuperOp, TensorType
 
@@ -92,6 +93,18 @@ class Segment:
             raise ValueError("a segment has at least one op and one output")
         if not self.exports <= set(self.outputs) or not self.imports <= set(self.inputs):
             raise ValueError("a segment exports only its outputs and imports only its inputs")
+
+
+def segment_of(super_op: SuperOp, model: Model) -> Segment:
+    """A segment of one super-op alone, with every boundary tensor in the plain layout."""
+    return Segment(
+        model=model,
+        ops=tuple(op.id for op in super_op.ops),
+        inputs=super_op.inputs,
+        outputs=super_op.outputs,
+        exports=frozenset(super_op.outputs),
+        imports=frozenset(super_op.inputs),
+    )
 
 
 class Executable(ABC):
@@ -153,6 +166,11 @@ class Processor(ABC):
     def caller_cores(self) -> frozenset[int]:
         """The CPUs that the thread which runs this processor's segments is bound to."""
 
+    @property
+    def on_caller_thread(self) -> bool:
+        """Whether segments compute on the calling thread alone, so that its CPU time is their latency."""
+        return self.spec.threads == 1
+
     @abstractmethod
     def supports(self, super_op: SuperOp, model: Model) -> bool:
         """Say whether this processor runs every op of ``super_op``, by asking the runtime."""
@@ -193,6 +211,21 @@ class Processor(ABC):
         if self.same_layout(source) and into is None:
             return buffer
         return self.from_host(source.to_host(buffer), into)
+
+    def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
+        """A call that changes one tensor of this type from native to plain (``outwards``) or back, to be timed.
+
+        None where segments read and write the plain layout at no extra cost.
+        """
+        return None
+
+    def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
+        """Latencies by super-op id from whole-network runs under the runtime's own profiler.
+
+        Ends soon after ``deadline`` (``time.monotonic``). Super-ops it cannot tell apart from others are absent;
+        empty where the runtime has no profiler. Raises like ``compile``.
+        """
+        return {}
 
     def synchronise(self) -> None:  # noqa: B027  only asynchronous runtimes have anything to wait for
         """Wait until everything launched here has finished. Nothing to do for synchronous runtimes."""

@@ -1,8 +1,10 @@
-"""How sets of cores are written."""
+"""Sets of cores: how they are written, and how a thread is bound to one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 
 
 def name_cores(cores: Sequence[int]) -> str:
@@ -14,3 +16,17 @@ def name_cores(cores: Sequence[int]) -> str:
         else:
             runs.append([core])
     return "+".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+@contextmanager
+def bound_to(cores: Set[int]) -> Iterator[None]:
+    """Bind the calling thread to ``cores`` and put its mask back afterwards."""
+    before = os.sched_getaffinity(0)
+    if before == cores:
+        yield
+        return
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

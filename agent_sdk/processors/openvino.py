@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -25,7 +23,7 @@ from agent_sdk.processors.base import (
     UnsupportedOp,
     WrongOutput,
 )
-from agent_sdk.processors.cores import name_cores
+from agent_sdk.processors.cores import bound_to, name_cores
 from agent_sdk.processors.host import HostMemoryProcessor
 from agent_sdk.reader import Model, extract
 from agent_sdk.soc import Soc
@@ -74,7 +72,7 @@ class OpenVinoProcessor(HostMemoryProcessor):
         return frozenset(self.cores)
 
     def same_layout(self, other: Processor) -> bool:
-        return isinstance(other, HostMemoryProcessor) and other is self
+        return isinstance(other, OpenVinoProcessor) and other.device == self.device
 
     def supports(self, super_op: SuperOp, model: Model) -> bool:
         try:
@@ -106,7 +104,8 @@ class OpenVinoProcessor(HostMemoryProcessor):
         if self.device == CPU:
             config |= {"INFERENCE_NUM_THREADS": len(self.cores), "ENABLE_CPU_PINNING": False}
         try:
-            with unbound(self._usable):
+            # NOTE: OpenVINO reads the calling thread's mask at its first compilation, once for the whole process.
+            with bound_to(self._usable):
                 compiled = runtime().compile_model(part, self.device, config)
         except RuntimeError as error:
             raise translated(error, self.id) from error
@@ -193,20 +192,6 @@ class BoundRequest:
             if "bad_alloc" in str(error) or "out of memory" in str(error).lower():
                 raise OutOfMemory(f"{where}: {_summary(error)}; use fewer processors or a smaller model") from error
             raise ProcessorLost(f"{where}: OpenVINO failed while running: {_summary(error)}") from error
-
-
-@contextmanager
-def unbound(cores: frozenset[int]) -> Iterator[None]:
-    """Let the calling thread run on all ``cores`` meanwhile: OpenVINO reads the mask when it first compiles."""
-    before = os.sched_getaffinity(0)
-    if before == cores:
-        yield
-        return
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def translated(error: RuntimeError, where: str) -> ProcessorError:

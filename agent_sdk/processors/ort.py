@@ -21,6 +21,7 @@ from agent_sdk.processors.base import (
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
+    segment_of,
 )
 from agent_sdk.processors.base import Executable as BaseExecutable
 from agent_sdk.processors.cores import name_cores
@@ -205,18 +206,6 @@ def session_options(cores: tuple[int, ...], *, optimise: bool) -> ort.SessionOpt
         workers = ";".join(str(core + 1) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", workers)
     return options
-
-
-def segment_of(super_op: SuperOp, model: Model) -> Segment:
-    """A segment of one super-op alone, with every boundary tensor in the plain layout."""
-    return Segment(
-        model=model,
-        ops=tuple(op.id for op in super_op.ops),
-        inputs=super_op.inputs,
-        outputs=super_op.outputs,
-        exports=frozenset(super_op.outputs),
-        imports=frozenset(super_op.inputs),
-    )
 
 
 def installed_providers() -> tuple[str, ...]:

@@ -1,0 +1,329 @@
+"""The benchmarking engine (HOPE section 4.1): op latencies per processor kind and transfer costs per tensor type.
+
+Only what the planner lacks is measured, each signature once per kind of processor, in this order, so that a budget
+that runs out leaves the least useful figures absent:
+
+1. whole-network runs under the runtime's own profiler, where it has one: latencies of fused kernels in the layouts
+   they really use, scaled so that together they give the whole network's measured latency;
+2. super-ops alone, for what such a run does not show (an op the runtime fused away, a network it refuses whole);
+3. transfers: the change of layout on either side plus the move;
+4. the engine's fixed costs: a launch per kind, a hand-over between threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from agent_sdk.processors import (
+    CompilationFailed,
+    OutOfMemory,
+    Processor,
+    ProcessorError,
+    ProcessorLost,
+    Segment,
+    SilentFallback,
+    UnsupportedOp,
+    WrongOutput,
+)
+from agent_sdk.processors.base import Buffer, segment_of
+from agent_sdk.processors.cores import bound_to
+from agent_sdk.processors.host import aligned_empty
+from agent_sdk.reader import Model, read_model
+from agent_sdk.timing import Timing, measure, summarise
+from hope_schema import (
+    HOST,
+    LatencyColumns,
+    Missing,
+    Observations,
+    Overheads,
+    SuperOp,
+    TensorType,
+    TransferColumns,
+    merge,
+)
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int, str], None]
+"""Called with figures done, figures asked for, and what is being measured."""
+
+REFUSALS: Final = (UnsupportedOp, CompilationFailed, SilentFallback, WrongOutput)
+"""Failures that say: this op cannot run there. Anything else leaves the figure absent."""
+WHOLE_SHARE: Final = 0.5
+"""Part of the budget that whole-network runs may take, so that something is left for the rest."""
+HANDOVERS: Final = 200
+
+
+def profile(
+    model: Model,
+    processors: Sequence[Processor],
+    missing: Missing,
+    *,
+    soc: str,
+    frequency: str,
+    device_id: str,
+    budget_s: float = 60.0,
+    progress: Progress | None = None,
+) -> Observations:
+    """Measure what is missing for ``model`` on ``processors`` within ``budget_s`` seconds.
+
+    Figures that were not reached stay absent; ops a runtime refuses are *unsupported*, explicitly. The calling
+    thread is bound to the measured processor's cores meanwhile. The machine should be otherwise quiet.
+    """
+    run = _Profiling(model, processors, missing, time.monotonic() + budget_s, progress or (lambda *_: None))
+    run.whole_networks(time.monotonic() + WHOLE_SHARE * budget_s)
+    run.single_super_ops()
+    run.transfers()
+    overheads = Overheads(launch_us=run.launches(), handover_us=handover_us(processors))
+    return Observations(
+        soc=soc,
+        frequency=frequency,
+        processors=tuple(processor.spec for processor in processors),
+        latencies=run.latency_columns(),
+        transfers=run.transfer_columns(),
+        overheads=overheads,
+        device_id=device_id,
+        upload_id=f"profile-{uuid.uuid4().hex}",
+    )
+
+
+@dataclass
+class _Profiling:
+    """One profiling run: what is asked for, and what was found so far."""
+
+    model: Model
+    processors: Sequence[Processor]
+    missing: Missing
+    deadline: float
+    progress: Progress
+    latencies: dict[tuple[str, str], Timing | None] = field(default_factory=dict)
+    moves: dict[tuple[TensorType, str, str], Timing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.by_kind: dict[str, Processor] = {}
+        for processor in self.processors:
+            self.by_kind.setdefault(processor.spec.kind, processor)
+        self.occurrences: dict[str, list[SuperOp]] = {}
+        for super_op in merge(self.model.graph):
+            self.occurrences.setdefault(super_op.signature, []).append(super_op)
+        self.asked = [
+            (row.signature, row.kind)
+            for row in self.missing.latencies
+            if row.signature in self.occurrences and row.kind in self.by_kind
+        ]
+        known = {HOST, *self.by_kind}
+        self.asked_moves = [
+            (row.tensor, row.source, row.target)
+            for row in self.missing.transfers
+            if row.source in known and row.target in known
+        ]
+        self.conversions: dict[tuple[str, TensorType, bool], Timing] = {}
+
+    def done(self, what: str) -> None:
+        self.progress(len(self.latencies) + len(self.moves), len(self.asked) + len(self.asked_moves), what)
+
+    def out_of_time(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    def whole_networks(self, deadline: float) -> None:
+        """Ask each runtime's own profiler, one kind of processor after the other."""
+        kinds = list(dict.fromkeys(kind for _, kind in self.asked))
+        for index, kind in enumerate(kinds):
+            now = time.monotonic()
+            share = now + max(0.0, deadline - now) / (len(kinds) - index)
+            wanted = {signature for signature, own in self.asked if own == kind}
+            self.done(f"the whole network on {self.by_kind[kind].id}")
+            try:
+                found = self.by_kind[kind].time_ops(self.model, share)
+            except ProcessorError as error:
+                log.info("no whole-network profile on %s: %s", self.by_kind[kind].id, error)
+                continue
+            for signature in wanted:
+                samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
+                if samples:
+                    self.latencies[signature, kind] = _merged(samples)
+
+    def single_super_ops(self) -> None:
+        """Compile and time alone what no whole-network run has shown."""
+        for signature, kind in self.asked:
+            if (signature, kind) in self.latencies:
+                continue
+            if self.out_of_time():
+                return
+            processor = self.by_kind[kind]
+            segment = segment_of(self.occurrences[signature][0], self.model)
+            try:
+                self.latencies[signature, kind] = time_segment(processor, segment, self.deadline)
+            except REFUSALS as error:
+                log.info("unsupported: %s", error)
+                self.latencies[signature, kind] = None
+            except (OutOfMemory, ProcessorLost) as error:
+                log.warning("not measured: %s", error)
+            self.done(f"{signature} on {processor.id}")
+
+    def transfers(self) -> None:
+        """Layout change at the source, move, layout change at the target; nothing inside one layout family."""
+        for tensor, source, target in self.asked_moves:
+            if self.out_of_time():
+                return
+            try:
+                self.moves[tensor, source, target] = self._transfer(tensor, source, target)
+            except ProcessorError as error:
+                log.info("transfer not measured: %s", error)
+            self.done(f"{tensor} from {source} to {target}")
+
+    def _transfer(self, tensor: TensorType, source: str, target: str) -> Timing:
+        giver, taker = self.by_kind.get(source), self.by_kind.get(target)
+        if giver and taker and taker.same_layout(giver):
+            return Timing(0.0, 0.0, 1)
+        parts = []
+        if giver is not None:
+            parts.append(self._conversion(giver, tensor, outwards=True))
+        if taker is not None:
+            parts.append(self._conversion(taker, tensor, outwards=False))
+        if giver is None or taker is None or not taker.shares_memory(giver):
+            parts.append(_move(tensor, giver, taker, self.deadline))
+        return Timing(sum(p.us for p in parts), sum(p.spread_us for p in parts), min(p.count for p in parts))
+
+    def _conversion(self, processor: Processor, tensor: TensorType, *, outwards: bool) -> Timing:
+        key = (processor.spec.kind, tensor, outwards)
+        if key not in self.conversions:
+            call = processor.conversion(tensor, outwards=outwards)
+            if call is None:
+                self.conversions[key] = Timing(0.0, 0.0, 1)
+            else:
+                with bound_to(processor.caller_cores):
+                    self.conversions[key] = measure(call, own_thread=processor.on_caller_thread, deadline=self.deadline)
+        return self.conversions[key]
+
+    def launches(self) -> dict[str, float]:
+        """What launching a segment costs per kind, beyond its kernels: the latency of a segment with nothing to do."""
+        empty = read_model(_TRIVIAL, name="trivial")
+        segment = segment_of(merge(empty.graph)[0], empty)
+        found = {}
+        for kind, processor in self.by_kind.items():
+            try:
+                found[kind] = time_segment(processor, segment, self.deadline).us
+            except ProcessorError as error:
+                log.info("launch cost not measured: %s", error)
+        return found
+
+    def latency_columns(self) -> LatencyColumns:
+        rows = list(self.latencies.items())
+        return LatencyColumns(
+            signature=tuple(signature for (signature, _), _ in rows),
+            kind=tuple(kind for (_, kind), _ in rows),
+            us=tuple(timing.us if timing else None for _, timing in rows),
+            spread_us=tuple(timing.spread_us if timing else 0.0 for _, timing in rows),
+            count=tuple(timing.count if timing else 1 for _, timing in rows),
+        )
+
+    def transfer_columns(self) -> TransferColumns:
+        rows = list(self.moves.items())
+        return TransferColumns(
+            tensor=tuple(tensor for (tensor, _, _), _ in rows),
+            source=tuple(source for (_, source, _), _ in rows),
+            target=tuple(target for (_, _, target), _ in rows),
+            us=tuple(timing.us for _, timing in rows),
+            spread_us=tuple(timing.spread_us for _, timing in rows),
+            count=tuple(timing.count for _, timing in rows),
+        )
+
+
+def time_segment(processor: Processor, segment: Segment, deadline: float) -> Timing:
+    """Compile a segment and time it alone, on a thread bound to the processor's cores, with random inputs."""
+    executable = processor.compile(segment)
+    try:
+        inputs = {name: random_buffer(processor, segment.model.graph.tensor[name].type) for name in segment.inputs}
+        outputs = {name: processor.allocate(kind) for name, kind in executable.output_types.items()}
+        call = executable.bind(inputs, outputs)
+        with bound_to(processor.caller_cores):
+            return measure(call, own_thread=processor.on_caller_thread, deadline=deadline)
+    finally:
+        executable.close()
+
+
+def random_buffer(processor: Processor, kind: TensorType) -> Buffer:
+    """A buffer with seeded random numbers; integers are zero, which is a legal index everywhere."""
+    array = aligned_empty(kind)
+    if array.dtype.kind == "f":
+        array[...] = np.random.default_rng(0).standard_normal(kind.shape, np.float32)
+    else:
+        array[...] = 0
+    return processor.from_host(array)
+
+
+def handover_us(processors: Sequence[Processor]) -> float:
+    """What waking a thread on another core costs, one way; zero where all processors are served by one thread.
+
+    Measured as the engine does it: a lock that the other thread waits for.
+    """
+    sets = list(dict.fromkeys(processor.caller_cores for processor in processors))
+    pair = next(((a, b) for a in sets for b in sets if not a & b), None)
+    if pair is None:
+        return 0.0
+    ping, pong = threading.Lock(), threading.Lock()
+    ping.acquire()
+    pong.acquire()
+
+    def answer() -> None:
+        with bound_to(pair[1]):
+            for _ in range(HANDOVERS):
+                ping.acquire()
+                pong.release()
+
+    other = threading.Thread(target=answer, name="hope-handover")
+    samples = []
+    with bound_to(pair[0]):
+        other.start()
+        for _ in range(HANDOVERS):
+            started = time.perf_counter_ns()
+            ping.release()
+            pong.acquire()
+            samples.append((time.perf_counter_ns() - started) / 2e3)
+        other.join()
+    return summarise(samples).us
+
+
+def _merged(occurrences: Sequence[Timing]) -> Timing:
+    """One figure for a signature that stands several times in a network."""
+    return Timing(
+        us=statistics.median(timing.us for timing in occurrences),
+        spread_us=statistics.median(timing.spread_us for timing in occurrences),
+        count=sum(timing.count for timing in occurrences),
+    )
+
+
+def _move(tensor: TensorType, giver: Processor | None, taker: Processor | None, deadline: float) -> Timing:
+    """Time the move alone, between two processors or between one and the host."""
+    array = aligned_empty(tensor)
+    array[...] = 0
+    if taker is None:
+        assert giver is not None
+        buffer = giver.from_host(array)
+        return measure(lambda: giver.to_host(buffer), own_thread=False, deadline=deadline)
+    into = taker.allocate(tensor)
+    if giver is None:
+        return measure(lambda: taker.from_host(array, into), own_thread=False, deadline=deadline)
+    buffer = giver.from_host(array)
+    return measure(lambda: taker.transfer(buffer, giver, into), own_thread=False, deadline=deadline)
+
+
+def _trivial_model() -> bytes:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "trivial", value[:1], value[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(made.SerializeToString())
+
+
+_TRIVIAL: Final[bytes] = _trivial_model()

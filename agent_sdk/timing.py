@@ -1,0 +1,69 @@
+"""How one call is timed: warm-up, adaptive repetition, and a statistic that other people's work cannot spoil."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+WARM_UP = 2
+"""Calls before the first one that counts."""
+MIN_REPEATS = 5
+MAX_REPEATS = 60
+ENOUGH_US = 15_000.0
+"""Once so much time was measured, and at least MIN_REPEATS calls, the figure is good enough."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A latency in microseconds: ``us`` and its median absolute deviation, over ``count`` calls."""
+
+    us: float
+    spread_us: float
+    count: int
+
+
+def summarise(samples_us: Sequence[float]) -> Timing:
+    """The median of the faster half, and the spread around it.
+
+    NOTE: interruptions only ever add time, so the faster half is the undisturbed half; its median is still robust
+    against a single odd reading, which the minimum is not.
+    """
+    faster = sorted(samples_us)[: (len(samples_us) + 1) // 2]
+    centre = statistics.median(faster)
+    spread = statistics.median(abs(sample - centre) for sample in faster)
+    return Timing(us=centre, spread_us=spread, count=len(samples_us))
+
+
+def measure(call: Callable[[], object], *, own_thread: bool, deadline: float) -> Timing:
+    """Time ``call`` on the calling thread, which must already be bound to its cores.
+
+    ``own_thread`` says that the call computes on this thread alone: then its CPU time is taken, which leaves out
+    whatever else runs on the core. Repeats until the figure is good enough or ``deadline`` (``time.monotonic``)
+    has passed; at least one call counts.
+    """
+    clock = time.thread_time_ns if own_thread else time.perf_counter_ns
+    overhead_us = clock_overhead_us(own_thread=own_thread)
+    for _ in range(WARM_UP):
+        call()
+    samples: list[float] = []
+    total = 0.0
+    while len(samples) < MAX_REPEATS and (len(samples) < MIN_REPEATS or total < ENOUGH_US):
+        started = clock()
+        call()
+        samples.append(max(0.0, (clock() - started) / 1e3 - overhead_us))
+        total += samples[-1]
+        if time.monotonic() >= deadline:
+            break
+    return summarise(samples)
+
+
+def clock_overhead_us(*, own_thread: bool) -> float:
+    """What reading the clock twice adds to a sample (a system call for CPU time)."""
+    clock = time.thread_time_ns if own_thread else time.perf_counter_ns
+    readings = []
+    for _ in range(50):
+        started = clock()
+        readings.append((clock() - started) / 1e3)
+    return min(readings)
