@@ -14,6 +14,8 @@ import onnx
 from agent_sdk.zoo.network import Network, square
 
 CLASSES = 1001
+LOWEST = -65504.0
+"""Padding that no maximum picks: the lowest half-precision number, so that it is finite in every element type."""
 
 Step = tuple[str, int]
 """An operation and the hidden state it is applied to."""
@@ -152,7 +154,11 @@ def _match(net: Network, previous: str, x: str, width: int, scope: str) -> str:
 
 
 def _apply(net: Network, hidden: Sequence[str], step: Step, width: int, stride: int, scope: str) -> str:
-    """Apply one operation of a block; only the cell's own two inputs are still to be strided."""
+    """Apply one operation of a block; only the cell's own two inputs are still to be strided.
+
+    What is strided is padded by an op of its own, as exporters write TensorFlow's uneven SAME padding (a mean is not:
+    there, padding must not count).
+    """
     kind, state = step
     x = hidden[state]
     stride = stride if state < 2 else 1
@@ -162,16 +168,17 @@ def _apply(net: Network, hidden: Sequence[str], step: Step, width: int, stride: 
         if stride == 1 and net.shape[x][1] == width:
             return x
         return net.conv(net.relu(x, f"{scope}/Relu"), width, 1, f"{scope}/1x1/Conv2D", stride=stride)
-    pool = net.max_pool if kind == "max_pool" else net.avg_pool
-    x = pool(x, 3, f"{scope}/{kind}", stride=stride)
+    if kind == "max_pool" and stride > 1:
+        padded = net.pad(x, net.same_pads(x, (3, 3), (stride, stride)), f"{scope}/Pad", value=LOWEST)
+        x = net.max_pool(padded, 3, f"{scope}/max_pool", stride=stride, same=False)
+    else:
+        pool = net.max_pool if kind == "max_pool" else net.avg_pool
+        x = pool(x, 3, f"{scope}/{kind}", stride=stride)
     return x if net.shape[x][1] == width else net.conv(x, width, 1, f"{scope}/1x1/Conv2D")
 
 
 def _separable(net: Network, x: str, kernel: int, width: int, stride: int, scope: str) -> str:
-    """Twice: rectifier, depth-wise convolution, point-wise convolution; only the first is strided.
-
-    A strided one is padded by an op of its own, as exporters write TensorFlow's uneven SAME padding.
-    """
+    """Twice: rectifier, depth-wise convolution, point-wise convolution; only the first is strided."""
     for index, step in ((1, stride), (2, 1)):
         name = f"{scope}/separable_{kernel}x{kernel}_{index}"
         x = net.relu(x, f"{name}/Relu")
