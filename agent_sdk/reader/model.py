@@ -33,15 +33,18 @@ class Model:
     """A static, constant-folded model.
 
     ``graph`` is what the planner sees; ``proto`` is the same ops with weights, in topological order, batch 1;
-    ``content_digest`` is a SHA-256 over ops and weights (equal however the model reached us: file, bytes, external
-    data); ``path`` is where it was read from, if from a file. Do not change ``proto``.
+    ``path`` is where it was read from, if from a file. Do not change ``proto``.
     """
 
     graph: ModelGraph
     proto: onnx.ModelProto = field(repr=False)
-    content_digest: str
     name: str
     path: Path | None = None
+
+    @cached_property
+    def content_digest(self) -> str:
+        """SHA-256 over ops and weights, however the model reached us. Computed on first use: 2 to 3 s per gigabyte."""
+        return _digest(self.proto)
 
     @cached_property
     def node_index(self) -> dict[str, int]:
@@ -71,7 +74,7 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, name
     static = fold(proto)
     graph = _to_graph(static, name)
     _rewrite(proto, static)
-    return Model(graph=graph, proto=proto, content_digest=_digest(proto), name=name, path=path)
+    return Model(graph=graph, proto=proto, name=name, path=path)
 
 
 def _is_bare(text: str) -> bool:
