@@ -3,6 +3,21 @@
 Pydantic only; imports nothing else of this project.
 """
 
+from hope_schema.fleet import (
+    Device,
+    DevicePage,
+    DeviceReport,
+    Enrolment,
+    EnrolmentReceipt,
+    Fanout,
+    FanoutRequest,
+    FleetModel,
+    FleetPlan,
+    FleetPlanPage,
+    FleetProfile,
+    FleetSummary,
+    MeasuredRun,
+)
 from hope_schema.graph import ModelGraph, Op, Tensor, TensorType
 from hope_schema.messages import (
     Job,
@@ -32,9 +47,22 @@ from hope_schema.superop import SuperOp, merge
 __all__ = [
     "HOST",
     "Cause",
+    "Device",
+    "DevicePage",
+    "DeviceReport",
+    "Enrolment",
+    "EnrolmentReceipt",
+    "Fanout",
+    "FanoutRequest",
+    "FleetModel",
+    "FleetPlan",
+    "FleetPlanPage",
+    "FleetProfile",
+    "FleetSummary",
     "Job",
     "LatencyColumns",
     "Measured",
+    "MeasuredRun",
     "Method",
     "Missing",
     "MissingLatency",

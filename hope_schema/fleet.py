@@ -1,0 +1,172 @@
+"""Enrolment, what devices report about themselves, releases, and the fleet as an operator sees it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field
+
+from hope_schema.base import Contract, Digest, Fraction, Label, Microseconds, PositiveMicroseconds
+from hope_schema.plan import Method, TransferMode
+
+Versions = Annotated[dict[Label, Label], Field(max_length=64)]
+"""Component to version, e.g. ``{"hope-agent": "0.1.0", "onnxruntime": "1.23.0"}``."""
+Total = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0.0, le=1.0)]
+PlanStatus = Literal["queued", "solving", "done", "failed"]
+
+
+class Enrolment(Contract):
+    """``POST /devices``, with a claim token as the bearer: a device asks for a token of its own."""
+
+    device_id: Label
+    soc: Label | None = None
+    frequency: Label | None = None
+    versions: Versions = {}
+
+
+class EnrolmentReceipt(Contract):
+    """Reply to an enrolment. ``token`` is shown this once and kept by the planner only as a hash."""
+
+    device_id: Label
+    token: Annotated[str, Field(min_length=32, max_length=128)]
+
+
+class MeasuredRun(Contract):
+    """How long a plan really took on the reporting device: the median of ``runs`` runs."""
+
+    plan_id: Label
+    plan_version: Annotated[int, Field(ge=1)]
+    measured_us: PositiveMicroseconds
+    runs: Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class DeviceReport(Contract):
+    """``PUT /devices/{device_id}/report``: versions, and measured against predicted; the newest report stands.
+
+    ``sent_at`` is the device's own clock. It is compared with the planner's to show the skew, and trusted for
+    nothing.
+    """
+
+    soc: Label
+    frequency: Label
+    versions: Versions = {}
+    sent_at: AwareDatetime | None = None
+    measured: Annotated[tuple[MeasuredRun, ...], Field(max_length=256)] = ()
+
+
+class Device(Contract):
+    """A device of the fleet. ``drift`` is the median of measured / predicted - 1 over its newest reports."""
+
+    device_id: Label
+    soc: Label | None
+    frequency: Label | None
+    versions: Versions
+    enrolled_at: AwareDatetime
+    last_seen_at: AwareDatetime | None
+    clock_skew_s: float | None
+    revoked: bool
+    drift: float | None
+
+
+class DevicePage(Contract):
+    """Devices in the order of their ids; ``next`` is the ``after`` of the following page, null on the last."""
+
+    devices: tuple[Device, ...]
+    next: Label | None = None
+
+
+class FleetSummary(Contract):
+    """The fleet in numbers. ``plans`` counts plans per status; ``hit_rate`` is null before the first request."""
+
+    socs: Total
+    profiles: Total
+    models: Total
+    devices: Total
+    devices_seen_today: Total
+    plans: dict[PlanStatus, Total]
+    provisional: Total
+    hits: Total
+    misses: Total
+    hit_rate: Rate | None
+    median_drift: float | None
+
+
+class FleetProfile(Contract):
+    """What is known of one SoC at one frequency."""
+
+    soc: Label
+    frequency: Label
+    version: Total
+    latencies: Total
+    transfers: Total
+    devices: Total
+    uploads: Total
+    rejected: Total
+    updated_at: AwareDatetime
+
+
+class FleetModel(Contract):
+    """One model. ``coverage``: the share of known (SoC, frequency) pairs that it has a finished plan for."""
+
+    model_hash: Digest
+    name: Annotated[str, Field(max_length=256)]
+    ops: Total
+    super_ops: Total
+    created_at: AwareDatetime
+    plans: Total
+    coverage: Rate
+    worst_gap: Fraction | None
+    hits: Total
+    misses: Total
+    hit_rate: Rate | None
+
+
+class FleetPlan(Contract):
+    """One plan. ``drift`` is the median of measured / predicted - 1 over the devices that reported its version."""
+
+    plan_id: Label
+    model_hash: Digest
+    soc: Label
+    frequency: Label
+    status: PlanStatus
+    version: Total
+    provisional: bool
+    makespan_us: Microseconds | None
+    gap: Fraction | None
+    found_by: Label | None
+    profile_version: Total | None
+    age_s: Annotated[float, Field(ge=0.0)] | None
+    hits: Total
+    misses: Total
+    hit_rate: Rate | None
+    drift: float | None
+    error: str | None
+
+
+class FleetPlanPage(Contract):
+    """Plans in the order of their ids; ``next`` is the ``after`` of the following page, null on the last."""
+
+    plans: tuple[FleetPlan, ...]
+    next: Label | None = None
+
+
+class FanoutRequest(Contract):
+    """``POST /models/{model_hash}/plans``: plan a model for every SoC and frequency known, before it is released."""
+
+    method: Method = "auto"
+    transfer_mode: TransferMode = "blocking"
+
+
+class Fanout(Contract):
+    """A release and its progress; ``finished`` when nothing is queued or being solved any more."""
+
+    fanout_id: Label
+    model_hash: Digest
+    created_at: AwareDatetime
+    total: Total
+    queued: Total
+    solving: Total
+    done: Total
+    failed: Total
+    finished: bool
