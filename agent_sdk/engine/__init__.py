@@ -1,0 +1,30 @@
+"""The engine: a plan becomes per-lane programs, threads run them, tensors are cached where they are read.
+
+``build_program(plan, model, device.processors)`` → ``Executor(program, device)`` → ``run(inputs)``.
+"""
+
+from agent_sdk.engine.device import Device
+from agent_sdk.engine.errors import (
+    DeviceClosedError,
+    FeedError,
+    IllegalPlanError,
+    RunTimeoutError,
+    SegmentFailedError,
+)
+from agent_sdk.engine.executor import Executor
+from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait, build_program
+
+__all__ = [
+    "Device",
+    "DeviceClosedError",
+    "Executor",
+    "FeedError",
+    "IllegalPlanError",
+    "Move",
+    "Program",
+    "ProgramSegment",
+    "RunTimeoutError",
+    "SegmentFailedError",
+    "Wait",
+    "build_program",
+]

@@ -1,0 +1,302 @@
+"""The device: its processors, one thread per lane, and the one arbiter of their resources.
+
+Make one per process and share it between sessions: exclusion holds among the runs of one device.
+
+Arbitration. A run asks for all its resources at once and joins the queue of each in one step, so every queue has
+the same order: the order of arrival. A lane of a run starts when the run heads the queues of all resources that
+this lane's segments occupy, and a resource passes on as soon as the run's last lane on it is finished, so the next
+run may start on free cores while this one still ends. The oldest run always heads its queues and inside a run the
+program's order is acyclic: nobody waits for ever, and nobody overtakes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from agent_sdk.engine.errors import DeviceClosedError
+from agent_sdk.engine.program import lane_of
+from agent_sdk.engine.wait import pause_briefly
+from agent_sdk.errors import InputError, UnknownNameError
+from agent_sdk.processors.base import Processor
+
+T = TypeVar("T")
+
+JOIN_S = 10.0
+"""How long ``close`` waits for a thread before it gives up on a runtime that hangs."""
+
+
+class Closable(Protocol):
+    """What a device closes before its processors."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class Ticket:
+    """A run's place in the queues.
+
+    Attributes:
+        resources: per lane what it occupies; None once given back.
+        start: per lane what is called once it may go.
+        granted: per lane whether it has been called.
+        hangs: what to say to those who come while a runtime hangs in this run; empty otherwise.
+    """
+
+    __slots__ = ("granted", "hangs", "resources", "start")
+
+    def __init__(self, resources: Sequence[Sequence[str]], start: Sequence[Callable[[], None]]) -> None:
+        self.resources: list[Sequence[str] | None] = list(resources)
+        self.start = start
+        self.granted = [False] * len(start)
+        self.hangs = ""
+
+
+class Lane:
+    """The thread of one leading resource. It is started when first needed and ends with the device."""
+
+    def __init__(self, name: str, cores: frozenset[int]) -> None:
+        self.name = name
+        self.cores = cores
+        self._jobs: deque[Callable[[], bool] | None] = deque()
+        self._idle = threading.Lock()
+        self._idle.acquire()
+        self._asleep: list[bool] = []
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], bool]) -> None:
+        """Run ``job`` on this lane's thread, after what was submitted before.
+
+        It must not raise. It returns whether the thread may poll for a next job for a moment: only while
+        nobody of ours can be using the lane's leading resource.
+        """
+        self._jobs.append(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name=f"hope-{self.name}", daemon=True)
+            self._thread.start()
+        self._wake()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread after its last job; False when it did not end in time."""
+        thread = self._thread
+        if thread is None:
+            return True
+        self._jobs.append(None)
+        self._wake()
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def _wake(self) -> None:
+        try:
+            self._asleep.pop()
+        except IndexError:
+            return
+        self._idle.release()
+
+    def _serve(self) -> None:
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
+        jobs = self._jobs
+        quiet = False
+        while True:
+            if not jobs and not (quiet and pause_briefly(jobs)):
+                self._asleep.append(True)
+                # A job that came before the line above found nobody to wake.
+                if jobs:
+                    try:
+                        self._asleep.pop()
+                    except IndexError:
+                        self._idle.acquire()
+                else:
+                    self._idle.acquire()
+                continue
+            job = jobs.popleft()
+            if job is None:
+                return
+            quiet = job()
+            # A reference kept while idle would keep a closed session's memory alive.
+            del job
+
+
+class Device:
+    """The processors of this machine, ready to run programs.
+
+    Args:
+        processors: with distinct ids; the device closes them when it is closed.
+    """
+
+    def __init__(self, processors: Iterable[Processor]) -> None:
+        self.processors: dict[str, Processor] = {}
+        for processor in processors:
+            if processor.id in self.processors:
+                raise InputError(f"processor '{processor.id}' stands twice in the device")
+            self.processors[processor.id] = processor
+        self._lock = threading.Lock()
+        self._queues: dict[str, deque[Ticket]] = {
+            resource: deque() for processor in self.processors.values() for resource in processor.spec.resources
+        }
+        self._lanes = {
+            lane_of(processor): Lane(lane_of(processor), processor.caller_cores)
+            for processor in sorted(self.processors.values(), key=lambda p: len(p.caller_cores), reverse=True)
+        }
+        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._closed = False
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def processor(self, processor_id: str) -> Processor:
+        """Return a processor by id. Raises UnknownNameError with the closest names."""
+        if processor_id not in self.processors:
+            raise UnknownNameError("processor", processor_id, self.processors)
+        return self.processors[processor_id]
+
+    def lane(self, name: str) -> Lane:
+        """The lane of a leading resource."""
+        return self._lanes[name]
+
+    def call(self, processor_id: str, work: Callable[[], T]) -> T:
+        """Run ``work`` alone on a processor: on its thread, bound to its cores, its resources held.
+
+        For measuring. Raises what ``work`` raises.
+        """
+        processor = self.processor(processor_id)
+        lane = self._lanes[lane_of(processor)]
+        finished = threading.Event()
+        result: list[T] = []
+        failure: list[BaseException] = []
+
+        def job() -> bool:
+            try:
+                with bound_to(processor.caller_cores or lane.cores):
+                    result.append(work())
+            except BaseException as error:  # noqa: BLE001  re-raised in the caller's thread
+                failure.append(error)
+            finally:
+                self.leave(ticket)
+                finished.set()
+            return False
+
+        ticket = Ticket([processor.spec.resources], [lambda: lane.submit(job)])
+        self.enter(ticket)
+        finished.wait()
+        if failure:
+            raise failure[0]
+        return result[0]
+
+    def register(self, user: Closable) -> None:
+        """Have ``user`` closed before the processors are."""
+        with self._lock:
+            self._refuse_when_closed()
+            self._users.add(user)
+
+    def enter(self, ticket: Ticket) -> None:
+        """Join the queues; ``ticket.start[i]`` is called, here or by whoever leaves, when lane i may go."""
+        with self._lock:
+            self._refuse_when_closed()
+            wanted = {r for resources in ticket.resources if resources is not None for r in resources}
+            for resource in wanted:
+                queue = self._queues[resource]
+                if queue and queue[0].hangs:
+                    raise DeviceClosedError(queue[0].hangs)
+            for resource in wanted:
+                self._queues[resource].append(ticket)
+            starts = self._granted(ticket)
+        for start in starts:
+            start()
+
+    def contended(self, ticket: Ticket, lane: int) -> bool:
+        """Whether somebody waits for a resource that lane ``lane`` of the ticket occupies."""
+        return any(len(self._queues[resource]) > 1 for resource in ticket.resources[lane] or ())
+
+    def withdraw(self, ticket: Ticket) -> list[int]:
+        """Give up the lanes that have not started; return those that have."""
+        with self._lock:
+            ticket.resources[:] = [
+                resources if granted else None
+                for resources, granted in zip(ticket.resources, ticket.granted, strict=True)
+            ]
+            return [lane for lane, granted in enumerate(ticket.granted) if granted]
+
+    def leave(self, ticket: Ticket, lane: int | None = None) -> None:
+        """Give back what one lane, or with ``None`` the whole run, occupies. Doing it twice does no harm."""
+        with self._lock:
+            if lane is None:
+                ticket.resources[:] = [None] * len(ticket.resources)
+            else:
+                ticket.resources[lane] = None
+            held = {r for resources in ticket.resources if resources is not None for r in resources}
+            heirs: list[Ticket] = []
+            for resource, queue in self._queues.items():
+                if resource not in held and ticket in queue:
+                    queue.remove(ticket)
+                    if queue and queue[0] not in heirs:
+                        heirs.append(queue[0])
+            starts = [start for heir in heirs for start in self._granted(heir)]
+        for start in starts:
+            start()
+
+    def _granted(self, ticket: Ticket) -> list[Callable[[], None]]:
+        """The lanes of ``ticket`` that may go now and have not been told. Called with the lock held."""
+        starts = []
+        for lane, resources in enumerate(ticket.resources):
+            if resources is None or ticket.granted[lane]:
+                continue
+            if all(self._queues[resource][0] is ticket for resource in resources):
+                ticket.granted[lane] = True
+                starts.append(ticket.start[lane])
+        return starts
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise DeviceClosedError("the device is closed; open a new one")
+
+    def close(self) -> None:
+        """Refuse new runs, end the running ones, close sessions, threads and processors. Idempotent.
+
+        Raises DeviceClosedError when a runtime hangs so that its thread cannot be joined.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            users = list(self._users)
+        for user in users:
+            user.close()
+        hanging = [lane.name for lane in self._lanes.values() if not lane.stop(JOIN_S)]
+        if hanging:
+            raise DeviceClosedError(f"the runtime on {', '.join(hanging)} hangs; its thread could not be joined")
+        for processor in self.processors.values():
+            processor.close()
+
+
+class bound_to:  # noqa: N801  reads as a verb in `with bound_to(cores)`
+    """Bind the calling thread to some CPUs for a while; an empty set leaves it where it is.
+
+    ``last`` is where the body will have bound the thread when it ends, if it moves it again.
+    """
+
+    def __init__(self, cores: frozenset[int], last: frozenset[int] | None = None) -> None:
+        self._cores = cores
+        self._last = cores if last is None else last
+        self._before: set[int] | None = None
+
+    def __enter__(self) -> None:
+        if self._cores:
+            before = os.sched_getaffinity(0)
+            if before != self._last:
+                self._before = before
+            if before != self._cores:
+                os.sched_setaffinity(0, self._cores)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            os.sched_setaffinity(0, self._before)

@@ -1,0 +1,410 @@
+"""Carries out a program: compile once, bind once, then run as often as asked.
+
+A run costs per segment one bound call and one reading of the clock; everything else was decided before. The
+caller's own thread serves one lane (as HOPE's main thread serves the big core), bound to its cores meanwhile, so
+that a program on one lane involves no other thread at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import monotonic, perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from agent_sdk.engine.device import JOIN_S, Device, Ticket, bound_to
+from agent_sdk.engine.errors import DeviceClosedError, FeedError, RunTimeoutError, SegmentFailedError
+from agent_sdk.engine.memory import MemoryPlan, plan_memory
+from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.engine.wait import FINISHED, Progress, Turn
+from agent_sdk.errors import ExecutionError
+from agent_sdk.processors.base import Buffer, Executable, WrongOutput
+from agent_sdk.trace import Trace
+
+GRACE_S = 2.0
+"""How long a run that its watchdog ended waits for the segments in flight before it leaves them behind."""
+
+Outputs = dict[str, np.ndarray]
+_Instruction = tuple[
+    tuple[tuple[int, int, bool], ...], tuple[Callable[[], Any], ...], Callable[[], None], ProgramSegment
+]
+
+
+class _Run:
+    """What belongs to one run alone.
+
+    Attributes:
+        home: the lane that the caller serves; -1 for none.
+        abandoned: lanes left behind in a runtime that hangs; guarded by ``lock``.
+    """
+
+    __slots__ = ("abandoned", "go", "home", "lock", "progress", "stamps", "ticket")
+
+    def __init__(self, lanes: int, home: int) -> None:
+        self.home = home
+        self.lock = threading.Lock()
+        self.progress = Progress(lanes)
+        self.stamps: list[list[int]] = [[] for _ in range(lanes)]
+        self.go = threading.Lock()
+        self.go.acquire()
+        self.ticket = Ticket((), ())
+        self.abandoned: set[int] = set()
+
+
+class Executor:
+    """A program, compiled and ready on a device.
+
+    ``run`` may be called from any number of threads: runs of one executor follow one another in the order of their
+    calls, because they share its buffers; runs of different executors overlap wherever their resources allow.
+
+    Args:
+        program: from ``build_program`` with this device's processors.
+        device: where it runs; it closes the executor when it is closed.
+
+    Raises:
+        ProcessorError: a processor refuses a segment; what was compiled before is freed.
+        DeviceClosedError: the device is closed.
+    """
+
+    def __init__(self, program: Program, device: Device) -> None:
+        self.program = program
+        self.device = device
+        self._turn = Turn()
+        self._closed = False
+        self._abandoned: _Run | None = None
+        self._executables: list[Executable] = []
+        try:
+            for segment in program.segments:
+                self._executables.append(program.processors[segment.processor].compile(segment.segment))
+            self._prepare()
+            device.register(self)
+        except BaseException:
+            self._free()
+            raise
+
+    def _prepare(self) -> None:
+        """Allocate every buffer and bind every call."""
+        program = self.program
+        types = []
+        for segment, executable in zip(program.segments, self._executables, strict=True):
+            _check_types(program, segment, executable)
+            types.append({name: executable.output_types[name] for name in segment.segment.outputs})
+        self.memory: MemoryPlan = plan_memory(program, types)
+        own = {id(slot): program.processors[slot.processor].allocate(slot.kind) for slot in self.memory.slots}
+        views: dict[tuple[int, str], Buffer] = {}
+        buffers: dict[tuple[str, str], Buffer] = {}
+        for (tensor, processor), slot in self.memory.place.items():
+            key = (id(slot), processor)
+            if key not in views:
+                keeper = program.processors[slot.processor]
+                views[key] = (
+                    own[id(slot)]
+                    if processor == slot.processor
+                    else program.processors[processor].transfer(own[id(slot)], keeper)
+                )
+            buffers[tensor, processor] = views[key]
+        self._code = tuple(tuple(self._instruction(s, buffers) for s in row) for row in program.by_lane)
+        self._loads = [
+            (move.tensor, program.processors[move.target], buffers[move.tensor, move.target])
+            for segment in program.segments
+            for move in segment.moves
+            if move.source == "host" and move.keeper == move.target
+        ]
+        self._stores = [
+            (name, program.processors[program.home[name]], buffers[name, program.home[name]])
+            for name in program.graph.outputs
+            if name in program.graph.producer
+        ]
+        self._feeds = {
+            name: (program.graph.tensor[name].shape, np.dtype(program.graph.tensor[name].dtype))
+            for name in program.graph.inputs
+        }
+        self._lanes = [self.device.lane(name) for name in program.lanes]
+        self._cores = [
+            (program.processors[row[0].processor].caller_cores, program.processors[row[-1].processor].caller_cores)
+            for row in program.by_lane
+        ]
+        # Lanes whose leading resource no other lane of this program touches.
+        self._quiet = [
+            not any(name in held for other, held in enumerate(program.lane_resources) if other != lane)
+            for lane, name in enumerate(program.lanes)
+        ]
+        # The caller serves the lane that starts first: the others are woken while it is at work.
+        self._home = program.segments[0].lane
+
+    def _instruction(self, segment: ProgramSegment, buffers: Mapping[tuple[str, str], Buffer]) -> _Instruction:
+        here = segment.processor
+        processor = self.program.processors[here]
+        setup: list[Callable[[], Any]] = []
+        if segment.index in self.program.rebinds:
+            setup.append(partial(os.sched_setaffinity, 0, self.program.rebinds[segment.index]))
+        for move in segment.moves:
+            if move.copies:
+                source = self.program.processors[move.source]
+                into = buffers[move.tensor, here]
+                setup.append(partial(processor.transfer, buffers[move.tensor, move.source], source, into))
+        call = self._executables[segment.index].bind(
+            {name: buffers[name, here] for name in segment.segment.inputs},
+            {name: buffers[name, here] for name in segment.segment.outputs},
+        )
+        waits = tuple((wait.lane, wait.count, wait.spin) for wait in segment.waits)
+        return waits, tuple(setup), call, segment
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def allocated_bytes(self) -> dict[str, int]:
+        """Bytes of boundary tensors held per processor, between runs too: live at the peak plus kept for reuse."""
+        return self.memory.allocated_bytes()
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        """The compiled segments, by segment index: for measuring them alone and asking what they ran on."""
+        return tuple(self._executables)
+
+    def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> tuple[Outputs, Trace]:
+        """Compute the outputs.
+
+        Args:
+            inputs: an array for every graph input, of its exact shape and element type.
+            timeout_s: watchdog; the whole run, waiting for others included, may take this long. With it all lanes
+                run on the device's threads, at the price of one hand-over.
+
+        Returns:
+            Outputs by name, owned by the caller, and the record of the run.
+
+        Raises:
+            FeedError: the inputs do not fit; nothing has run.
+            SegmentFailedError: a segment raised. Nothing of this run goes on; other runs are not touched.
+            RunTimeoutError: the watchdog ended the run.
+            DeviceClosedError: the executor or its device is closed, or a runtime hangs in an abandoned run.
+            KeyboardInterrupt: passed on after the other threads have ended this run; a second one does not wait.
+        """
+        feeds = self._check(inputs)
+        asked = perf_counter_ns()
+        end = None if timeout_s is None else monotonic() + timeout_s
+        self._refuse_when_unusable()
+        if not self._turn.acquire(-1 if timeout_s is None else timeout_s):
+            raise RunTimeoutError(f"earlier runs of this session took all of the {timeout_s:g} s allowed")
+        # With a watchdog the caller must stay free to watch.
+        run = _Run(len(self._lanes), self._home if end is None else -1)
+        try:
+            self._refuse_when_unusable()
+            return self._carry_out(run, feeds, end, asked)
+        finally:
+            with run.lock:
+                if run.abandoned:
+                    self._abandoned = run
+                else:
+                    self._turn.release()
+
+    def _carry_out(
+        self, run: _Run, feeds: Mapping[str, np.ndarray], end: float | None, asked: int
+    ) -> tuple[Outputs, Trace]:
+        program = self.program
+        home = run.home
+        starts = [
+            run.go.release if lane == home else partial(thread.submit, partial(self._serve, run, lane))
+            for lane, thread in enumerate(self._lanes)
+        ]
+        run.ticket = Ticket(program.lane_resources, starts)
+        began = perf_counter_ns()
+        try:
+            for name, processor, buffer in self._loads:
+                processor.from_host(feeds[name], buffer)
+            loaded = perf_counter_ns()
+            self.device.enter(run.ticket)
+            if home >= 0:
+                run.go.acquire()
+                with bound_to(*self._cores[home]):
+                    self._drive(run, home)
+                    self._settle(run, end)
+            else:
+                self._settle(run, end)
+            computed = perf_counter_ns()
+            if run.progress.failures:
+                raise run.progress.failures[0]
+            outputs = {name: self._stored(name, processor.to_host(buffer)) for name, processor, buffer in self._stores}
+        except BaseException as error:
+            self._give_up(run, error)
+            raise
+        finally:
+            with run.lock:
+                over = [lane for lane in range(len(self._lanes)) if lane not in run.abandoned]
+            for lane in over if run.abandoned else (None,):
+                self.device.leave(run.ticket, lane)
+        outputs |= {name: feeds[name].copy() for name in program.graph.outputs if name not in outputs}
+        finished = perf_counter_ns()
+        first = min(stamps[0] for stamps in run.stamps)
+        load = loaded - began
+        return outputs, Trace(
+            program,
+            run.stamps,
+            origin_ns=first - load,
+            finished_ns=finished,
+            load_us=load / 1e3,
+            store_us=(finished - computed) / 1e3,
+            queued_us=max(first - load - asked, 0) / 1e3,
+        )
+
+    def _drive(self, run: _Run, lane: int) -> None:
+        """Serve one lane of one run, in the calling thread. Failures stay in ``run.progress``."""
+        progress = run.progress
+        done, failures, sleepers = progress.done, progress.failures, progress.sleepers
+        now = perf_counter_ns
+        stamp = run.stamps[lane].append
+        segment: ProgramSegment | None = None
+        count = 0
+        try:
+            stamp(now())
+            for waits, setup, call, segment in self._code[lane]:  # noqa: B007  read by the handler
+                if waits:
+                    for target, wanted, poll in waits:
+                        if done[target] < wanted:
+                            progress.wait(lane, target, wanted, poll)
+                    stamp(now())
+                if failures:
+                    return
+                if setup:
+                    for step in setup:
+                        step()
+                    stamp(now())
+                call()
+                stamp(now())
+                count += 1
+                done[lane] = count
+                if sleepers:
+                    progress.wake(lane, count)
+        except BaseException as error:  # noqa: BLE001  told to the caller by `run`
+            if segment is not None and isinstance(error, Exception):
+                failed = SegmentFailedError(segment.processor, segment.index, segment.ops, error)
+                failed.__cause__ = error
+                error = failed
+            progress.fail(error)
+        finally:
+            progress.finish(lane, FINISHED)
+
+    def _serve(self, run: _Run, lane: int) -> bool:
+        """Serve one lane on its own thread, then pass its resources on if somebody waits for them."""
+        with bound_to(*self._cores[lane]):
+            self._drive(run, lane)
+        with run.lock:
+            left_behind = lane in run.abandoned
+            run.abandoned.discard(lane)
+            last = left_behind and not run.abandoned and self._abandoned is run
+        if left_behind or self.device.contended(run.ticket, lane):
+            self.device.leave(run.ticket, lane)
+        if last:
+            # The runtime came back after all: what it held is free again.
+            self._abandoned = None
+            self._turn.release()
+        return self._quiet[lane]
+
+    def _settle(self, run: _Run, end: float | None) -> None:
+        """Wait until every lane has ended. Raises RunTimeoutError when their time is over."""
+        poll = run.home >= 0 and self._quiet[run.home]
+        for lane in range(len(self._lanes)):
+            left = -1.0 if end is None else max(end - monotonic(), 0.0)
+            if not run.progress.wait(Progress.CALLER, lane, FINISHED, poll, left):
+                raise RunTimeoutError(f"the run took longer than allowed; {self._state(run)}")
+
+    def _give_up(self, run: _Run, error: BaseException) -> None:
+        """Stop a run that cannot go on: let the segments in flight end, leave behind those that hang.
+
+        A segment hangs when the watchdog has ended the run and the time of grace is over too, or when the caller
+        presses Ctrl-C again.
+        """
+        earlier = [failure for failure in run.progress.failures if failure is not error]
+        impatient = isinstance(error, KeyboardInterrupt) and any(isinstance(e, KeyboardInterrupt) for e in earlier)
+        run.progress.fail(error)
+        grace = GRACE_S if isinstance(error, RunTimeoutError) else 0.0 if impatient else -1.0
+        started = [lane for lane in self.device.withdraw(run.ticket) if lane != run.home]
+        with contextlib.suppress(KeyboardInterrupt):
+            for lane in started:
+                run.progress.wait(Progress.CALLER, lane, FINISHED, False, grace)
+        with run.lock:
+            run.abandoned = {lane for lane in started if run.progress.done[lane] < FINISHED}
+            if run.abandoned:
+                names = ", ".join(self._lanes[lane].name for lane in sorted(run.abandoned))
+                run.ticket.hangs = f"a runtime still hangs on {names} in a run that was given up; {self._state(run)}"
+
+    def _state(self, run: _Run) -> str:
+        """What each lane is doing, for the watchdog's message."""
+        parts = []
+        for lane, row in enumerate(self.program.by_lane):
+            done = run.progress.done[lane]
+            if done < len(row):
+                segment = row[done]
+                parts.append(f"'{segment.processor}' is at segment {segment.index} (op '{segment.ops[0]}')")
+        return "; ".join(parts) or "all segments are finished"
+
+    def _check(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        feeds = {}
+        for name, (shape, dtype) in self._feeds.items():
+            if name not in inputs:
+                raise FeedError(
+                    f"input '{name}' ({dtype}{list(shape)}) is missing; given: {', '.join(inputs) or 'none'}"
+                )
+            array = np.asarray(inputs[name])
+            if array.shape != shape or array.dtype != dtype:
+                raise FeedError(
+                    f"input '{name}' is {array.dtype}{list(array.shape)}, the model wants {dtype}{list(shape)}"
+                )
+            feeds[name] = array
+        if len(inputs) != len(feeds):
+            unknown = next(name for name in inputs if name not in feeds)
+            raise FeedError(f"the model has no input '{unknown}'; it has {', '.join(feeds) or 'none'}")
+        return feeds
+
+    def _stored(self, name: str, array: np.ndarray) -> np.ndarray:
+        """A copy that the next run does not overwrite, of the shape that the graph declares."""
+        tensor = self.program.graph.tensor[name]
+        if array.shape != tensor.shape:
+            raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {tensor}")
+        return np.array(array)
+
+    def _refuse_when_unusable(self) -> None:
+        if self._closed:
+            raise DeviceClosedError("the session is closed")
+        if self._abandoned is not None:
+            raise DeviceClosedError(self._abandoned.ticket.hangs)
+
+    def close(self) -> None:
+        """Let runs in progress end, refuse new ones, free executables and buffers. Idempotent.
+
+        Raises ExecutionError when a runtime hangs in a run.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if not self._turn.acquire(JOIN_S):
+            raise ExecutionError("a run of this session hangs; its memory cannot be freed while it does")
+        self._free()
+        self._turn.release()
+
+    def _free(self) -> None:
+        for executable in self._executables:
+            executable.close()
+        self._executables = []
+        self._code = ()
+        self._loads = []
+        self._stores = []
+
+
+def _check_types(program: Program, segment: ProgramSegment, executable: Executable) -> None:
+    """Refuse an executable that does not make what the graph declares."""
+    for name in segment.segment.outputs:
+        made, declared = executable.output_types.get(name), program.graph.tensor[name].type
+        if made is None or (name in segment.segment.exports and made != declared):
+            raise WrongOutput(
+                f"'{segment.processor}' makes {made or 'nothing'} for '{name}', the graph says {declared}"
+            )

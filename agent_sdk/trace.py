@@ -1,0 +1,249 @@
+"""What happened in one run, segment by segment, and its export to the Chrome and Perfetto viewers.
+
+Times are microseconds from the start of the run. Recording costs one clock reading per event; everything else is
+worked out when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from hope_schema import HOST
+
+if TYPE_CHECKING:
+    from agent_sdk.engine.program import Program
+
+SpanKind = Literal["segment", "wait", "transfer"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something a processor was busy with, or waited for.
+
+    Attributes:
+        kind: computing a segment, waiting for another thread, or moving tensors (and re-binding the thread).
+        processor: id of the processor on whose time it went.
+        lane: leading resource of the thread.
+        segment: index of the segment it belongs to.
+        start_us: start.
+        end_us: end.
+    """
+
+    kind: SpanKind
+    processor: str
+    lane: str
+    segment: int
+    start_us: float
+    end_us: float
+
+    @property
+    def us(self) -> float:
+        """Its length."""
+        return self.end_us - self.start_us
+
+
+class Trace:
+    """The record of one run.
+
+    Attributes:
+        program: what was run.
+        queued_us: how long the run waited for other runs before it could start; not part of ``total_us``.
+        load_us: bringing the inputs to their processors, at the start.
+        store_us: bringing the outputs to the host, at the end.
+        total_us: from the start of loading to the outputs.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        stamps: Sequence[Sequence[int]],
+        *,
+        origin_ns: int,
+        finished_ns: int,
+        load_us: float,
+        store_us: float,
+        queued_us: float,
+    ) -> None:
+        self.program = program
+        self._stamps = stamps
+        self._origin_ns = origin_ns
+        self.total_us = (finished_ns - origin_ns) / 1e3
+        self.load_us = load_us
+        self.store_us = store_us
+        self.queued_us = queued_us
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """Everything that happened, by start."""
+        spans: list[Span] = []
+        for row, stamps in zip(self.program.by_lane, self._stamps, strict=True):
+            times = [(stamp - self._origin_ns) / 1e3 for stamp in stamps]
+            at = 0
+            for segment in row:
+                lane = self.program.lanes[segment.lane]
+                kinds: list[SpanKind] = ["segment"]
+                if segment.index in self.program.prepared:
+                    kinds.insert(0, "transfer")
+                if segment.waits:
+                    kinds.insert(0, "wait")
+                for kind in kinds:
+                    spans.append(Span(kind, segment.processor, lane, segment.index, times[at], times[at + 1]))
+                    at += 1
+        return tuple(sorted(spans, key=lambda span: (span.start_us, span.end_us)))
+
+    @cached_property
+    def segments(self) -> tuple[Span, ...]:
+        """The computing spans, by segment index."""
+        return tuple(sorted((s for s in self.spans if s.kind == "segment"), key=lambda span: span.segment))
+
+    @cached_property
+    def busy_us(self) -> dict[str, float]:
+        """Per processor the time it computed and moved tensors."""
+        busy = dict.fromkeys(self.program.processors, 0.0)
+        for span in self.spans:
+            if span.kind != "wait":
+                busy[span.processor] += span.us
+        return busy
+
+    @property
+    def waited_us(self) -> float:
+        """Time that threads spent waiting for one another, summed."""
+        return sum(span.us for span in self.spans if span.kind == "wait")
+
+    @cached_property
+    def peak_bytes(self) -> dict[str, int]:
+        """Per processor the most bytes of boundary tensors that were live at one time in this run.
+
+        A tensor lives on a processor from the start of the segment that makes or fetches it until the end of the
+        last segment that reads that memory, there or from another processor; graph inputs from the start, outputs
+        to the end. Memory that two processors look at counts once, where it was allocated.
+        """
+        segments = self.program.segments
+        begin = {span.segment: span.start_us for span in self.segments}
+        end = {span.segment: span.end_us for span in self.segments}
+        for span in self.spans:
+            if span.kind == "transfer":
+                begin[span.segment] = span.start_us
+        born: dict[tuple[str, str], float] = {}
+        dies: dict[tuple[str, str], float] = {}
+        owner: dict[tuple[str, str], str] = {}
+        for segment in segments:
+            here = segment.processor
+            for move in segment.moves:
+                owner[move.tensor, here] = move.keeper
+                if move.source == HOST:
+                    born[move.tensor, move.keeper] = 0.0
+                elif move.copies:
+                    born[move.tensor, here] = begin[segment.index]
+                    source = (move.tensor, move.source)
+                    dies[source] = max(dies.get(source, 0.0), begin[segment.index])
+            for name in segment.segment.inputs:
+                key = (name, owner.get((name, here), here))
+                dies[key] = max(dies.get(key, 0.0), end[segment.index])
+            for name in segment.segment.outputs:
+                born[name, here] = begin[segment.index]
+                dies[name, here] = end[segment.index]
+        for name in self.program.graph.outputs:
+            dies[name, self.program.home[name]] = self.total_us
+        return self._peaks(born, dies)
+
+    def _peaks(self, born: dict[tuple[str, str], float], dies: dict[tuple[str, str], float]) -> dict[str, int]:
+        events: list[tuple[float, int, str]] = []
+        for (name, processor), start in born.items():
+            size = self.program.graph.tensor[name].bytes
+            # At equal times what dies is counted out last: the peak is never understated.
+            events += [(start, size, processor), (dies.get((name, processor), start), -size, processor)]
+        live = dict.fromkeys(self.program.processors, 0)
+        peak = dict(live)
+        for _, size, processor in sorted(events, key=lambda event: (event[0], -event[1])):
+            live[processor] += size
+            peak[processor] = max(peak[processor], live[processor])
+        return peak
+
+
+def to_perfetto(trace: Trace) -> dict[str, Any]:
+    """Return the trace in Chrome's Trace Event Format, which chrome://tracing and ui.perfetto.dev open.
+
+    One track per lane (measured) and one per processor (predicted by the plan), durations in microseconds, an arrow for
+    every tensor that crosses between lanes.
+    """
+    program = trace.program
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
+        for pid, name in ((1, f"{program.graph.name}: measured"), (2, f"{program.graph.name}: predicted"))
+    ]
+    tracks = {processor: index for index, processor in enumerate(program.processors, 1)}
+    for pid in (1, 2):
+        for processor, tid in tracks.items():
+            events.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": processor}})
+    for span in trace.spans:
+        segment = program.segments[span.segment]
+        name = segment.ops[-1] if span.kind == "segment" else span.kind
+        args: dict[str, Any] = {"segment": span.segment, "thread": span.lane}
+        if span.kind == "segment":
+            args |= {
+                "ops": len(segment.ops),
+                "first_op": segment.ops[0],
+                "predicted_us": round(segment.finish_us - segment.start_us, 3),
+            }
+        elif span.kind == "transfer":
+            args["tensors"] = [move.tensor for move in segment.moves if move.copies]
+        events.append(_slice(1, tracks[span.processor], name, span.kind, span.start_us, span.end_us, args))
+    for segment in program.segments:
+        events.append(
+            _slice(
+                2,
+                tracks[segment.processor],
+                segment.ops[-1],
+                "predicted",
+                segment.start_us,
+                segment.finish_us,
+                {"segment": segment.index, "ops": len(segment.ops)},
+            )
+        )
+    events += _arrows(trace, tracks)
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"model": program.graph.name}}
+
+
+def _slice(
+    pid: int, tid: int, name: str, category: str, start_us: float, end_us: float, args: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "pid": pid,
+        "tid": tid,
+        "name": name,
+        "cat": category,
+        "ts": round(start_us, 3),
+        "dur": round(max(end_us - start_us, 0.0), 3),
+        "args": args,
+    }
+
+
+def _arrows(trace: Trace, tracks: dict[str, int]) -> list[dict[str, Any]]:
+    """Flow events from the segment that makes a tensor to the first one that reads it on another processor."""
+    program = trace.program
+    maker = {name: segment for segment in program.segments for name in segment.segment.outputs}
+    spans = {span.segment: span for span in trace.segments}
+    events: list[dict[str, Any]] = []
+    for segment in program.segments:
+        for move in segment.moves:
+            if move.source == HOST:
+                continue
+            ends = (("s", maker[move.tensor], spans[maker[move.tensor].index].end_us),
+                    ("f", segment, spans[segment.index].start_us))  # fmt: skip
+            for phase, at, ts in ends:
+                event = {
+                    "ph": phase,
+                    "pid": 1,
+                    "tid": tracks[at.processor],
+                    "name": move.tensor,
+                    "cat": "tensor",
+                    "id": f"{move.tensor}>{move.target}",
+                    "ts": round(ts, 3),
+                }
+                events.append(event | {"bp": "e"} if phase == "f" else event)
+    return events

@@ -1,0 +1,150 @@
+"""Random models and random legal plans: what the engine must carry out whatever the planner says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from agent_sdk.processors.base import Processor
+from agent_sdk.reader import Model, read_model
+from hope_schema import Cause, Plan, Step, SuperOp, merge
+
+SHAPE = (1, 8, 6, 6)
+
+
+def random_model(rng: random.Random, ops: int) -> Model:
+    """A random dataflow graph: up to two inputs, several outputs, fan-out, an op with two outputs, unread outputs.
+
+    Every tensor has the same shape but the halves of a Split, so that any tensor can feed any op.
+    """
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    seeds = np.random.default_rng(rng.randrange(2**31))
+    names = [f"in{i}" for i in range(rng.randint(1, 2))]
+    inputs = list(names)
+    for index in range(ops):
+        # Mostly recent tensors, so that the graph is deep as well as wide.
+        recent = names[-6:] if rng.random() < 0.7 else names
+        a, b = rng.choice(recent), rng.choice(names)
+        out = f"t{index}"
+        kind = rng.choice(("Conv", "Conv", "Relu", "Add", "Mul", "Concat", "Split", "MaxPool"))
+        if kind == "Conv":
+            weight = seeds.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8
+            weights.append(onnx.numpy_helper.from_array(weight, f"w{index}"))
+            nodes.append(helper.make_node("Conv", [a, f"w{index}"], [out], pads=[1, 1, 1, 1]))
+        elif kind == "MaxPool":
+            nodes.append(helper.make_node("MaxPool", [a], [out], kernel_shape=[3, 3], pads=[1, 1, 1, 1]))
+        elif kind == "Concat":
+            nodes.append(helper.make_node("Split", [a], [f"{out}x", f"{out}y"], axis=1, num_outputs=2))
+            nodes.append(helper.make_node("Concat", [f"{out}y", f"{out}x"], [out], axis=1))
+        elif kind == "Split":
+            # The second half may be read by nobody.
+            nodes.append(helper.make_node("Split", [a], [f"{out}x", f"{out}y"], axis=1, num_outputs=2))
+            read = rng.choice("xy")
+            nodes.append(helper.make_node("Concat", [f"{out}{read}", f"{out}{read}"], [out], axis=1))
+        elif kind == "Relu":
+            nodes.append(helper.make_node("Relu", [a], [out]))
+        else:
+            nodes.append(helper.make_node(kind, [a, b], [f"{out}s"]))
+            # Keep values in range however often they are added or multiplied.
+            nodes.append(helper.make_node("Tanh", [f"{out}s"], [out]))
+        names.append(out)
+    made = [name for name in names if name not in inputs]
+    read = {name for node in nodes for name in node.input}
+    ends = [name for name in made if name not in read]
+    outputs = list(dict.fromkeys([*rng.sample(ends, max(1, len(ends) // 2)), rng.choice(made)]))
+    # An input that nobody reads is legal in ONNX and useless here.
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE) for name in inputs if name in read]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE) for name in outputs]
+    graph = helper.make_graph(nodes, f"random{rng.randrange(10**6)}", infos, results, weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return read_model(proto)
+
+
+def random_inputs(model: Model, seed: int) -> dict[str, np.ndarray]:
+    """Standard normal arrays for every input."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.standard_normal(model.graph.tensor[name].shape).astype(model.graph.tensor[name].dtype)
+        for name in model.graph.inputs
+    }
+
+
+def random_order(super_ops: Sequence[SuperOp], rng: random.Random) -> list[int]:
+    """A random topological order of the super-ops."""
+    maker = {name: index for index, s in enumerate(super_ops) for op in s.ops for name in op.outputs}
+    waiting = {i: {maker[name] for name in s.inputs if name in maker} for i, s in enumerate(super_ops)}
+    order: list[int] = []
+    ready = [i for i, before in waiting.items() if not before]
+    while ready:
+        chosen = ready.pop(rng.randrange(len(ready)))
+        order.append(chosen)
+        for index, before in waiting.items():
+            if chosen in before:
+                before.remove(chosen)
+                if not before:
+                    ready.append(index)
+    return order
+
+
+def plan_of(
+    model: Model,
+    super_ops: Sequence[SuperOp],
+    order: Sequence[int],
+    where: Mapping[int, str],
+    processors: Sequence[str],
+) -> Plan:
+    """A plan with made-up times: one step per super-op, one after another."""
+    steps = tuple(
+        Step(
+            id=index,
+            ops=tuple(op.id for op in super_op.ops),
+            dtype="float32",
+            processor=where[index],
+            start_us=float(order.index(index)),
+            finish_us=float(order.index(index) + 1),
+            cause=Cause.FASTER,
+        )
+        for index, super_op in enumerate(super_ops)
+    )
+    return Plan(
+        model_hash=model.graph.model_hash,
+        soc="test",
+        frequency="test",
+        processors=tuple(processors),
+        steps=steps,
+        order=tuple(order),
+        makespan_us=float(len(steps)),
+        lower_bound_us=float(len(steps)),
+        gap=0.0,
+        method="random",
+        bound_method="none",
+        profile_version=0,
+    )
+
+
+def random_legal_plan(model: Model, processors: Sequence[Processor], rng: random.Random) -> Plan:
+    """Any topological order and any placement; runs of ops stay together or scatter, as ``rng`` decides."""
+    super_ops = merge(model.graph)
+    ids = [processor.id for processor in processors]
+    stay = rng.random()
+    order = random_order(super_ops, rng)
+    where: dict[int, str] = {}
+    current = rng.choice(ids)
+    for index in order:
+        if rng.random() > stay:
+            current = rng.choice(ids)
+        where[index] = current
+    return plan_of(model, super_ops, order, where, ids)
+
+
+def whole_plan(model: Model, processor: str) -> Plan:
+    """Everything on one processor."""
+    super_ops = merge(model.graph)
+    return plan_of(
+        model, super_ops, range(len(super_ops)), dict.fromkeys(range(len(super_ops)), processor), [processor]
+    )
