@@ -17,7 +17,7 @@ class Partial:
     simulator's first-in-first-out order: the simulator has the last word.
 
     Attributes:
-        finish: [op] finish time in microseconds; 0 while not placed.
+        start, finish: [op] interval in microseconds; 0 while not placed.
         home: [op] processor, -1 while not placed.
         free: [processor] when it and its rivals are free.
         sequence: ops in the order of placement.
@@ -27,6 +27,7 @@ class Partial:
         self.lists = problem.lists
         self.blocking = problem.mode == "blocking"
         n, self.host = len(problem.ops), problem.host
+        self.start = [0.0] * n
         self.finish = [0.0] * n
         self.home = [-1] * n
         self.free = [0.0] * self.host
@@ -34,6 +35,17 @@ class Partial:
         self._source = [self.host] * len(problem.tensors)
         self._there = [[NOWHERE] * len(problem.tensors) for _ in range(self.host)]
         self._channel = [[0.0] * self.host for _ in range(self.host + 1)]
+
+    def copy(self) -> Partial:
+        """An independent copy; the problem's lists are shared."""
+        twin = object.__new__(Partial)
+        twin.lists, twin.blocking, twin.host = self.lists, self.blocking, self.host
+        twin.start, twin.finish = self.start.copy(), self.finish.copy()
+        twin.home, twin.free = self.home.copy(), self.free.copy()
+        twin.sequence, twin._source = self.sequence.copy(), self._source.copy()
+        twin._there = [row.copy() for row in self._there]
+        twin._channel = [row.copy() for row in self._channel]
+        return twin
 
     def ready(self, op: int) -> float:
         """When the last of its producers finishes."""
@@ -58,20 +70,28 @@ class Partial:
         there, transfer, source = self._there[processor], self.lists.transfer, self._source
         return [(tensor, transfer[tensor][source[tensor]][processor]) for tensor in tensors if there[tensor] < 0.0]
 
+    def is_there(self, tensor: int, processor: int) -> bool:
+        """Whether the tensor was made or has been fetched there."""
+        return self._there[processor][tensor] >= 0.0
+
+    def source(self, tensor: int) -> int:
+        """The place that the tensor is fetched from: its producer's processor, or the host."""
+        return self._source[tensor]
+
+    def reaches(self, tensor: int, processor: int) -> float:
+        """When the tensor arrives there if it is sent as soon as possible (``overlap``)."""
+        at = self._there[processor][tensor]
+        if at >= 0.0:
+            return at
+        source = self._source[tensor]
+        producer = self.lists.producer[tensor]
+        exists = self.finish[producer] if producer >= 0 else 0.0
+        cost = self.lists.transfer[tensor][source][processor]
+        return max(exists, self._channel[source][processor]) + cost if cost > 0 else exists
+
     def arrival(self, op: int, processor: int) -> float:
-        """When its last input arrives there if it is sent as soon as possible (``overlap``)."""
-        there, latest = self._there[processor], 0.0
-        for tensor in self.lists.reads[op]:
-            at = there[tensor]
-            if at < 0.0:
-                source = self._source[tensor]
-                producer = self.lists.producer[tensor]
-                exists = self.finish[producer] if producer >= 0 else 0.0
-                cost = self.lists.transfer[tensor][source][processor]
-                at = max(exists, self._channel[source][processor]) + cost if cost > 0 else exists
-            if at > latest:
-                latest = at
-        return latest
+        """When its last input arrives there if all are sent as soon as possible (``overlap``)."""
+        return max((self.reaches(tensor, processor) for tensor in self.lists.reads[op]), default=0.0)
 
     def interval(self, op: int, processor: int) -> tuple[float, float]:
         """Start and finish if the op were placed there next; ``inf`` where it cannot run."""
@@ -103,7 +123,7 @@ class Partial:
         for tensor in lists.writes[op]:
             self._source[tensor] = processor
             there[tensor] = end
-        self.finish[op] = end
+        self.start[op], self.finish[op] = begin, end
         self.home[op] = processor
         self.sequence.append(op)
 

@@ -1,0 +1,282 @@
+"""HOPE eqs 1-6 for a window of ops that follows a schedule already fixed.
+
+The formulation is tighter than the paper's: one start and one finish per op instead of one per op and device;
+ordering binaries only for pairs without a path that can meet on a resource; the smallest big-M each pair allows;
+load cuts. Two things that the paper leaves open are made exact, so that the objective equals the simulator:
+
+- a tensor with several readers on one processor is paid for by the first of them there (tensor caching, section
+  4.3): a binary says who pays;
+- with three or more processors the price depends on the source: the product of both placements is linearised.
+
+In ``overlap`` mode a transfer delays its reader and nobody pays; channels are taken as free, so the objective is
+then a lower estimate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import networkx as nx
+
+from planner_api.planning.partial import Partial
+from planner_api.planning.problem import Problem
+from planner_api.planning.solvers.ilp.highs import Program
+
+TIE = 1e-4
+"""Weight of the mean finish beside the makespan: of two equal makespans the one that leaves more room wins."""
+
+
+class Window:
+    """The program for some ops, after what ``fixed`` holds.
+
+    Args:
+        problem: the problem.
+        fixed: the schedule so far; every producer that the ops read from outside has been placed.
+        ops: the window in topological order; convex (no path leaves it and returns).
+        limit: a makespan in microseconds that is known to be reachable; the tighter, the smaller the big-Ms.
+        tails: microseconds that must pass after each op's finish, by position in ``ops``.
+        tie: weight of the mean finish.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        fixed: Partial,
+        ops: Sequence[int],
+        limit: float,
+        tails: Sequence[float] | None = None,
+        tie: float = TIE,
+    ) -> None:
+        self.problem, self.fixed, self.ops = problem, fixed, list(ops)
+        self.lists = problem.lists
+        self.m = len(self.ops)
+        self.base = min(fixed.free)
+        self.limit = limit - self.base
+        self.tails = list(tails) if tails is not None else [0.0] * self.m
+        self.index = {op: i for i, op in enumerate(self.ops)}
+        self.program = Program()
+        self._paths()
+        self._times()
+        self._variables(tie)
+        self._order_rows()
+        self._transfers()
+        self._timing_rows()
+        self._load_rows()
+
+    def _paths(self) -> None:
+        """Transitive closure within the window."""
+        self.earlier: list[set[int]] = []
+        for op in self.ops:
+            above: set[int] = set()
+            for producer in self.lists.before[op]:
+                if producer in self.index:
+                    i = self.index[producer]
+                    above |= self.earlier[i] | {i}
+            self.earlier.append(above)
+        self.later: list[set[int]] = [{k for k in range(self.m) if i in self.earlier[k]} for i in range(self.m)]
+
+    def _times(self) -> None:
+        """Earliest start and latest finish of every op: what makes the big-Ms small."""
+        lists = self.lists
+        shortest = [min(lists.latency[op]) for op in self.ops]
+        self.head, self.tail = [0.0] * self.m, self.tails.copy()
+        for i, op in enumerate(self.ops):
+            outside = [e for e in lists.before[op] if e not in self.index]
+            release = max((self.fixed.finish[e] for e in outside), default=0.0) - self.base
+            places = [p for p, us in enumerate(lists.latency[op]) if us < math.inf]
+            free = min(self.fixed.free[p] for p in places) - self.base
+            inside = [self.head[k] + shortest[k] for k in self.earlier[i]]
+            self.head[i] = max(0.0, release, free, *inside)
+        for i in reversed(range(self.m)):
+            self.tail[i] = max([self.tail[i], *(shortest[k] + self.tail[k] for k in self.later[i])])
+
+    def _variables(self, tie: float) -> None:
+        program = self.program
+        self.makespan = program.column(0.0, self.limit, cost=1.0)
+        self.start, self.finish = [], []
+        self.on: list[dict[int, int]] = []
+        for i, op in enumerate(self.ops):
+            latest = max(self.limit - self.tail[i], self.head[i])
+            self.start.append(program.column(self.head[i], latest))
+            self.finish.append(program.column(self.head[i], latest, cost=tie / self.m))
+            self.on.append({p: program.binary() for p, us in enumerate(self.lists.latency[op]) if us < math.inf})
+            program.row([(x, 1.0) for x in self.on[i].values()], 1.0, 1.0)  # eq. 6
+        # What an op spends on a processor, as a linear expression: latency here, transfers are added later.
+        self.spends: list[dict[int, list[tuple[int, float]]]] = [
+            {p: [(x, self.lists.latency[op][p])] for p, x in self.on[i].items()} for i, op in enumerate(self.ops)
+        ]
+        self.delay: list[list[tuple[int, float]]] = [[] for _ in self.ops]
+
+    def _meet(self, i: int, k: int) -> list[tuple[int, int]]:
+        """Pairs of processors on which two ops would exclude each other."""
+        rivals = self.lists.rivals
+        return [(p, q) for p in self.on[i] for q in self.on[k] if q in rivals[p]]
+
+    def _order_rows(self) -> None:
+        """Eqs 4 and 5 for pairs without a path: one before the other where they meet."""
+        program = self.program
+        self.first: dict[tuple[int, int], int] = {}
+        for i, k in itertools.combinations(range(self.m), 2):
+            if i in self.earlier[k] or k in self.earlier[i]:
+                continue
+            meets = self._meet(i, k)
+            if not meets:
+                continue
+            one, two = program.binary(), program.binary()
+            self.first[i, k], self.first[k, i] = one, two
+            program.row([(one, 1.0), (two, 1.0)], -math.inf, 1.0)
+            for p, q in meets:
+                program.at_least([(one, 1.0), (two, 1.0), (self.on[i][p], -1.0), (self.on[k][q], -1.0)], -1.0)
+            for (a, b), ahead in (((i, k), one), ((k, i), two)):
+                big = self.limit - self.tail[a] - self.head[b]
+                program.at_least([(self.start[b], 1.0), (self.finish[a], -1.0), (ahead, -big)], -big)
+
+    def _transfers(self) -> None:
+        """The communication term of eq. 1, tensor by tensor and target by target."""
+        readers: dict[int, list[int]] = {}
+        for i, op in enumerate(self.ops):
+            for tensor in self.lists.reads[op]:
+                readers.setdefault(tensor, []).append(i)
+        for tensor, reading in readers.items():
+            producer = self.lists.producer[tensor]
+            maker = self.index.get(producer)
+            for target in range(self.problem.host):
+                here = [i for i in reading if target in self.on[i]]
+                if not here:
+                    continue
+                if maker is None:
+                    if not self.fixed.is_there(tensor, target):
+                        self._from_outside(tensor, target, here)
+                elif any(p != target for p in self.on[maker]):
+                    self._from_inside(tensor, target, here, maker)
+
+    def _from_outside(self, tensor: int, target: int, here: list[int]) -> None:
+        cost = self.lists.transfer[tensor][self.fixed.source(tensor)][target]
+        if cost == 0.0 and self.problem.mode == "blocking":
+            return
+        if cost == math.inf:
+            for i in here:
+                self.program.row([(self.on[i][target], 1.0)], 0.0, 0.0)
+        elif self.problem.mode == "overlap":
+            arrival = self.fixed.reaches(tensor, target) - self.base
+            for i in here:
+                if arrival > self.head[i]:
+                    slope = arrival - self.head[i]
+                    self.program.at_least([(self.start[i], 1.0), (self.on[i][target], -slope)], self.head[i])
+        elif len(here) == 1:
+            i = here[0]
+            self.spends[i][target][0] = (self.on[i][target], self.spends[i][target][0][1] + cost)
+        else:
+            for i, pays in zip(here, self._payers(here, target, None), strict=True):
+                self.spends[i][target].append((pays, cost))
+
+    def _from_inside(self, tensor: int, target: int, here: list[int], maker: int) -> None:
+        program, made = self.program, self.on[maker]
+        prices = {p: self.lists.transfer[tensor][p][target] for p in made if p != target}
+        if self.problem.mode == "overlap" or len(here) == 1:
+            payers: list[int | None] = [None] * len(here)
+        elif all(price == 0.0 for price in prices.values()):
+            return
+        else:
+            payers = list(self._payers(here, target, maker))
+        for i, pays in zip(here, payers, strict=True):
+            # Sum of the moves from each source is at least what is needed; each is possible from its source only.
+            moves = {p: program.column(0.0, 1.0) for p, price in prices.items() if price < math.inf}
+            need = [(pays, -1.0)] if pays is not None else [(self.on[i][target], -1.0)]
+            floor = 0.0
+            if pays is None and target in made:
+                need.append((made[target], 1.0))
+            program.at_least([*((w, 1.0) for w in moves.values()), *need], floor)
+            if len(made) > 2 or len(moves) < len(prices):
+                for p, w in moves.items():
+                    program.at_least([(made[p], 1.0), (w, -1.0)], 0.0)
+            priced = [(w, prices[p]) for p, w in moves.items() if prices[p] > 0.0]
+            if self.problem.mode == "blocking":
+                self.spends[i][target].extend(priced)
+            elif priced:
+                program.at_least([(self.start[i], 1.0), (self.finish[maker], -1.0), *((w, -c) for w, c in priced)], 0.0)
+
+    def _payers(self, here: list[int], target: int, maker: int | None) -> list[int]:
+        """A binary per reader: it is the first on ``target`` to read a tensor that was made elsewhere."""
+        program = self.program
+        pays = [program.binary() for _ in here]
+        away = [] if maker is None or target not in self.on[maker] else [(self.on[maker][target], 1.0)]
+        total = [(y, 1.0) for y in pays]
+        for i, y in zip(here, pays, strict=True):
+            x = self.on[i][target]
+            program.at_least([*total, (x, -1.0), *away], 0.0)
+            program.at_least([(x, 1.0), (y, -1.0)], 0.0)
+            for k in here:
+                if k == i or k in self.later[i]:
+                    continue
+                both = [(y, -1.0), (self.on[k][target], -1.0)]
+                if k in self.earlier[i]:
+                    program.at_least(both, -1.0)
+                else:
+                    program.at_least([(self.first[i, k], 1.0), *both], -1.0)
+        return pays
+
+    def _timing_rows(self) -> None:
+        """Eqs 1, 2 and 3."""
+        program, free = self.program, self.fixed.free
+        for i, op in enumerate(self.ops):
+            spends = [(column, -us) for terms in self.spends[i].values() for column, us in terms]
+            program.row([(self.finish[i], 1.0), (self.start[i], -1.0), *spends], 0.0, 0.0)
+            program.at_least([(self.makespan, 1.0), (self.finish[i], -1.0)], self.tails[i])
+            later = [(x, -(free[p] - self.base)) for p, x in self.on[i].items() if free[p] > self.base]
+            program.at_least([(self.start[i], 1.0), *later], 0.0)
+            for producer in self.lists.before[op]:
+                if producer in self.index:
+                    program.at_least([(self.start[i], 1.0), (self.finish[self.index[producer]], -1.0)], 0.0)
+
+    def _load_rows(self) -> None:
+        """Valid cuts: processors that share a resource do their work one after the other.
+
+        All of it between when they are free and the end; the work below an op after it; the work above an op
+        before it.
+        """
+        program = self.program
+        conflicts = nx.Graph()
+        conflicts.add_nodes_from(range(self.problem.host))
+        conflicts.add_edges_from((p, q) for p, row in enumerate(self.lists.rivals) for q in row if p != q)
+        for clique in nx.find_cliques(conflicts):
+            free = max(0.0, min(self.fixed.free[p] for p in clique) - self.base)
+
+            def work(members: set[int], clique: list[int] = clique) -> list[tuple[int, float]]:
+                return [(column, -us) for k in members for p in clique for column, us in self.spends[k].get(p, ())]
+
+            everything = set(range(self.m))
+            earliest = max(free, min(self.head))
+            program.at_least([(self.makespan, 1.0), *work(everything)], earliest + min(self.tail))
+            for i in range(self.m):
+                if len(self.later[i]) > 1:
+                    rest = min(self.tail[k] for k in self.later[i])
+                    program.at_least([(self.makespan, 1.0), (self.finish[i], -1.0), *work(self.later[i])], rest)
+                if len(self.earlier[i]) > 1:
+                    first = max(free, min(self.head[k] for k in self.earlier[i]))
+                    program.at_least([(self.start[i], 1.0), *work(self.earlier[i])], first)
+
+    def point(self, assignment: Sequence[int], start: Sequence[float], finish: Sequence[float]) -> dict[int, float]:
+        """A schedule of the window as a warm start; lists by position in ``ops``, absolute microseconds."""
+        values: dict[int, float] = {}
+        for i, processor in enumerate(assignment):
+            values.update((x, float(p == processor)) for p, x in self.on[i].items())
+            values[self.start[i]], values[self.finish[i]] = start[i] - self.base, finish[i] - self.base
+        for (i, k), column in self.first.items():
+            values[column] = float(start[i] < start[k] or (start[i] == start[k] and i < k))
+        values[self.makespan] = max(finish[i] - self.base + self.tails[i] for i in range(self.m))
+        return values
+
+    def decode(self, values: Sequence[float]) -> tuple[list[int], list[int]]:
+        """Processor of each op of the window, and the order in which they start."""
+        assignment = [max(on, key=lambda p: values[on[p]]) for on in self.on]
+        order = sorted(range(self.m), key=lambda i: (values[self.start[i]], values[self.finish[i]], i))
+        placed: list[int] = []
+        # Ops of no length may share a start with what they read from; the sort is then not yet topological.
+        while order:
+            i = next(i for i in order if not self.earlier[i] & set(order))
+            order.remove(i)
+            placed.append(i)
+        return assignment, placed
