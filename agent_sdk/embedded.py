@@ -32,13 +32,16 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
     """
     try:
         from planner_api.app import create_app
+        from sqlalchemy import URL
+
         from planner_api.settings import Settings
     except ImportError as error:
         raise PlannerUnavailableError(
             f"the embedded planner is not installed ({error}); pip install 'hope[planner]', or give a planner's URL"
         ) from error
     database.parent.mkdir(parents=True, exist_ok=True)
-    app = create_app(Settings(database_url=f"sqlite+aiosqlite:///{database}", embedded=True))
+    url = URL.create("sqlite", database=str(database)).render_as_string()
+    app = create_app(Settings(database_url=url, embedded=True))
     async with _lifespan(app):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with PlannerClient(

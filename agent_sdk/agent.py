@@ -1,0 +1,268 @@
+"""The façade: ``Agent().load("model.onnx").run({"input": array})``, and the journey behind it.
+
+A model's journey: ``.onnx`` → graph → figures this SoC lacks → measure those → upload → plan → segments → outputs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import onnx
+from pydantic import ValidationError
+
+from agent_sdk import zoo
+from agent_sdk.blocking import BlockingPlanner
+from agent_sdk.client import PlannerClient
+from agent_sdk.embedded import EMBEDDED_URL, embedded_client
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.errors import InputError, ProcessorError, UnknownNameError
+from agent_sdk.identity import device_id
+from agent_sdk.obtain import Obtained, PlanSupplier
+from agent_sdk.plan_cache import PlanCache, cache_directory
+from agent_sdk.processors.discovery import discover
+from agent_sdk.profiler import profile
+from agent_sdk.progress import ProgressListener, Silence
+from agent_sdk.reader import Model, read_model
+from agent_sdk.single import single_processor_plan
+from agent_sdk.soc import read_soc
+from agent_sdk.trace import Trace
+from agent_sdk.verify import random_inputs
+from hope_schema import Missing, Observations, Plan, PlanRequest
+from hope_schema.plan import Method
+
+PROFILING_BUDGET_S: Final = 55.0
+"""Longest time one ``load`` spends measuring; what it did not reach the planner estimates, and asks for again."""
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+"""A model: a file's path, the name of a zoo network, an ONNX file's bytes, or a proto."""
+
+
+class Agent:
+    """One device's agent: its processors, its threads, and its planner.
+
+    Use as ``with Agent() as agent: session = agent.load("model.onnx")``. Sessions share the agent's processors, and
+    may run at the same time from any number of threads.
+
+    Args:
+        planner: the planner's URL; None runs one inside this process, on a SQLite file in the cache directory.
+        token: bearer token for the planner; ``HOPE_TOKEN`` by default.
+        soc: the SoC that figures belong to; read from this machine by default.
+        frequency: the operating point; read from this machine by default.
+        processors: comma-separated ids or runtimes to plan with (``"ort@0,ort@1"``); everything by default.
+        method: how the planner plans: ``auto``, ``ilp`` or ``greedy``.
+        wait_s: seconds the planner may hold a plan back to improve it; None takes what it has at once.
+        cache: where plans, the embedded planner's database and this device's id are kept.
+        progress: hears about phases and steps.
+
+    Raises:
+        UnknownNameError: this device has no such processor.
+        InputError: the planner's address, the SoC or the frequency is not one.
+    """
+
+    def __init__(
+        self,
+        planner: str | None = None,
+        *,
+        token: str | None = None,
+        soc: str | None = None,
+        frequency: str | None = None,
+        processors: str | None = None,
+        method: Method = "auto",
+        wait_s: float | None = None,
+        cache: Path | None = None,
+        progress: ProgressListener | None = None,
+    ) -> None:
+        here = read_soc()
+        self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
+        self.method: Method = method
+        self._wait_s = wait_s
+        self.progress = progress or Silence()
+        cache = cache or cache_directory()
+        self._device_id = device_id(cache)
+        opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
+        if planner is None:
+            opening = lambda: embedded_client(cache / "planner.sqlite")  # noqa: E731
+        else:
+            PlannerClient(planner, token=token)
+            opening = lambda: PlannerClient(planner, token=token)  # noqa: E731
+        self._supplier = PlanSupplier(
+            lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, PlanCache(cache / "plans"), self._device_id
+        )
+        self.device = Device(discover(processors, soc=self.soc))
+        self._request("0" * 64)
+
+    def load(self, source: Source, *, seed: int = 0) -> Session:
+        """Read a model, obtain its plan (measuring first what the planner lacks), and make it ready to run.
+
+        ``seed`` chooses the weights of a zoo network. Raises ModelError, UnknownNameError, PlannerStatusError,
+        PlanMismatchError or ProcessorError.
+        """
+        self.progress.phase(f"reading {_shown(source)}")
+        model = _read(source, seed)
+        obtained = self.obtain(model)
+        plan = obtained.plan or self._best_single(model)
+        self.progress.phase("compiling the plan's segments")
+        return Session(self, model, obtained, plan)
+
+    def obtain(self, model: Model, *, renew: bool = False) -> Obtained:
+        """Obtain the plan of a model; ``renew`` asks anew although one is cached."""
+        self.progress.phase("asking the planner")
+        specs = tuple(processor.spec for processor in self.device.processors.values())
+
+        def measure(missing: Missing) -> Observations:
+            total = len(missing.latencies) + len(missing.transfers)
+            self.progress.phase("profiling this device", total)
+            observations = profile(
+                model,
+                tuple(self.device.processors.values()),
+                missing,
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                device_id=self._device_id,
+                budget_s=PROFILING_BUDGET_S,
+                progress=lambda done, _total, what: self.progress.step(done, what),
+            )
+            self.progress.phase("asking the planner for a plan")
+            return observations
+
+        request = self._request(model.graph.model_hash)
+        return self._supplier.obtain(model.graph, specs, request, measure, wait_s=self._wait_s, renew=renew)
+
+    def upload(self, observations: Observations) -> str | None:
+        """Send times measured while executing; returns what went wrong, if anything."""
+        return self._supplier.upload(observations)
+
+    @property
+    def device_id(self) -> str:
+        """The id of this device in uploads."""
+        return self._device_id
+
+    def single(self, model: Model, processor: str) -> Executor:
+        """Make the whole model ready on one processor alone. Raises ProcessorError where it cannot run there."""
+        plan = single_processor_plan(model.graph, processor, soc=self.soc.name, frequency=self.soc.frequency)
+        return Executor(build_program(plan, model, self.device.processors), self.device)
+
+    def singles(self, model: Model) -> dict[str, Executor]:
+        """Make the whole model ready on every processor that can run it, equal ones once."""
+        ready: dict[str, Executor] = {}
+        kinds: set[str] = set()
+        for name, processor in self.device.processors.items():
+            if processor.spec.kind not in kinds:
+                kinds.add(processor.spec.kind)
+                try:
+                    ready[name] = self.single(model, name)
+                except ProcessorError:
+                    continue
+        return ready
+
+    def _best_single(self, model: Model) -> Plan:
+        """Try the whole model on every processor and return the plan of the fastest."""
+        inputs = random_inputs(model.graph, seed=0)
+        best: tuple[float, str] | None = None
+        self.progress.phase("looking for the best single processor", len(self.device.processors))
+        ready = self.singles(model)
+        try:
+            for done, (name, executor) in enumerate(ready.items()):
+                self.progress.step(done, name)
+                times = sorted(executor.run(inputs)[1].total_us for _ in range(4))
+                if best is None or times[0] < best[0]:
+                    best = (times[0], name)
+        finally:
+            for executor in ready.values():
+                executor.close()
+        if best is None:
+            raise ProcessorError(
+                f"no single processor of this device runs all of '{model.name}', and without a planner "
+                "there is no plan that mixes them; give a planner's URL or pip install 'hope[planner]'"
+            )
+        return single_processor_plan(
+            model.graph, best[1], soc=self.soc.name, frequency=self.soc.frequency, latency_us=best[0]
+        )
+
+    def _request(self, model_hash: str) -> PlanRequest:
+        try:
+            return PlanRequest(
+                model_hash=model_hash,
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                processors=tuple(self.device.processors),
+                method=self.method,
+            )
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise InputError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from error
+
+    def close(self) -> None:
+        """End the threads, close every session and the connection to the planner. Idempotent."""
+        try:
+            self.device.close()
+        finally:
+            self._supplier.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Session:
+    """A model ready to run by its plan. Made by ``Agent.load``; ``run`` may be called from any thread.
+
+    Attributes:
+        model: what was read.
+        obtained: how the plan was come by.
+        plan: what is executed.
+    """
+
+    def __init__(self, agent: Agent, model: Model, obtained: Obtained, plan: Plan) -> None:
+        self.agent = agent
+        self.model = model
+        self.obtained = obtained
+        self.plan = plan
+        self.executor = Executor(build_program(plan, model, agent.device.processors), agent.device)
+
+    def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> dict[str, np.ndarray]:
+        """Compute the outputs by name. See ``Executor.run`` for what it raises."""
+        return self.trace(inputs, timeout_s=timeout_s)[0]
+
+    def trace(
+        self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
+    ) -> tuple[dict[str, np.ndarray], Trace]:
+        """Compute the outputs and tell what happened when."""
+        return self.executor.run(inputs, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Free compiled segments and buffers. Idempotent."""
+        self.executor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _read(source: Source, seed: int) -> Model:
+    """Read a model; a text that is no file is looked up in the zoo."""
+    if isinstance(source, str) and not Path(source).exists():
+        if source in zoo.names():
+            return read_model(zoo.path(source, seed), name=source)
+        if Path(source).suffix == "" and os.sep not in source:
+            raise UnknownNameError("model", source, zoo.names())
+    return read_model(source)
+
+
+def _shown(source: Source) -> str:
+    return str(source) if isinstance(source, str | os.PathLike) else "the model"
