@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import defs, helper, numpy_helper, shape_inference
+from onnx import checker, defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from agent_sdk.errors import ModelError
 from agent_sdk.reader.dtypes import DTYPE
-from agent_sdk.reader.source import MAX_MODEL_BYTES, expected_bytes, tensors
+from agent_sdk.reader.source import expected_bytes, tensors
 from hope_schema import TensorType
 from hope_schema.base import MAX_OPS
 
@@ -33,6 +33,13 @@ RANDOM_OPS = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
 """Ops that are no function of their inputs and therefore never folded."""
+BOUNDED_OPS = frozenset({"NonZero", "Unique", "Compress"})
+"""Ops whose output's size depends on data but is bounded by their input's, so that they are safe to fold."""
+MAX_OPSET = 10_000
+"""Above every operator set's version number."""
+MAX_DIMENSION = 2**31 - 1
+MAX_FOLDED_BYTES = 2**30
+"""Most bytes that folding may add: a file of a few bytes can ask for constants of any size."""
 DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
 
 
@@ -63,12 +70,12 @@ def fold(proto: onnx.ModelProto) -> StaticGraph:
     """Make the model's graph static. Raises ModelError naming the op or tensor that prevents it."""
     graph = proto.graph
     if len(graph.node) > MAX_NODES:
-        raise ModelError(f"the model has {len(graph.node)} nodes; at most {MAX_NODES} are accepted")
+        raise ModelError(f"it has {len(graph.node)} nodes; at most {MAX_NODES} are accepted")
     if not graph.output:
-        raise ModelError("the model has no outputs: nothing would be computed")
+        raise ModelError("it has no outputs: nothing would be computed")
     for name in (info.name for info in (*graph.input, *graph.output)):
         if not name:
-            raise ModelError("the model has an input or output without a name")
+            raise ModelError("it has an input or output without a name")
     if graph.sparse_initializer:
         raise ModelError("sparse initialisers are not supported; store the weights densely")
     for tensor in tensors(graph):
@@ -79,15 +86,22 @@ def fold(proto: onnx.ModelProto) -> StaticGraph:
 
 
 def _check_data(tensor: onnx.TensorProto) -> None:
-    """Refuse a tensor whose data are shorter or longer than its shape says, as in a file that was cut."""
-    if tensor.data_type == onnx.TensorProto.STRING:
-        raise ModelError(f"weights '{tensor.name}' are strings, which cannot be planned")
-    expected = expected_bytes(tensor)
-    if expected > MAX_MODEL_BYTES:
-        raise ModelError(f"weights '{tensor.name}' claim {expected} bytes; at most {MAX_MODEL_BYTES} are accepted")
-    if tensor.HasField("raw_data") and len(tensor.raw_data) != expected:
+    """Refuse weights of a type that cannot be planned, or whose data are not as long as their shape says."""
+    if tensor.data_type not in DTYPE:
         raise ModelError(
-            f"weights '{tensor.name}' have {len(tensor.raw_data)} bytes where their shape needs {expected}: "
+            f"weights '{tensor.name}' have an element type that cannot be planned (type {tensor.data_type})"
+        )
+    expected = expected_bytes(tensor)
+    if tensor.HasField("raw_data"):
+        found = len(tensor.raw_data)
+    else:
+        # Typed fields hold an entry per element; two 4-bit elements share one.
+        entries = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
+        packed = tensor.data_type in (onnx.TensorProto.UINT4, onnx.TensorProto.INT4)
+        found = entries if packed else entries * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    if found != expected:
+        raise ModelError(
+            f"weights '{tensor.name}' have {found} bytes where their shape needs {expected}: "
             "the file is damaged or was cut off"
         )
 
@@ -138,10 +152,14 @@ class _Folder:
         self.imports = list(proto.opset_import)
         self.opsets: dict[str, int] = {}
         for entry in proto.opset_import:
+            if not 0 < entry.version <= MAX_OPSET:
+                raise ModelError(f"'{entry.version}' is no version of the operator set '{entry.domain or 'ai.onnx'}'")
             self.opsets["" if entry.domain in DEFAULT_DOMAINS else entry.domain] = entry.version
         newest = defs.onnx_opset_version()
         if self.opsets.get("", 0) > newest:
-            raise ModelError(f"the model uses operator set {self.opsets['']}; this onnx package knows up to {newest}")
+            raise ModelError(f"it uses operator set {self.opsets['']}; this onnx package knows up to {newest}")
+        if not 0 < proto.ir_version <= onnx.IR_VERSION:
+            raise ModelError(f"it is of ONNX IR version {proto.ir_version}; this package knows 1 to {onnx.IR_VERSION}")
         self.kept_outputs = {info.name for info in self.graph.output}
         self.uses = Counter(name for node in self.graph.node for name in node.input)
         self.constants: dict[str, onnx.TensorProto] = {}
@@ -198,7 +216,7 @@ class _Folder:
                 f"{who} has a dynamic shape: that of '{name}' depends on data; only static shapes can be planned"
             )
         shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-        if any(size < 0 for size in shape):
+        if any(not 0 <= size <= MAX_DIMENSION for size in shape):
             raise ModelError(f"{who} gives '{name}' the impossible shape {list(shape)}")
         return TensorType(shape=shape, dtype=DTYPE[tensor.elem_type])
 
@@ -264,8 +282,10 @@ class _Folder:
         types = {name: self.types[name] for name in node.input if name}
         try:
             found = shape_inference.infer_node_outputs(schema, node, types, hints, None, self.imports, self.ir_version)
-        except (shape_inference.InferenceError, RuntimeError, ValueError, KeyError) as error:
-            raise ModelError(f"{describe(node)} is not valid: {str(error).strip()}") from error
+            if not found:
+                found = self._infer_body(node, types)
+        except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError, KeyError) as error:
+            raise ModelError(f"{describe(node)} is not valid: {' '.join(str(error).split())}") from error
         for name in filter(None, node.output):
             if name not in found:
                 raise ModelError(
@@ -273,13 +293,24 @@ class _Folder:
                 )
             self.types[name] = found[name]
 
+    def _infer_body(self, node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto]) -> dict[str, onnx.TypeProto]:
+        """Infer through the function that defines an op which has no inference rule of its own."""
+        graph = helper.make_graph(
+            [node],
+            "body",
+            [helper.make_value_info(name, kind) for name, kind in types.items()],
+            [onnx.ValueInfoProto(name=name) for name in node.output if name],
+        )
+        model = helper.make_model(graph, opset_imports=self.imports, ir_version=self.ir_version)
+        inferred = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+        return {info.name: info.type for info in (*inferred.output, *inferred.value_info) if info.HasField("type")}
+
     def _evaluate(self, node: onnx.NodeProto, constant: bool) -> None:
         """Replace the node by the values it computes."""
-        for name in filter(None, node.output):
-            kind = self._static(name, describe(node))
-            self.folded_bytes += kind.bytes
-        if self.folded_bytes > MAX_MODEL_BYTES:
-            raise ModelError(f"{describe(node)}: folding constants would take more than {MAX_MODEL_BYTES} bytes")
+        if node.op_type not in BOUNDED_OPS:
+            self.folded_bytes += sum(self._static(name, describe(node)).bytes for name in node.output if name)
+        if self.folded_bytes > MAX_FOLDED_BYTES:
+            raise ModelError(f"{describe(node)}: folding constants would take more than {MAX_FOLDED_BYTES} bytes")
         names = list(dict.fromkeys(filter(None, node.input)))
         if constant:
             values = {name: numpy_helper.to_array(self.constants[name]) for name in names}
@@ -311,7 +342,7 @@ class _Folder:
         """Drop what no output needs, and check that every output is computed."""
         outputs = tuple(info.name for info in self.graph.output)
         if len(set(outputs)) != len(outputs):
-            raise ModelError("the model names an output twice")
+            raise ModelError("it names an output twice")
         produced = {name for node in nodes for name in node.output if name}
         for name in outputs:
             if name in self.constants or name in self.inputs:

@@ -70,9 +70,12 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, name
         name = name or source
         source = zoo.path(source)
     proto, found_name, path = load_proto(source)
-    name = name or found_name
-    static = fold(proto)
-    graph = _to_graph(static, name)
+    name = name or _printable(found_name)
+    try:
+        static = fold(proto)
+        graph = _to_graph(static, name)
+    except ModelError as error:
+        raise ModelError(_printable(f"model '{path or name}': {error}")) from error
     _rewrite(proto, static)
     return Model(graph=graph, proto=proto, name=name, path=path)
 
@@ -80,6 +83,11 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, name
 def _is_bare(text: str) -> bool:
     """Whether the text looks like a network's name rather than a path."""
     return bool(text) and os.path.basename(text) == text and not os.path.splitext(text)[1]
+
+
+def _printable(message: str) -> str:
+    """One line: names in a damaged or hostile file may hold anything."""
+    return "".join(character if character.isprintable() else "?" for character in message)
 
 
 def extract(model: Model, op_ids: Iterable[str], inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
@@ -181,7 +189,7 @@ def _to_graph(static: StaticGraph, name: str) -> ModelGraph:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise ModelError(f"model '{name}' cannot be planned: {place + ': ' if place else ''}{first['msg']}") from error
+        raise ModelError(f"cannot be planned: {place + ': ' if place else ''}{first['msg']}") from error
 
 
 def _attributes(node: onnx.NodeProto, opsets: Mapping[str, int]) -> dict[str, AttributeValue]:

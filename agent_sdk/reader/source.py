@@ -34,11 +34,13 @@ def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tupl
         path = Path(source)
         proto = _parse(_read(path), f"'{path}'")
         name = path.stem
-    where = f"'{path}'" if path else f"model '{name}'"
+    where = f"'{path}'" if path else "the given model"
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output or proto.graph.input):
         raise ModelError(f"{where} is not an ONNX model, or it was cut off: it holds no graph")
     if not proto.opset_import:
         raise ModelError(f"{where} is not a valid ONNX model, or it was cut off: it names no operator set")
+    if any(isinstance(text, bytes) for text in _texts(proto)):
+        raise ModelError(f"{where} is damaged: some of its names are not valid text")
     _load_external(proto, path.parent if path else None, where)
     if proto.functions:
         try:
@@ -83,6 +85,20 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+
+
+def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
+    """Yield every name in the model; protobuf hands out bytes for text that is not UTF-8."""
+    graph = proto.graph
+    yield graph.name
+    yield from (entry.domain for entry in proto.opset_import)
+    yield from (tensor.name for tensor in graph.initializer)
+    for info in (*graph.input, *graph.output):
+        yield info.name
+        yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
+    for node in graph.node:
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def _load_external(proto: onnx.ModelProto, folder: Path | None, where: str) -> None:
