@@ -403,7 +403,7 @@ def anneal_window(
     sequence[low:high] = best_sequence
     for at in range(low, high):
         assignment[sequence[at]] = best_assignment[at - low]
-    return best
+    return float(best)
 
 
 @njit(cache=True, nogil=True)
@@ -452,4 +452,4 @@ def anneal_whole(
             best_assignment[:] = assignment
     sequence[:] = best_sequence
     assignment[:] = best_assignment
-    return best
+    return float(best)

@@ -11,8 +11,8 @@ from planner_api.planning.solver import solve as solve_by
 
 STARTS = ("single", "dmdar", "heft", "greedy", "mosaic")
 """Constructive methods, quick ones first."""
-CLOSED = 1e-9
-"""Relative gap at which a plan counts as optimal."""
+CLOSED = 1e-5
+"""Relative gap at which the search stops: a microsecond in a tenth of a second."""
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
@@ -20,8 +20,39 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     return prove(problem, budget)[0]
 
 
+def prove(problem: Problem, budget: Budget) -> tuple[Solution, Bound]:
+    """The best plan that the budget buys, and the best lower bound proven on the way.
+
+    Raises:
+        PlanningError: no method finds a legal plan.
+    """
+    # numba takes about a second to import: who never plans under a budget should not wait for it.
+    from planner_api.planning.solvers.articulation import solve_pieces
+    from planner_api.planning.solvers.search import Search
+
+    best = start(problem, budget)
+    bound = trivial(problem)
+    pieces = solve_pieces(problem, budget)
+    if pieces is not None:
+        bound = max(bound, pieces.bound, key=lambda one: one.us)
+        if pieces.schedule is not None and pieces.schedule.makespan_us < best.schedule.makespan_us:
+            best = Solution(pieces.schedule, "articulation")
+    if not closed(best, bound):
+        search = Search(problem, best.schedule, budget.seed)
+        search.run(budget, bound.us * (1 + CLOSED))
+        if search.makespan_us < best.schedule.makespan_us:
+            best = Solution(search.schedule(), "annealing", rounds=search.rounds)
+    # Sums taken in another order may differ in the last bit: a bound is never above a makespan.
+    return best, Bound(min(bound.us, best.schedule.makespan_us), bound.method)
+
+
+def closed(solution: Solution, bound: Bound) -> bool:
+    """True when the bound leaves nothing worth searching for."""
+    return solution.schedule.makespan_us <= bound.us * (1 + CLOSED)
+
+
 def start(problem: Problem, budget: Budget) -> Solution:
-    """The best constructive plan: all methods when there is time, the first that answers when there is none.
+    """The best constructive plan: of all methods if there is time, else of those that answered before the deadline.
 
     Raises:
         PlanningError: no method finds a legal plan.
@@ -29,28 +60,15 @@ def start(problem: Problem, budget: Budget) -> Solution:
     best: Solution | None = None
     causes = []
     for method in STARTS:
-        if best is not None and budget.left() <= 0 and budget.seconds > 0:
+        if best is not None and budget.left() <= 0 < budget.seconds:
             break
         try:
             found = solve_by(problem, method, budget)
         except PlanningError as error:
             causes.append(f"{method}: {error}")
             continue
-        if found.schedule.makespan_us < (best.schedule.makespan_us if best else math.inf):
+        if found.schedule.makespan_us < (math.inf if best is None else best.schedule.makespan_us):
             best = found
     if best is None:
         raise PlanningError(f"no legal plan was found ({'; '.join(causes)})")
     return best
-
-
-def prove(problem: Problem, budget: Budget) -> tuple[Solution, Bound]:
-    """The best plan that the budget buys, and the best lower bound that was proven beside it."""
-    from planner_api.planning.solvers.search import Search
-
-    begun = start(problem, budget)
-    bound = trivial(problem)
-    search = Search(problem, begun.schedule, budget.seed)
-    search.run(budget, bound.us * (1 + CLOSED))
-    if search.makespan_us < begun.schedule.makespan_us:
-        return Solution(search.schedule(), "annealing", rounds=search.rounds), bound
-    return Solution(begun.schedule, begun.method, rounds=search.rounds), bound

@@ -1,0 +1,343 @@
+"""Articulation decomposition: solve the pieces between the ops that everything must pass, and prove the sum.
+
+A *cut op* is comparable with every other op and no tensor of an earlier op is read after it. All that ran before it is
+over when it starts, all that follows starts when it ends, and the only thing that crosses is what it wrote, on the
+processor where it ran. So with blocking transfers the optimum is a shortest path: one layer per cut op, one node per
+processor, one arc per optimal piece. Equal pieces are solved once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner_api.planning.problem import Problem
+from planner_api.planning.simulator import Schedule, simulate
+from planner_api.planning.solver import Bound, Budget
+from planner_api.planning.solvers.constants import constant_ops, put_back, without
+from planner_api.planning.solvers.exact import MOST_OPS, Piece, expand, undominated
+
+BEAM = 64
+"""Labels kept per level when looking for a first plan of a piece."""
+ROOM = 60_000
+"""Labels of one level that a proof may need before it is given up."""
+MOST_PROCESSORS = 8
+"""Places of a tensor are a byte."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """One way for a piece to end: its length in microseconds and the (op, processor) pairs in order."""
+
+    us: float
+    plan: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best plan made of pieces, if every piece has one, and the bound that the proofs add up to."""
+
+    schedule: Schedule | None
+    bound: Bound
+
+
+def solve_pieces(problem: Problem, budget: Budget) -> Result | None:
+    """`decompose` with the constants set aside first, since they would stand beside every cut op, and then put back."""
+    smaller, kept = without(problem, constant_ops(problem))
+    result = decompose(smaller, budget)
+    if result is None or result.schedule is None:
+        return result
+    back = put_back(problem, kept, result.schedule.assignment, result.schedule.sequence)
+    return Result(simulate(problem, *back), result.bound)
+
+
+def cut_ops(problem: Problem) -> list[int]:
+    """Positions in ``lists.order`` of the ops that everything must pass and no tensor jumps over."""
+    lists = problem.lists
+    n = len(lists.order)
+    place = {op: position for position, op in enumerate(lists.order)}
+    # blocked[k] > 0: position k cannot be a cut. Filled as differences of intervals.
+    blocked = [0] * (n + 1)
+
+    def block(first: int, last: int) -> None:
+        if first <= last:
+            blocked[first] += 1
+            blocked[last + 1] -= 1
+
+    for op in lists.order:
+        here = place[op]
+        if not lists.before[op]:
+            block(0, here - 1)
+        if not lists.after[op]:
+            block(here + 1, n - 1)
+        for later in lists.after[op]:
+            block(here + 1, place[later] - 1)
+    for tensor, producer in enumerate(lists.producer):
+        if producer < 0 and any(lists.transfer[tensor][problem.host]):
+            places = [place[reader] for reader in lists.readers[tensor]]
+            if places:
+                block(min(places), max(places) - 1)
+    cuts, level = [], 0
+    for position in range(n):
+        level += blocked[position]
+        if level == 0:
+            cuts.append(position)
+    return cuts
+
+
+def pieces(problem: Problem) -> list[list[int]]:
+    """The ops in topological order, cut after each cut op."""
+    order, parts, first = problem.lists.order, [], 0
+    for cut in cut_ops(problem):
+        parts.append(order[first : cut + 1])
+        first = cut + 1
+    if first < len(order):
+        parts.append(order[first:])
+    return parts
+
+
+def decompose(problem: Problem, budget: Budget) -> Result | None:
+    """Solve a blocking problem piece by piece.
+
+    Pieces that are too large, or whose turn comes after the deadline, enter the bound with their critical path and
+    load and leave the result without a schedule.
+
+    Returns:
+        None where there is nothing to decompose into small enough pieces.
+    """
+    if problem.mode != "blocking" or problem.host > MOST_PROCESSORS:
+        return None
+    parts = pieces(problem)
+    if min(len(part) for part in parts) > MOST_OPS or (len(parts) == 1 and len(parts[0]) > MOST_OPS):
+        return None
+    solved: dict[bytes, tuple[list[list[Ending | None]], list[list[float]]]] = {}
+    host = problem.host
+    # reach[p]: the shortest way to the last cut op on processor p; low[p]: a proven bound on it.
+    reach: list[Ending | None] = [Ending(0.0, ())]
+    low = [0.0]
+    closed = True
+    for index, part in enumerate(parts):
+        last = index == len(parts) - 1
+        entry = parts[index - 1][-1] if index else -1
+        sources = host if index else 1
+        if len(part) > MOST_OPS:
+            endings, lows = _unsolved(_rough(problem, part), sources, host)
+        else:
+            piece, gate = _piece(problem, part, entry, last)
+            detour = np.zeros((host, host)) if last else _detour(problem, part[-1])
+            key = b"|".join(np.ascontiguousarray(field).tobytes() for field in (*piece, detour)) + bytes(gate)
+            if key not in solved:
+                solved[key] = _solve_piece(piece, gate, detour, sources, budget)
+            endings, lows = solved[key]
+        new_reach: list[Ending | None] = [None] * host
+        new_low = [math.inf] * host
+        for source in range(len(low)):
+            begun = reach[source]
+            for target in range(host):
+                new_low[target] = min(new_low[target], low[source] + lows[source][target])
+                ending = endings[source][target]
+                if begun is None or ending is None:
+                    continue
+                best = new_reach[target]
+                if best is None or begun.us + ending.us < best.us:
+                    steps = tuple((part[op], processor) for op, processor in ending.plan)
+                    new_reach[target] = Ending(begun.us + ending.us, begun.plan + steps)
+        reach, low = new_reach, new_low
+        closed = closed and any(end is not None for end in reach)
+    ends = [end for end in reach if end is not None]
+    schedule = None
+    if closed and ends:
+        best = min(ends, key=lambda end: end.us)
+        assignment = [0] * len(problem.ops)
+        for op, processor in best.plan:
+            assignment[op] = processor
+        schedule = simulate(problem, assignment, [op for op, _ in best.plan])
+    return Result(schedule, Bound(min(low), "articulation"))
+
+
+def _detour(problem: Problem, op: int) -> np.ndarray:
+    """(P, P): at most how much longer all that follows takes if the op ran on the first processor, not the second.
+
+    The same plan still works when its first reader on the second processor fetches what the op wrote.
+    """
+    host = problem.host
+    costs = problem.transfer_us[problem.lists.writes[op]]
+    if not np.isfinite(costs).all():
+        return np.where(np.eye(host, dtype=bool), 0.0, np.inf)
+    detour = np.zeros((host, host))
+    for here in range(host):
+        for there in range(host):
+            if here != there:
+                others = [place for place in range(host + 1) if place not in (here, there)]
+                longer = np.maximum(costs[:, here, others] - costs[:, there, others], 0.0)
+                detour[here, there] = costs[:, here, there].sum() + longer.sum()
+    return detour
+
+
+def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[Piece, list[int]]:
+    """The piece as arrays, and for each tensor 0 (made inside), 1 (written by the entry op) or 2 (on the host)."""
+    lists, host, m = problem.lists, problem.host, len(part)
+    local = {op: index for index, op in enumerate(part)}
+    names: dict[int, int] = {}
+    for op in part:
+        for tensor in lists.reads[op]:
+            producer = lists.producer[tensor]
+            if producer >= 0 or any(lists.transfer[tensor][host]):
+                names.setdefault(tensor, len(names))
+    tensors = list(names)
+    gate = [
+        0 if lists.producer[tensor] in local else (1 if lists.producer[tensor] == entry and entry >= 0 else 2)
+        for tensor in tensors
+    ]
+    before = [sum(1 << local[earlier] for earlier in lists.before[op] if earlier in local) for op in part]
+    export = np.zeros((m, host))
+    if last:
+        for op in part:
+            for tensor in lists.writes[op]:
+                if problem.is_output[tensor]:
+                    np.maximum(export[local[op]], problem.transfer_us[tensor, :host, host], out=export[local[op]])
+    latency = problem.latency_us[part]
+    fastest, tail = latency.min(axis=1), export.min(axis=1)
+    for op in reversed(part):
+        for later in lists.after[op]:
+            if later in local:
+                tail[local[op]] = max(tail[local[op]], fastest[local[later]] + tail[local[later]])
+    rows = [[names[tensor] for tensor in lists.reads[op] if tensor in names] for op in part]
+    independent = bool((problem.conflicts == np.eye(host, dtype=bool)).all())
+    weights = _weights(host, independent)
+    # A processor of weight nothing takes any op that it supports for nothing.
+    weighted = np.where(
+        np.isfinite(latency), np.where(np.isfinite(latency), latency, 0.0) * weights[:, None, :], np.inf
+    )
+    work = weighted.min(axis=2)
+    readers = [sum(1 << local[op] for op in lists.readers[tensor] if op in local) for tensor in tensors]
+    piece = Piece(
+        latency=np.ascontiguousarray(latency),
+        rivals=np.ascontiguousarray(problem.conflicts),
+        before=np.array(before, dtype=np.int64),
+        reads_at=np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64),
+        reads=np.array([tensor for row in rows for tensor in row], dtype=np.int64),
+        readers=np.array(readers, dtype=np.int64),
+        producer=np.array([local.get(lists.producer[tensor], -1) for tensor in tensors], dtype=np.int64),
+        cost=np.ascontiguousarray(problem.transfer_us[tensors].reshape(len(tensors), host + 1, host + 1)),
+        export_us=export,
+        tail_us=tail,
+        weights=weights,
+        work=work,
+        independent=independent,
+    )
+    return piece, gate
+
+
+def _rough(problem: Problem, part: list[int]) -> float:
+    """Critical path of a piece that is too large for more."""
+    lists, inside = problem.lists, set(part)
+    finish: dict[int, float] = {}
+    for op in part:
+        begin = max((finish[earlier] for earlier in lists.before[op] if earlier in inside), default=0.0)
+        finish[op] = begin + min(lists.latency[op])
+    return max(finish.values())
+
+
+def _unsolved(rough: float, sources: int, host: int) -> tuple[list[list[Ending | None]], list[list[float]]]:
+    return [[None] * host for _ in range(sources)], [[rough] * host for _ in range(sources)]
+
+
+def _weights(host: int, independent: bool) -> np.ndarray:
+    """Rows of processor weights for load bounds: at most 1 in sum over processors that can run together."""
+    if not independent:
+        return np.full((1, host), 1.0 / host)
+    if host == 2:
+        return np.array([[share, 1 - share] for share in np.linspace(0, 1, 9)])
+    return np.concatenate([np.full((1, host), 1.0 / host), np.eye(host)])
+
+
+def _solve_piece(
+    piece: Piece, gate: list[int], detour: np.ndarray, sources: int, budget: Budget
+) -> tuple[list[list[Ending | None]], list[list[float]]]:
+    """For each processor of the entry op and of the last op: the best ending found, and a proven bound.
+
+    The bound of an ending may lie below its optimum where the ending is not worth having (see ``detour``).
+    """
+    host = piece.latency.shape[1]
+    endings: list[list[Ending | None]] = []
+    lows: list[list[float]] = []
+    path = (piece.latency.min(axis=1) + piece.tail_us).max()
+    rough = float(max(path, piece.work.sum(axis=1).max()))
+    for source in range(sources):
+        if budget.timed and budget.left() <= 0:
+            endings.append([None] * host)
+            lows.append([rough] * host)
+            continue
+        found, _ = _grow(piece, gate, source, math.inf, BEAM, budget)
+        known = np.array([math.inf if end is None else end.us for end in found])
+        limit = float((known[:, None] + detour).min(axis=0).max())
+        better, complete = _grow(piece, gate, source, limit, 0, budget) if limit < math.inf else ([None] * host, False)
+        for target, end in enumerate(better):
+            old = found[target]
+            if end is not None and (old is None or end.us < old.us):
+                found[target] = end
+        endings.append(found)
+        if complete:
+            # An ending that takes longer than the detour from a better one is worth no more than that detour.
+            lows.append([min(limit, end.us) if end is not None else limit for end in found])
+        else:
+            lows.append([rough] * host)
+    return endings, lows
+
+
+def _grow(
+    piece: Piece, gate: list[int], source: int, limit: float, beam: int, budget: Budget
+) -> tuple[list[Ending | None], bool]:
+    """Grow labels level by level; with a ``beam`` only the most promising survive.
+
+    Returns:
+        The best ending per processor of the last op, and whether nothing was left out.
+    """
+    m, host = piece.latency.shape
+    done = np.zeros(1, dtype=np.int64)
+    latest = np.zeros(1)
+    free = np.zeros((1, host))
+    finish = np.zeros((1, m))
+    peak = np.zeros(1)
+    where = np.zeros((1, len(gate), 2), dtype=np.uint8)
+    for tensor, kind in enumerate(gate):
+        where[0, tensor] = {0: (0, 0), 1: (1 << source, source), 2: (0, host)}[kind]
+    history: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for _ in range(m):
+        if not beam and budget.left() <= 0:
+            return [None] * host, False
+        room = min(ROOM, len(done) * m * host)
+        grown = expand(piece, done, latest, free, finish, peak, where, limit, room)
+        count = grown[0]
+        if count <= 0:
+            return [None] * host, count == 0
+        parent, op, processor, done, latest, free, finish, peak, where, bound = (field[:count] for field in grown[1:])
+        kept = undominated(np.lexsort((bound, done)), done, latest, free, finish, peak, where)
+        if beam and len(kept) > beam:
+            kept = kept[np.argsort(bound[kept], kind="stable")[:beam]]
+        history.append((parent[kept], op[kept], processor[kept]))
+        done, latest, free = done[kept], latest[kept], free[kept]
+        finish, peak, where = finish[kept], peak[kept], where[kept]
+    return list(_endings(peak, history, host)), not beam
+
+
+def _endings(
+    peak: np.ndarray, history: list[tuple[np.ndarray, np.ndarray, np.ndarray]], host: int
+) -> Iterator[Ending | None]:
+    last = history[-1][2]
+    for target in range(host):
+        labels = np.flatnonzero(last == target)
+        if len(labels) == 0:
+            yield None
+            continue
+        label = int(labels[np.argmin(peak[labels])])
+        us = float(peak[label])
+        plan = []
+        for parent, op, processor in reversed(history):
+            plan.append((int(op[label]), int(processor[label])))
+            label = int(parent[label])
+        yield Ending(us, tuple(reversed(plan)))
