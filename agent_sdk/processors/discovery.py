@@ -5,28 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 from agent_sdk.errors import UnknownNameError
+from agent_sdk.plan_cache import cache_directory
 from agent_sdk.processors.base import Processor
 from agent_sdk.processors.cores import name_cores
 from agent_sdk.processors.ort import CPU, OrtProcessor, installed_providers
+from agent_sdk.processors.ort_graph import FrozenGraphs
 from agent_sdk.soc import Soc, read_soc
 
 MAX_SINGLE_CORES = 8
 """Single cores offered per core class; beyond, more of them add solve time and no new choice."""
 
 
-def discover(spec: str | None = None, *, soc: Soc | None = None) -> list[Processor]:
+def discover(spec: str | None = None, *, soc: Soc | None = None, cache: Path | None = None) -> list[Processor]:
     """The processors to plan with.
 
     ``spec`` is a comma-separated list of ids or runtimes (``"ort@0,ort@1"``, ``"ort"``, ``"ort,ov@0-1"``); without
     it: every core, each class of several equal cores, and all cores together, for ONNX Runtime and, where the package
-    is installed, OpenVINO, and the accelerators either of them can drive.
+    is installed, OpenVINO, and the accelerators either of them can drive. ``cache`` is a directory that ONNX
+    Runtime's optimised graphs are kept in (the user's cache directory by default).
 
     Raises UnknownNameError for an id or a runtime that this device does not have, listing what it has.
     """
     soc = soc or read_soc()
-    makers = dict(_makers(soc))
+    frozen = FrozenGraphs(cache if cache is not None else cache_directory() / "ort")
+    makers = dict(_makers(soc, frozen))
     if spec is None:
         return [make() for make in makers.values()]
     chosen: dict[str, Callable[[], Processor]] = {}
@@ -48,11 +53,11 @@ def core_sets(soc: Soc) -> list[frozenset[int]]:
     return list(dict.fromkeys([*singles, *gangs, frozenset(soc.cores)]))
 
 
-def _makers(soc: Soc) -> Iterator[tuple[str, Callable[[], Processor]]]:
+def _makers(soc: Soc, frozen: FrozenGraphs) -> Iterator[tuple[str, Callable[[], Processor]]]:
     """Processor ids with what makes each, so that naming one does not start the others."""
     sets = core_sets(soc)
     for cores in sets:
-        yield f"ort@{name_cores(tuple(sorted(cores)))}", partial(OrtProcessor, soc, cores)
+        yield f"ort@{name_cores(tuple(sorted(cores)))}", partial(OrtProcessor, soc, cores, frozen=frozen)
     for provider in installed_providers():
         if provider != CPU:
             make = partial(OrtProcessor, soc, frozenset(soc.cores), provider)

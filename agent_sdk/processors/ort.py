@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -26,7 +28,9 @@ from agent_sdk.processors.base import (
 from agent_sdk.processors.base import Executable as BaseExecutable
 from agent_sdk.processors.cores import name_cores
 from agent_sdk.processors.host import HostMemoryProcessor
-from agent_sdk.reader import Model, extract
+from agent_sdk.processors.ort_cut import Piece, cut, from_source, plain_piece
+from agent_sdk.processors.ort_graph import FrozenGraph, FrozenGraphs
+from agent_sdk.reader import Model
 from agent_sdk.soc import Soc
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import SuperOp, TensorType
@@ -34,6 +38,8 @@ from hope_schema import SuperOp, TensorType
 CPU: Final = "CPUExecutionProvider"
 SINGLE_THREAD_PROVIDERS: Final = frozenset({CPU, "AzureExecutionProvider"})
 """Providers of the wheel that are no accelerator of their own."""
+
+log = logging.getLogger(__name__)
 
 _QUIET: Final = 3
 _SILENT_RUN: Final = ort.RunOptions()
@@ -47,9 +53,12 @@ class OrtProcessor(HostMemoryProcessor):
     to the CPU is refused.
     """
 
-    def __init__(self, soc: Soc, cores: frozenset[int], provider: str = CPU) -> None:
+    def __init__(
+        self, soc: Soc, cores: frozenset[int], provider: str = CPU, *, frozen: FrozenGraphs | None = None
+    ) -> None:
         self.cores = tuple(sorted(cores))
         self.provider = provider
+        self._frozen = frozen if frozen is not None else FrozenGraphs()
         on_cpu = provider == CPU
         short = provider.removesuffix("ExecutionProvider").lower()
         self.spec = ProcessorSpec(
@@ -76,15 +85,33 @@ class OrtProcessor(HostMemoryProcessor):
         return True
 
     def compile(self, segment: Segment) -> OrtExecutable:
-        part = extract(segment.model, segment.ops, segment.inputs, segment.outputs)
-        types = {name: segment.model.graph.tensor[name].type for name in segment.outputs}
-        return OrtExecutable(self, segment, self.session(part.SerializeToString(), optimise=True), types)
+        frozen = self._frozen.get(segment.model) if self.provider == CPU else None
+        if frozen is None:
+            return self._compiled(segment, plain_piece(segment), None)
+        piece = cut(frozen, segment)
+        if not piece.optimise:
+            try:
+                return self._compiled(segment, piece, frozen)
+            except CompilationFailed as error:
+                log.warning("a cut of the frozen graph was refused and is compiled from the source: %s", error)
+                piece = from_source(frozen, segment)
+        return self._compiled(segment, piece, frozen)
 
-    def session(self, model: bytes | str, *, optimise: bool, **settings: str) -> ort.InferenceSession:
-        """A session on this processor's cores; ``settings`` are attributes of ``SessionOptions``."""
+    def _compiled(self, segment: Segment, piece: Piece, frozen: FrozenGraph | None) -> OrtExecutable:
+        weights = frozen.directory if frozen is not None and not piece.optimise else None
+        session = self.session(piece.proto.SerializeToString(), optimise=piece.optimise, weights=weights)
+        return OrtExecutable(self, segment, piece, session)
+
+    def session(
+        self, model: bytes, *, optimise: bool, weights: Path | None = None, profile_prefix: str | None = None
+    ) -> ort.InferenceSession:
+        """A session on this processor's cores. ``weights`` is the folder of the model's external data."""
         options = session_options(self.cores, optimise=optimise)
-        for name, value in settings.items():
-            setattr(options, name, value)
+        if weights is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
+        if profile_prefix is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = profile_prefix
         if self.provider != CPU:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
@@ -108,11 +135,12 @@ class OrtExecutable(BaseExecutable):
         self,
         processor: OrtProcessor,
         segment: Segment,
+        piece: Piece,
         session: ort.InferenceSession,
-        output_types: Mapping[str, TensorType],
     ) -> None:
         self.segment = segment
-        self.output_types = output_types
+        self.piece = piece
+        self.output_types: Mapping[str, TensorType] = piece.output_types
         self._processor = processor
         self._session: ort.InferenceSession | None = session
 
@@ -130,14 +158,14 @@ class OrtExecutable(BaseExecutable):
             raise ProcessorLost(f"{self._processor.id}: the segment was closed")
         binding = session.io_binding()
         values = []
-        for name in self.segment.inputs:
+        for name, carrier in self.piece.inputs.items():
             values.append(ort.OrtValue.ortvalue_from_numpy(inputs[name]))
-            binding.bind_ortvalue_input(name, values[-1])
+            binding.bind_ortvalue_input(carrier, values[-1])
         for name, kind in self.output_types.items():
             if outputs[name].shape != kind.shape:
                 raise WrongOutput(f"{self._processor.id}: buffer for '{name}' is {outputs[name].shape}, not {kind}")
             values.append(ort.OrtValue.ortvalue_from_numpy(outputs[name]))
-            binding.bind_ortvalue_output(name, values[-1])
+            binding.bind_ortvalue_output(self.piece.outputs[name], values[-1])
         # The C++ session is called directly: InferenceSession.run_with_iobinding adds 3 µs of Python per launch.
         return BoundCall(self, partial(session._sess.run_with_iobinding, binding._iobinding, _SILENT_RUN), values)
 

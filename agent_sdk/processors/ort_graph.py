@@ -1,0 +1,331 @@
+"""ONNX Runtime's own optimised graph, frozen to a file, so that every segment is cut from the same one.
+
+The runtime fuses kernels and lays tensors out in channel blocks (NCHWc) only when it sees a whole network, and the
+order and names in what it writes differ from process to process. So the optimised graph is written once per model,
+runtime version and machine, its weights beside it (aligned, and mapped into memory by every session that uses
+them, not copied), and its tensors are identified with the source graph's by name and structure.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import onnx
+import onnxruntime as ort
+from onnx import external_data_helper, numpy_helper
+
+from agent_sdk.reader import Model
+from agent_sdk.soc import read_soc
+from hope_schema import ModelGraph, Op
+from hope_schema.hashing import digest
+
+log = logging.getLogger(__name__)
+
+GRAPH_FILE: Final = "graph.onnx"
+WEIGHTS_FILE: Final = "weights.bin"
+WEIGHTS_BYTES: Final = "hope_weights_bytes"
+"""Key of the graph file's metadata: how long the weights file must be."""
+FORMAT: Final = 1
+"""Raise when what is written changes."""
+MAX_FROZEN: Final = 24
+"""Frozen graphs kept on disk; the ones used longest ago are dropped first."""
+INLINE_BYTES: Final = 1024
+"""Initialisers up to this size stay in the graph file; shape constants must."""
+ALIGNMENT: Final = 64
+"""Bytes: a weight that straddles cache lines slows the vector kernels down."""
+BLOCKED_DOMAIN: Final = "com.microsoft.nchwc"
+BLOCKED_SUFFIXES: Final = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
+"""How the runtime names a blocked kernel after the tensor of the kernel it replaces."""
+PASS_THROUGH: Final = frozenset({"Identity", "Dropout"})
+"""Source types whose first output is their input, by another name."""
+ACTIVATIONS: Final = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid"})
+SUMS: Final = frozenset({"Add", "Sum"})
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way in which a source tensor exists in the frozen graph: under which name, and whether blocked."""
+
+    tensor: str
+    blocked: bool
+
+
+class FrozenGraph:
+    """The optimised graph of one model and what its tensors mean.
+
+    ``meaning`` maps a frozen tensor to the *class* of source tensors it holds (equal by construction: the runtime
+    merges twins) and whether it is blocked; ``forms`` is the other way round.
+    """
+
+    def __init__(self, model: Model, directory: Path) -> None:
+        self.directory = directory
+        self.source: ModelGraph = model.graph
+        self.proto = onnx.load(directory / GRAPH_FILE, load_external_data=False)
+        self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
+        self.nodes = list(self.proto.graph.node)
+        self.producer = {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
+        self.readers: dict[str, list[int]] = {}
+        for index, node in enumerate(self.nodes):
+            for name in dict.fromkeys(node.input):
+                self.readers.setdefault(name, []).append(index)
+        self.class_of = tensor_classes(model)
+        self.meaning = self._meaning()
+
+    def inputs_of(self, node: onnx.NodeProto) -> list[str]:
+        """The activation tensors a frozen node reads, each once."""
+        return [name for name in dict.fromkeys(node.input) if name and name not in self.constants]
+
+    @cached_property
+    def forms(self) -> Mapping[tuple[str, bool], str]:
+        """(class, blocked) to the frozen tensor that holds it; the first in node order."""
+        found: dict[tuple[str, bool], str] = {}
+        for name, (klass, blocked) in self.meaning.items():
+            found.setdefault((klass, blocked), name)
+        return found
+
+    def native_blocked(self, tensor: str) -> bool:
+        """Whether segments hand this source tensor to each other blocked.
+
+        That is the form its producer writes, if it can be converted either way: ReorderInput wants channels in
+        fours. It depends on the graph alone, so every segment of every plan agrees.
+        """
+        shape = self.source.tensor[tensor].shape
+        name = self.forms.get((self.class_of[tensor], True))
+        if name is None or len(shape) != 4 or shape[1] % 4:
+            return False
+        return str(self.nodes[self.producer[name]].op_type) != "ReorderInput"
+
+    def _meaning(self) -> dict[str, tuple[str, bool]]:
+        meaning = {name: (self.class_of[name], False) for name in self.source.inputs}
+        blocked: set[str] = set()
+        for node in self.nodes:
+            fed = node.domain == BLOCKED_DOMAIN or any(name in blocked for name in node.input)
+            if fed and node.op_type != "ReorderOutput":
+                blocked.update(node.output)
+        for node in self.nodes:
+            for name in node.output:
+                if name in self.class_of and name not in blocked:
+                    meaning[name] = (self.class_of[name], False)
+        for node in self.nodes:
+            if node.op_type == "ReorderOutput" and node.output[0] in self.class_of:
+                meaning[node.input[0]] = (self.class_of[node.output[0]], True)
+            elif node.op_type == "ReorderInput" and node.input[0] in self.class_of:
+                meaning[node.output[0]] = (self.class_of[node.input[0]], True)
+        for node in self.nodes:
+            name = node.output[0]
+            if name in blocked and name not in meaning:
+                tensor = self._named_after(node)
+                if tensor is not None:
+                    meaning[name] = (self.class_of[tensor], True)
+        return meaning
+
+    def _named_after(self, node: onnx.NodeProto) -> str | None:
+        """The source tensor that a blocked kernel writes: the one in its name, or what was fused behind that."""
+        text = node.name
+        for suffix in BLOCKED_SUFFIXES:
+            base = text.removesuffix(suffix)
+            if base != text and base in self.class_of:
+                text = base
+                break
+        if text not in self.class_of:
+            return None
+        if node.op_type != "Conv":
+            return text
+        if len(node.input) > 3 and node.input[3]:
+            added = self._sole_reader(text, SUMS)
+            if added is None:
+                return None
+            text = added.outputs[0]
+        activated = any(attribute.name == "activation" and attribute.s for attribute in node.attribute)
+        if activated and self.source.op[self.source.producer[text]].type not in ACTIVATIONS:
+            after = self._sole_reader(text, ACTIVATIONS)
+            if after is None:
+                return None
+            text = after.outputs[0]
+        return text
+
+    def _sole_reader(self, tensor: str, types: frozenset[str]) -> Op | None:
+        """The op that alone reads ``tensor``, if it is of one of ``types``; ops that only rename are skipped."""
+        readers = self.source.consumers.get(tensor, ())
+        if len(readers) != 1 or tensor in self.source.outputs:
+            return None
+        op = self.source.op[readers[0]]
+        if op.type in PASS_THROUGH:
+            return self._sole_reader(op.outputs[0], types)
+        return op if op.type in types else None
+
+
+class FrozenGraphs:
+    """Frozen graphs by model, on disk and (the ones in use) in memory; safe to use from several threads."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._own = None
+        if directory is None:
+            self._own = tempfile.TemporaryDirectory(prefix="hope-ort-")
+            directory = Path(self._own.name)
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._open: dict[str, FrozenGraph | None] = {}
+
+    def get(self, model: Model) -> FrozenGraph | None:
+        """The frozen graph of ``model``, made on the first call; None when ONNX Runtime refuses the whole."""
+        key = digest([FORMAT, model.content_digest, ort.__version__, read_soc().name])[:32]
+        with self._lock:
+            if key not in self._open:
+                self._open = {key: self._load(model, self._directory / key)} | dict(list(self._open.items())[:7])
+            return self._open[key]
+
+    def _load(self, model: Model, path: Path) -> FrozenGraph | None:
+        if not _complete(path):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            try:
+                freeze(model, path)
+            except Exception as error:  # noqa: BLE001  the runtime raises its own unrelated classes
+                log.info("ONNX Runtime does not take '%s' as a whole: %s", model.name, error)
+                return None
+            self._prune(keep=path)
+        with suppress(OSError):
+            os.utime(path)
+        return FrozenGraph(model, path)
+
+    def _prune(self, keep: Path) -> None:
+        kept = sorted((path for path in self._directory.iterdir() if path.is_dir()), key=lambda p: p.stat().st_mtime)
+        for path in kept[:-MAX_FROZEN]:
+            if path != keep:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def freeze(model: Model, target: Path) -> None:
+    """Let ONNX Runtime optimise the whole model and keep the result in the directory ``target``, atomically.
+
+    Weights go through files on the way in and out, one tensor at a time, so that memory holds few copies of them.
+    """
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}.") as scratch:
+        source, optimised, made = (Path(scratch) / name for name in ("source", "optimised", "made"))
+        for folder in (source, optimised, made):
+            folder.mkdir()
+        named = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="hope")
+        named.opset_import.extend(model.proto.opset_import)
+        named.graph.name = model.proto.graph.name or "model"
+        named.graph.node.extend(model.proto.graph.node)
+        named.graph.input.extend(model.proto.graph.input)
+        named.graph.output.extend(model.proto.graph.output)
+        for node in named.graph.node:
+            # The runtime names what it makes after these, which is how its tensors are recognised again.
+            node.name = next(name for name in node.output if name)
+        with WeightsFile(source / WEIGHTS_FILE) as weights:
+            named.graph.initializer.extend(weights.keep(tensor) for tensor in model.proto.graph.initializer)
+        (source / GRAPH_FILE).write_bytes(named.SerializeToString())
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        options.optimized_model_filepath = str(optimised / GRAPH_FILE)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES)
+        )
+        ort.InferenceSession(str(source / GRAPH_FILE), options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        proto = onnx.load(optimised / GRAPH_FILE, load_external_data=False)
+        taken: set[str] = set()
+        for index, node in enumerate(proto.graph.node):
+            if not node.name or node.name in taken:
+                node.name = f"unnamed_{index}"
+            taken.add(node.name)
+        with WeightsFile(made / WEIGHTS_FILE) as weights:
+            kept = [weights.keep(tensor, optimised) for tensor in proto.graph.initializer]
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(kept)
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = WEIGHTS_BYTES, str((made / WEIGHTS_FILE).stat().st_size)
+        (made / GRAPH_FILE).write_bytes(proto.SerializeToString())
+        if target.exists():
+            shutil.rmtree(target)
+        with suppress(OSError):  # another process may have been faster; its files are as good
+            os.replace(made, target)
+
+
+class WeightsFile:
+    """A file of initialisers, each on its own cache line, written one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._name = path.name
+
+    def __enter__(self) -> WeightsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def keep(self, tensor: onnx.TensorProto, folder: Path | None = None) -> onnx.TensorProto:
+        """Write a large tensor's data here and return a reference to them; return a small one whole.
+
+        ``folder`` is where the tensor's own external data lie, if it has any.
+        """
+        made = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        if external_data_helper.uses_external_data(tensor):
+            place = external_data_helper.ExternalDataInfo(tensor)
+            with (folder or Path()).joinpath(place.location).open("rb") as file:
+                file.seek(place.offset or 0)
+                raw = file.read(place.length if place.length else -1)
+        elif tensor.HasField("raw_data"):
+            raw = tensor.raw_data
+        else:
+            raw = numpy_helper.to_array(tensor).tobytes()
+        if len(raw) <= INLINE_BYTES:
+            made.raw_data = raw
+            return made
+        self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
+        offset = self._file.tell()
+        self._file.write(raw)
+        made.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", self._name), ("offset", offset), ("length", len(raw))):
+            entry = made.external_data.add()
+            entry.key, entry.value = key, str(value)
+        return made
+
+
+def _complete(path: Path) -> bool:
+    """Whether a frozen graph is there and whole."""
+    try:
+        proto = onnx.load(path / GRAPH_FILE, load_external_data=False)
+        sizes = [entry.value for entry in proto.metadata_props if entry.key == WEIGHTS_BYTES]
+        return sizes == [str((path / WEIGHTS_FILE).stat().st_size)]
+    except Exception as error:  # noqa: BLE001  a damaged file may fail in any way; it is made anew
+        if path.exists():
+            log.info("frozen graph %s is damaged and is made anew: %s", path, error)
+        return False
+
+
+def tensor_classes(model: Model) -> dict[str, str]:
+    """Source tensor to the representative of all tensors that are equal to it by construction.
+
+    Twins (same type, attributes and inputs) and what only renames its input are one class, because the runtime
+    merges the former and drops the latter.
+    """
+    classes = {name: name for name in model.graph.inputs}
+    seen: dict[tuple[object, ...], str] = {}
+    for node in model.proto.graph.node:
+        outputs = list(node.output)
+        if node.op_type in PASS_THROUGH and node.domain in ("", "ai.onnx"):
+            classes[outputs[0]] = classes.get(node.input[0], outputs[0])
+            for name in filter(None, outputs[1:]):
+                classes[name] = name
+            continue
+        attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
+        inputs = tuple(classes.get(name, name) for name in node.input)
+        for index, name in enumerate(outputs):
+            if name:
+                classes[name] = seen.setdefault((node.domain, node.op_type, attributes, inputs, index), name)
+    return classes
