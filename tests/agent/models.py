@@ -1,0 +1,50 @@
+"""Small ONNX models to run and to break."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+def branching_model(channels: int = 8, size: int = 16) -> onnx.ModelProto:
+    """Return two convolution branches that meet in a concat, then a classifier with a softmax."""
+    rng = np.random.default_rng(7)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((rng.standard_normal(shape) * 0.3).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["stem"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["stem"], ["stem_r"]),
+        helper.make_node("Conv", ["stem_r", "w1"], ["left"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["left"], ["left_r"]),
+        helper.make_node("Conv", ["stem_r", "w2"], ["right"], kernel_shape=[1, 1]),
+        helper.make_node("Sigmoid", ["right"], ["right_s"]),
+        helper.make_node("Concat", ["left_r", "right_s"], ["both"], axis=1),
+        helper.make_node("GlobalAveragePool", ["both"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w3"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["y"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "branching",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, size, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])],
+        [
+            weight("w0", channels, 3, 3, 3),
+            weight("w1", channels, channels, 3, 3),
+            weight("w2", channels, channels, 1, 1),
+            weight("w3", 2 * channels, 10),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def one_op_model(op: str = "Relu", domain: str = "", shape: tuple[int | str, ...] = (1, 4)) -> onnx.ModelProto:
+    """Return a model of one op, which may not exist, on a shape that may not be static."""
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], domain=domain)], "one", infos[:1], infos[1:])
+    opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)

@@ -1,0 +1,144 @@
+"""The command line: what it refuses, how it says so, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from agent_sdk import cli
+from tests.agent.models import branching_model, one_op_model
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep everything the command line writes inside the test's directory."""
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run the command line, expect exit code 2 and one clear line, and return that line."""
+    assert cli.main(arguments) == cli.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    lines = [line for line in err.splitlines() if line.startswith("hope-agent: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def broken_models(directory: Path) -> dict[str, tuple[Path, str]]:
+    """Return files that are no runnable models, with a word their complaint must hold."""
+    good = branching_model().SerializeToString()
+    without_outputs = branching_model()
+    del without_outputs.graph.output[:]
+    contents = {
+        "text": (b"this is not a model", "not an ONNX model"),
+        "empty": (b"", "empty"),
+        "truncated": (good[: len(good) // 2], "cut off"),
+        "no_outputs": (without_outputs.SerializeToString(), "output"),
+        "dynamic": (one_op_model(shape=(1, "length")).SerializeToString(), "x"),
+        "unknown_op": (one_op_model("Frobnicate").SerializeToString(), "Frobnicate"),
+        "unknown_domain": (one_op_model("Frobnicate", "com.example").SerializeToString(), "Frobnicate"),
+    }
+    files = {}
+    for name, (data, word) in contents.items():
+        path = directory / f"{name}.onnx"
+        path.write_bytes(data)
+        files[name] = (path, word)
+    return files
+
+
+@pytest.mark.parametrize(
+    "name", ["text", "empty", "truncated", "no_outputs", "dynamic", "unknown_op", "unknown_domain"]
+)
+def test_a_broken_model_is_refused_by_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every kind of broken model costs one line that names what is wrong, and exit code 2."""
+    path, word = broken_models(tmp_path)[name]
+    line = refused(capsys, "run", "--model", str(path), "--processors", "ort@0")
+    assert word.lower() in line.lower()
+
+
+def test_a_missing_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A path that leads nowhere is said to, instead of being taken for a zoo network."""
+    assert "no model file" in refused(capsys, "run", "--model", "no/such/model.onnx")
+
+
+def test_a_misspelt_name_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt network and a misspelt processor are answered with the closest names."""
+    assert "did you mean inception_v1" in refused(capsys, "run", "--model", "incption_v1")
+    assert "ort@0" in refused(capsys, "run", "--model", "squeezenet", "--processors", "ort@99")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--planner", "not-a-url"), "planner address"),
+        (("--soc", "has spaces"), "soc"),
+        (("--frequency", "has/../$"), "frequency"),
+        (("--trace", "/no/such/directory/t.json"), "directory"),
+    ],
+)
+def test_bad_options_are_refused(arguments: tuple[str, str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options that cannot work are refused before anything is measured."""
+    assert word in refused(capsys, "run", "--model", "squeezenet", *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("run",),
+        ("run", "--model", "lstm", "--runs", "0"),
+        ("run", "--model", "lstm", "--method", "magic"),
+        ("zoo",),
+    ],
+)
+def test_misuse_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Arguments that argparse refuses use the same exit code as other bad input."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == cli.BAD_INPUT
+    assert capsys.readouterr().out == ""
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--help`` succeeds and shows a command to copy."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    assert caught.value.code == 0
+    assert "hope-agent run --model inception_v1 --compare" in capsys.readouterr().out
+
+
+def test_devices_are_listed_as_the_agent_plans_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """``devices --json`` prints one object whose processors have distinct ids and real resources."""
+    assert cli.main(["devices", "--json"]) == cli.OK
+    listed = json.loads(capsys.readouterr().out)
+    ids = [processor["id"] for processor in listed["processors"]]
+    assert "ort@0" in ids or any(name.startswith("ort@") for name in ids)
+    assert len(set(ids)) == len(ids)
+    assert all(processor["resources"] for processor in listed["processors"])
+
+
+def test_the_zoo_builds_what_it_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A listed network can be written to a file, and the file is a valid model."""
+    assert cli.main(["zoo", "list", "--json"]) == cli.OK
+    names = {model["name"] for model in json.loads(capsys.readouterr().out)["models"]}
+    assert {"inception_v1", "nasnet_large", "lstm", "squeezenet"} <= names
+    target = tmp_path / "squeezenet.onnx"
+    assert cli.main(["zoo", "build", "squeezenet", "--output", str(target)]) == cli.OK
+    onnx.checker.check_model(onnx.load(target))
+
+
+def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends with the shell's usual code and one word, not a traceback."""
+
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_devices", interrupted)
+    assert cli.main(["devices"]) == cli.INTERRUPTED
+    assert capsys.readouterr().err == "hope-agent: interrupted\n"
