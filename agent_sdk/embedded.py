@@ -44,9 +44,7 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
     app = create_app(Settings(database_url=url, embedded=True))
     async with _lifespan(app):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with PlannerClient(
-            EMBEDDED_URL, transport=transport, encoding="identity", attempts=1, timeout=EMBEDDED_TIMEOUT
-        ) as client:
+        async with PlannerClient(EMBEDDED_URL, transport=transport, attempts=1, timeout=EMBEDDED_TIMEOUT) as client:
             yield client
 
 
