@@ -16,11 +16,21 @@ from hope_schema.hashing import digest
 
 FUSED_FOLLOWERS = frozenset(
     {"BatchNormalization", "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "PRelu"}
+    | {"Add", "Sub", "Mul", "Div"}
 )
-"""Element-wise types that runtimes fold into the op before them when they alone read its output."""
+"""Element-wise types that runtimes fold into the op before them when they alone read its output.
+
+The binary ones only with a constant beside that output (a bias, a scale): a second activation keeps them apart.
+"""
 
 FREE_FOLLOWERS = frozenset({"Dropout", "Identity", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Cast"})
 """Types that only rename or relabel their input; never worth a launch of their own."""
+
+LEADERS = frozenset({"Pad"})
+"""Types that runtimes fold into the op behind them, where it alone reads their output and can take it in."""
+
+LED = frozenset({"Conv", "MaxPool", "AveragePool"})
+"""Types that take in a leader."""
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sum", "BatchNormalization", "Concat"})
 """Types whose output a fused follower may be folded into."""
@@ -89,8 +99,9 @@ def merge(graph: ModelGraph) -> tuple[SuperOp, ...]:
     """Merge a graph into super-ops, in topological order.
 
     An op joins the super-op before it when that super-op alone produces its one activation input, it alone
-    reads that tensor, the tensor is no graph output, and its type is a fused follower of an anchor or a
-    free follower. The quotient graph stays acyclic, because a follower has no other predecessor.
+    reads that tensor, the tensor is no graph output, and its type is a fused follower of an anchor, a free
+    follower, or one that takes in the leader before it. The quotient graph stays acyclic, because a follower has
+    no other predecessor.
     """
     kept = set(graph.outputs)
     groups: dict[str, list[Op]] = {}
@@ -106,6 +117,7 @@ def merge(graph: ModelGraph) -> tuple[SuperOp, ...]:
             and (
                 op.type in FREE_FOLLOWERS
                 or (op.type in FUSED_FOLLOWERS and any(member.type in ANCHORS for member in groups[before]))
+                or (op.type in LED and all(member.type in LEADERS for member in groups[before]))
             )
         ):
             groups[before].append(op)
