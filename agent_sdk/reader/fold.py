@@ -35,6 +35,8 @@ RANDOM_OPS = frozenset(
 """Ops that are no function of their inputs and therefore never folded."""
 BOUNDED_OPS = frozenset({"NonZero", "Unique", "Compress"})
 """Ops whose output's size depends on data but is bounded by their input's, so that they are safe to fold."""
+SHAPE_KEEPING_OPS = frozenset({"MeanVarianceNormalization", "GroupNormalization"})
+"""The operators of ONNX without an inference rule of their own: their output is like their first input."""
 MAX_OPSET = 10_000
 """Above every operator set's version number."""
 MAX_DIMENSION = 2**31 - 1
@@ -282,8 +284,8 @@ class _Folder:
         types = {name: self.types[name] for name in node.input if name}
         try:
             found = shape_inference.infer_node_outputs(schema, node, types, hints, None, self.imports, self.ir_version)
-            if not found:
-                found = self._infer_body(node, types)
+            if node.op_type in SHAPE_KEEPING_OPS and not found:
+                found = {node.output[0]: self.types[node.input[0]]}
         except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError, KeyError) as error:
             raise ModelError(f"{describe(node)} is not valid: {' '.join(str(error).split())}") from error
         for name in filter(None, node.output):
@@ -292,18 +294,6 @@ class _Folder:
                     f"{describe(node)} is unsupported: the shape of its output '{name}' cannot be inferred"
                 )
             self.types[name] = found[name]
-
-    def _infer_body(self, node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto]) -> dict[str, onnx.TypeProto]:
-        """Infer through the function that defines an op which has no inference rule of its own."""
-        graph = helper.make_graph(
-            [node],
-            "body",
-            [helper.make_value_info(name, kind) for name, kind in types.items()],
-            [onnx.ValueInfoProto(name=name) for name in node.output if name],
-        )
-        model = helper.make_model(graph, opset_imports=self.imports, ir_version=self.ir_version)
-        inferred = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
-        return {info.name: info.type for info in (*inferred.output, *inferred.value_info) if info.HasField("type")}
 
     def _evaluate(self, node: onnx.NodeProto, constant: bool) -> None:
         """Replace the node by the values it computes."""

@@ -121,6 +121,7 @@ def _load_external(proto: onnx.ModelProto, folder: Path | None, where: str) -> N
             if left < 0:
                 raise ModelError(f"{where} has more than {MAX_MODEL_BYTES} bytes of weights, the most a model may have")
             external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+            tensor.ClearField("data_location")
     except (OSError, ValueError, EncodeError, onnx.checker.ValidationError) as error:
         if isinstance(error, ModelError):
             raise

@@ -1,0 +1,204 @@
+"""Whatever is no plannable model is refused with one line that names the cause."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import convert_model_to_external_data
+
+from agent_sdk.errors import HopeError
+from agent_sdk.reader import ModelError, read_model
+from tests.agent.random_models import RandomModel
+from tests.agent.test_reader import model_of
+
+MUTANTS = 20_000 if os.environ.get("HOPE_CAMPAIGN") else 400
+X = {"x": [1, 4]}
+
+
+def relu(x: str = "x", y: str = "y") -> onnx.NodeProto:
+    """Return a rectifier."""
+    return helper.make_node("Relu", [x], [y])
+
+
+def refused(source: object, *words: str) -> str:
+    """Return the message with which reading fails, checking that it is one line and says the words."""
+    with pytest.raises(HopeError) as caught:
+        read_model(source)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+    return message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A path that does not exist, a folder, and a name that is neither a network nor a file are told apart."""
+    refused(tmp_path / "none.onnx", "no model file", "none.onnx")
+    refused(tmp_path, "no model file")
+    refused("inceptoin_v1", "unknown zoo network", "inception_v1")
+    refused("a\0b.onnx", "a")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello, I am no model", b"\x00" * 64, b"<html></html>", os.urandom(512)])
+def test_something_else_is_not_taken_for_a_model(tmp_path: Path, content: bytes) -> None:
+    """Empty files, text, zeros and noise are refused, from disk and from memory."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    refused(path, "model.onnx")
+    refused(content)
+
+
+def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
+    """However much is cut off, the reader says so or names what is missing; it never accepts a part as the whole."""
+    data = RandomModel(5, 10).proto.SerializeToString()
+    rng = random.Random(0)
+    for length in (0, 1, 2, len(data) // 2, len(data) - 1, *(rng.randrange(len(data)) for _ in range(60))):
+        refused(data[:length])
+
+
+def test_weights_cut_off_are_noticed(tmp_path: Path) -> None:
+    """Fewer bytes than a shape calls for are refused, in the model and in a file beside it."""
+    weights = {"w": np.ones((1, 4), np.float32)}
+    proto = model_of([helper.make_node("Add", ["x", "w"], ["y"])], X, ["y"], weights)
+    proto.graph.initializer[0].raw_data = b"\0" * 12
+    refused(proto, "'w'", "12 bytes", "16")
+    typed = model_of([helper.make_node("Add", ["x", "w"], ["y"])], X, ["y"], weights)
+    typed.graph.initializer[0].CopyFrom(TensorProto(name="w", dims=[1, 4], data_type=1, float_data=[1.0]))
+    refused(typed, "'w'", "4 bytes", "16")
+    split = model_of([helper.make_node("Add", ["x", "w"], ["y"])], X, ["y"], weights)
+    convert_model_to_external_data(split, location="w.bin", size_threshold=0)
+    onnx.save(split, tmp_path / "m.onnx")
+    refused((tmp_path / "m.onnx").read_bytes(), "external", "path")
+    (tmp_path / "w.bin").write_bytes(b"\0" * 3)
+    refused(tmp_path / "m.onnx", "m.onnx", "external")
+    (tmp_path / "w.bin").unlink()
+    refused(tmp_path / "m.onnx", "m.onnx", "external")
+
+
+def test_external_weights_may_not_leave_the_folder(tmp_path: Path) -> None:
+    """A model that points at a file outside its own folder gets nothing from it."""
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(b"\0" * 16)
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    proto = model_of([helper.make_node("Add", ["x", "w"], ["y"])], X, ["y"], {"w": np.ones((1, 4), np.float32)})
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for location in ("../secret.bin", str(secret)):
+        del tensor.external_data[:]
+        tensor.external_data.add(key="location", value=location)
+        tensor.external_data.add(key="length", value="16")
+        (folder / "m.onnx").write_bytes(proto.SerializeToString())
+        refused(folder / "m.onnx", "external")
+
+
+def test_a_dynamic_shape_names_its_origin() -> None:
+    """An input's free dimension names the input; a shape that depends on data names the op."""
+    refused(model_of([relu()], {"x": [1, "height"]}, ["y"]), "'x'", "dynamic", "'height'")
+    refused(model_of([relu()], {"x": [1, -1]}, ["y"]), "'x'", "dynamic")
+    refused(model_of([helper.make_node("NonZero", ["x"], ["where"])], X, ["where"]), "'where' (NonZero)", "dynamic")
+    target = helper.make_node("Cast", ["x"], ["t"], to=TensorProto.INT64)
+    proto = model_of([target, helper.make_node("Reshape", ["x", "t"], ["y"])], {"x": [4]}, ["y"])
+    refused(proto, "'y' (Reshape)", "dynamic")
+    shapeless = model_of([relu()], X, ["y"])
+    shapeless.graph.input[0].type.tensor_type.ClearField("shape")
+    refused(shapeless, "'x'", "no shape")
+
+
+def test_unsupported_ops_are_named() -> None:
+    """Unknown types, foreign domains, control flow, and ops newer than the model's operator set."""
+    refused(model_of([helper.make_node("Warp", ["x"], ["y"])], X, ["y"]), "'y' (Warp)", "unsupported")
+    foreign = model_of([helper.make_node("Relu", ["x"], ["y"], domain="com.acme")], X, ["y"])
+    refused(foreign, "'y' (com.acme:Relu)", "unsupported")
+    foreign.opset_import.append(helper.make_opsetid("com.acme", 1))
+    refused(foreign, "'y' (com.acme:Relu)", "unsupported")
+    refused(model_of([helper.make_node("Gelu", ["x"], ["y"])], X, ["y"], opset=17), "'y' (Gelu)", "17")
+    refused(model_of([relu()], X, ["y"], opset=9999), "operator set 9999")
+    branch = helper.make_graph([relu("x", "b")], "branch", [], [onnx.ValueInfoProto(name="b")])
+    flow = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    proto = model_of([flow], X, ["y"], {"c": np.array(True)})
+    refused(proto, "'y' (If)", "subgraph")
+    text = model_of([helper.make_node("Constant", [], ["s"], value_string="a"), relu()], X, ["y", "s"])
+    refused(text, "'s'")
+
+
+def test_a_model_without_outputs_or_computation_is_refused() -> None:
+    """No outputs, outputs nobody computes, and outputs that are inputs or constants."""
+    refused(model_of([relu()], X, []), "no outputs")
+    refused(model_of([relu()], X, ["ghost"]), "'ghost'")
+    refused(model_of([relu()], X, ["x"]), "'x'")
+    refused(model_of([relu()], X, ["w"], {"w": np.ones(3, np.float32)}), "'w'")
+    refused(model_of([relu()], X, ["y", "y"]), "twice")
+
+
+def test_names_that_stand_twice_and_loops_are_refused() -> None:
+    """Two producers of a tensor, two initialisers or inputs of a name, a read of nothing, a cycle."""
+    refused(model_of([relu(), relu()], X, ["y"]), "'y'", "twice")
+    refused(model_of([relu("x", "x")], X, ["x"]), "'x'", "twice")
+    double = model_of([relu()], X, ["y"], {"w": np.ones(3, np.float32)})
+    double.graph.initializer.append(double.graph.initializer[0])
+    refused(double, "'w'", "twice")
+    twin = model_of([relu()], X, ["y"])
+    twin.graph.input.append(twin.graph.input[0])
+    refused(twin, "'x'", "twice")
+    refused(model_of([relu("nothing")], X, ["y"]), "'nothing'", "nothing produces")
+    loop = [helper.make_node("Add", ["x", "b"], ["a"]), relu("a", "b")]
+    refused(model_of(loop, X, ["b"]), "cycle", "'a' (Add)")
+
+
+def test_an_op_that_contradicts_its_inputs_is_named() -> None:
+    """Shapes that cannot be added are blamed on the addition."""
+    proto = model_of([helper.make_node("Add", ["x", "w"], ["y"])], X, ["y"], {"w": np.ones(3, np.float32)})
+    refused(proto, "'y' (Add)", "not valid")
+
+
+def test_small_files_cannot_ask_for_huge_constants() -> None:
+    """A constant of terabytes, and many of a gigabyte, are refused before memory is touched."""
+    fill = helper.make_node("ConstantOfShape", ["s"], ["big"])
+    add = helper.make_node("Add", ["x", "big"], ["y"])
+    for size in ([2**20, 2**20], [2**31 - 1], [2**62], [-5]):
+        refused(model_of([fill, add], X, ["y"], {"s": np.array(size, np.int64)}), "'big' (ConstantOfShape)")
+    claim = model_of([add], X, ["y"], {"big": np.ones(4, np.float32)})
+    claim.graph.initializer[0].dims[:] = [2**40, 2**20]
+    refused(claim, "'big'")
+
+
+def test_mutated_files_give_a_model_or_one_clear_line() -> None:
+    """Random damage to a model's bytes never ends in any exception but ours."""
+    rng = random.Random(2)
+    originals = [RandomModel(seed, 10).proto.SerializeToString() for seed in range(8)]
+    read, messages = 0, []
+    for _ in range(MUTANTS):
+        data = bytearray(rng.choice(originals))
+        for _ in range(rng.choice([1, 1, 2, 8])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            read_model(bytes(data))
+            read += 1
+        except HopeError as error:
+            messages.append(str(error))
+    assert not [message for message in messages if "\n" in message]
+    assert min(read, len(messages)) > MUTANTS // 50, "the damage is too light or too heavy to prove anything"
+
+
+def test_errors_name_the_model(tmp_path: Path) -> None:
+    """A problem inside the graph is told with the file it was found in."""
+    proto = model_of([helper.make_node("Warp", ["x"], ["y"])], X, ["y"])
+    path = tmp_path / "odd.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match=r"odd\.onnx.*Warp"):
+        read_model(path)
+
+
+def test_string_and_sparse_weights_are_refused() -> None:
+    """Element types that no processor plans are named with the tensor that has them."""
+    words = model_of([relu()], X, ["y"])
+    words.graph.initializer.append(numpy_helper.from_array(np.array(["a"], dtype=object), "words"))
+    refused(words, "'words'", "type")
