@@ -102,6 +102,7 @@ def upgrade() -> None:
         sa.Column("super_ops", sa.Integer(), nullable=False),
         sa.Column("graph_zstd", sa.LargeBinary(), nullable=False),
         sa.Column("graph_digest", sa.String(length=64), nullable=False),
+        sa.Column("figures_zstd", sa.LargeBinary(), nullable=False),
         sa.Column("created_at", types.UtcDateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_models")),
     )
@@ -129,6 +130,7 @@ def upgrade() -> None:
         sa.Column("body_zstd", sa.LargeBinary(), nullable=True),
         sa.Column("body_gzip", sa.LargeBinary(), nullable=True),
         sa.Column("profile_version", sa.Integer(), nullable=True),
+        sa.Column("checked_version", sa.Integer(), nullable=True),
         sa.Column("makespan_us", sa.Float(precision=53), nullable=True),
         sa.Column("lower_bound_us", sa.Float(precision=53), nullable=True),
         sa.Column("gap", sa.Float(precision=53), nullable=True),
@@ -158,6 +160,7 @@ def upgrade() -> None:
             batch_op.f("ix_plans_model_hash_soc_frequency"), ["model_hash", "soc", "frequency"], unique=False
         )
         batch_op.create_index(batch_op.f("ix_plans_soc_frequency"), ["soc", "frequency"], unique=False)
+        batch_op.create_index(batch_op.f("ix_plans_solved_at"), ["solved_at"], unique=False)
         batch_op.create_index(
             batch_op.f("ix_plans_status_priority_queued_at"), ["status", "priority", "queued_at"], unique=False
         )
@@ -305,6 +308,7 @@ def downgrade() -> None:
     op.drop_table("tokens")
     op.drop_table("profiles")
     with op.batch_alter_table("plans", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_plans_solved_at"))
         batch_op.drop_index(batch_op.f("ix_plans_status_priority_queued_at"))
         batch_op.drop_index(batch_op.f("ix_plans_soc_frequency"))
         batch_op.drop_index(batch_op.f("ix_plans_model_hash_soc_frequency"))

@@ -58,9 +58,11 @@ class ModelRow(Base):
     ops: Mapped[int]
     super_ops: Mapped[int]
     graph_zstd: Mapped[bytes]
-    """The ``ModelGraph`` as canonical JSON (name left out), compressed with zstd."""
+    """The ``ModelGraph`` as JSON, compressed with zstd."""
     graph_digest: Mapped[str] = mapped_column(String(64))
-    """SHA-256 of that JSON: another graph under the same hash is a conflict."""
+    """SHA-256 of its content, whatever the order it is listed in: another graph under the same hash is a conflict."""
+    figures_zstd: Mapped[bytes]
+    """The figures a plan of it needs (``models/figures.py``), worked out once when the graph arrives."""
     created_at: Mapped[datetime]
 
 
@@ -166,6 +168,7 @@ class PlanRow(Base):
         Index(None, "model_hash", "soc", "frequency"),
         Index(None, "soc", "frequency"),
         Index(None, "status", "priority", "queued_at"),
+        Index(None, "solved_at"),
     )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -185,6 +188,8 @@ class PlanRow(Base):
     """The ``PlanReply`` as JSON, compressed with zstd; ``body_gzip`` is the same JSON in gzip."""
     body_gzip: Mapped[bytes | None]
     profile_version: Mapped[int | None]
+    checked_version: Mapped[int | None]
+    """Newest profile version that was found to be close enough to ``profile_version``."""
     makespan_us: Mapped[float | None]
     lower_bound_us: Mapped[float | None]
     gap: Mapped[float | None]

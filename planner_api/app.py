@@ -1,0 +1,197 @@
+"""The application factory: routes, layers and the planner's parts behind them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+
+from planner_api import openapi
+from planner_api.errors import ApiError, headers_of, unavailable
+from planner_api.models.routes import router as models
+from planner_api.plans.front import PlanFront
+from planner_api.plans.routes import router as plans
+from planner_api.profiles.routes import router as profiles
+from planner_api.runtime import Planner
+from planner_api.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+Scope = MutableMapping[str, Any]
+Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._\-]{1,128}")
+
+
+class RequestId:
+    """ASGI middleware: every request has an id, the caller's if it sent a harmless one, and every answer carries it."""
+
+    def __init__(self, app: Asgi) -> None:
+        self._app = app
+        self._prefix = uuid.uuid4().hex[:12]
+        self._count = 0
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Pass the request on with its id in ``scope["state"]["request_id"]``."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        given = b""
+        for name, value in scope["headers"]:
+            if name == b"x-request-id":
+                given = value
+                break
+        if not _REQUEST_ID.fullmatch(given):
+            self._count += 1
+            given = b"%s-%x" % (self._prefix.encode(), self._count)
+        scope.setdefault("state", {})["request_id"] = given.decode()
+        header = (b"x-request-id", given)
+
+        async def send_with_id(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [item for item in message["headers"] if item[0] != b"x-request-id"] + [header]
+            await send(message)
+
+        return await self._app(scope, receive, send_with_id)
+
+
+class App:
+    """The ASGI application: the layers around the routes. ``planner`` and ``api`` are what they guard."""
+
+    def __init__(self, planner: Planner, api: FastAPI, outermost: Asgi) -> None:
+        self.planner = planner
+        self.api = api
+        self._outermost = outermost
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Serve one request, or the life of the application."""
+        target = self.api if scope["type"] == "lifespan" else self._outermost
+        await target(scope, receive, send)
+
+
+def create_app(settings: Settings | None = None) -> App:
+    """Return the application; its lifespan opens and closes the database.
+
+    Raises:
+        DatabaseUrlError: a database this planner cannot use.
+    """
+    planner = Planner(settings or Settings())
+
+    @asynccontextmanager
+    async def lifespan(_api: FastAPI) -> AsyncIterator[None]:
+        await planner.start()
+        try:
+            yield
+        finally:
+            await planner.stop()
+
+    api = _api(lifespan)
+    api.state.planner = planner
+    planner.front = PlanFront(api, planner.plan_cache)
+    layers: Asgi = api
+    if planner.tokens is not None:
+        # NOTE: an embedded planner looks at what was uploaded before it answers, so nothing may stand in front of it.
+        layers = _guarded(planner.front, planner)
+    return App(planner, api, RequestId(layers))
+
+
+def openapi_document() -> dict[str, Any]:
+    """Return the contract of the whole service."""
+    return openapi.build(_api(None))
+
+
+def _guarded(app: Asgi, planner: Planner) -> Asgi:
+    from planner_api.devices.guard import Guard
+    from planner_api.devices.rate import RateLimit
+
+    assert planner.tokens is not None
+    settings = planner.settings
+    return Guard(
+        app,
+        planner.tokens,
+        required=settings.tokens_required,
+        per_token=RateLimit(settings.rate_per_token, settings.burst_per_token),
+        per_address=RateLimit(settings.rate_per_address, settings.burst_per_address),
+    )
+
+
+def _api(lifespan: Any) -> FastAPI:
+    api = FastAPI(
+        title="HOPE planner",
+        version=_version(),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    for router in (models, profiles, plans):
+        api.include_router(router)
+    api.openapi = lambda: openapi.build(api)  # type: ignore[method-assign]
+    api.add_exception_handler(ApiError, _refused)
+    api.add_exception_handler(RequestValidationError, _invalid_parameter)
+    api.add_exception_handler(HTTPException, _http_error)
+    for kind in (OperationalError, InterfaceError, PoolTimeout):
+        api.add_exception_handler(kind, _database_away)
+    api.add_exception_handler(Exception, _fault)
+
+    @api.get("/openapi.json", include_in_schema=False)
+    async def contract() -> dict[str, Any]:
+        return openapi.build(api)
+
+    return api
+
+
+def _version() -> str:
+    try:
+        return version("hope")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _problem(request: Request, error: ApiError) -> Response:
+    request_id = request.scope.get("state", {}).get("request_id")
+    body = error.body(instance=request.url.path, request_id=request_id)
+    response = Response(body, status_code=error.status)
+    response.raw_headers = headers_of(error, body, request_id)
+    return response
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _problem(request, error)
+
+
+async def _invalid_parameter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    causes = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()]
+    return _problem(request, ApiError(422, "invalid", f"a parameter is not valid: {causes[0]}", causes=causes))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind, detail = {
+        404: ("not-found", f"there is nothing at {request.url.path}"),
+        405: ("method-not-allowed", f"{request.url.path} does not know the method {request.method}"),
+    }.get(error.status_code, ("http-error", str(error.detail)))
+    return _problem(request, ApiError(error.status_code, kind, detail, headers=error.headers))
+
+
+async def _database_away(request: Request, error: Exception) -> Response:
+    log.warning("database_unavailable", path=request.url.path, error=str(error)[:300])
+    return _problem(request, unavailable("the database is away for the moment; try again"))
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    log.error("request_failed", path=request.url.path, error=f"{type(error).__name__}: {error}"[:300])
+    return _problem(request, ApiError(500, "fault", "the planner failed on this request; its log knows the request id"))

@@ -1,0 +1,134 @@
+"""``hope-planner``: serve the planner, migrate its database."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import sys
+from collections.abc import Sequence
+
+from planner_api.db.engine import DatabaseUrlError, parse_url
+from planner_api.settings import Settings
+
+EXAMPLES = """examples:
+  hope-planner serve                                      a planner on this machine, on a SQLite file
+  hope-planner migrate --database postgresql://db/hope    bring a PostgreSQL database to the newest schema
+  hope-planner serve --host 0.0.0.0 --database postgresql://db/hope    for a fleet: every call needs a token
+"""
+
+
+class UsageError(Exception):
+    """Bad input on the command line: one clear line, exit status 2."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return 0 when it worked, 2 for bad input, 1 when it failed, 130 after Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (UsageError, DatabaseUrlError, ValueError) as error:
+        print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hope-planner",
+        description="Plans how neural networks run across the processors of a fleet's devices.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="serve the planner over HTTP", description=_serve.__doc__)
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    serve.add_argument("--port", type=int, default=8000, help="port to listen on; 0 picks one (default: %(default)s)")
+    _database_option(serve)
+    serve.set_defaults(run=_serve)
+
+    migrate = commands.add_parser("migrate", help="bring the database to the newest schema")
+    _database_option(migrate)
+    migrate.add_argument("--revision", default="head", help="revision to upgrade to (default: the newest)")
+    migrate.set_defaults(run=_migrate)
+
+    return parser
+
+
+def _database_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        help="sqlite:///file.sqlite or postgresql://host/database (default: $HOPE_DATABASE_URL, "
+        "else sqlite:///hope-planner.sqlite)",
+    )
+
+
+def settings_of(options: argparse.Namespace, **more: object) -> Settings:
+    """Return the settings of the environment with what the command line says on top.
+
+    Raises:
+        UsageError: a setting that is not valid.
+    """
+    from pydantic import ValidationError
+
+    if options.database:
+        more["database_url"] = options.database
+    try:
+        settings = Settings(**more)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UsageError(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    parse_url(settings.database_url)
+    return settings
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _serve(options: argparse.Namespace) -> int:
+    """Serve the planner. On loopback it is open; on any other address every call needs a token."""
+    if not 0 <= options.port <= 65535:
+        raise UsageError(f"port {options.port} is not between 0 and 65535")
+    settings = settings_of(options)
+    if not is_loopback(options.host):
+        settings = settings.model_copy(update={"tokens_required": True})
+    from planner_api.server import serve
+
+    return serve(settings, options.host, options.port)
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    """Bring the database to the newest schema; doing it again changes nothing."""
+    settings = settings_of(options)
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from planner_api.db.migrate import current_revision, upgrade
+
+    try:
+        changed = upgrade(settings.database_url, options.revision)
+        revision = current_revision(settings.database_url)
+    except SQLAlchemyError as error:
+        print(f"hope-planner: the database cannot be migrated: {_one_line(error)}", file=sys.stderr)
+        return 1
+    print(f"{'migrated to' if changed else 'already at'} revision {revision}")
+    return 0
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

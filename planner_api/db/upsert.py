@@ -1,0 +1,22 @@
+"""``INSERT ... ON CONFLICT DO NOTHING`` on either database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.dialects import postgresql, sqlite
+
+from planner_api.db.engine import WriteSession
+from planner_api.db.tables import Base
+
+
+async def insert_or_ignore(
+    session: WriteSession, table: type[Base], values: Mapping[str, Any], key: Sequence[str]
+) -> bool:
+    """Insert one row unless ``key`` is taken; return whether it was inserted. Columns left out take their default."""
+    dialect = session.get_bind().dialect.name
+    insert = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    columns = [getattr(table, name) for name in key]
+    statement = insert.values(**values).on_conflict_do_nothing(index_elements=list(key)).returning(*columns)
+    return (await session.execute(statement)).first() is not None

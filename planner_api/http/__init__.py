@@ -1,0 +1,1 @@
+"""What every route shares: bodies within limits, and the documentation of requests and answers."""

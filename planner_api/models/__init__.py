@@ -1,0 +1,1 @@
+"""Model graphs, kept under their hash."""

@@ -1,0 +1,57 @@
+"""``/models`` over HTTP."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+
+from hope_schema import ModelGraph, ModelReceipt
+from planner_api.compression import unzstd
+from planner_api.http.body import read_message
+from planner_api.http.contract import describe
+from planner_api.models import service
+
+router = APIRouter(tags=["models"])
+
+ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the graph, in hexadecimal")]
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "The graph's hash as its sender computed it; refused with 409 if the graph has another.",
+    "schema": {"type": "string", "maxLength": 128},
+}
+
+
+@router.post(
+    "/models",
+    openapi_extra=describe(
+        request=ModelGraph,
+        replies={201: ("The graph is stored.", ModelReceipt), 200: ("The graph was known already.", ModelReceipt)},
+        errors=[409],
+        parameters=[IDEMPOTENCY_KEY],
+    ),
+)
+async def submit_model(request: Request) -> Response:
+    """Make a graph known. Weights never leave the device: a graph holds topology, types and shapes."""
+    graph = await read_message(request, ModelGraph)
+    key = request.headers.get("idempotency-key", "")
+    receipt = await service.submit(
+        request.app.state.planner.database, graph, claimed_hash=key if _DIGEST.fullmatch(key) else None
+    )
+    return Response(
+        receipt.model_dump_json(), status_code=201 if receipt.created else 200, media_type="application/json"
+    )
+
+
+@router.get(
+    "/models/{model_hash}", openapi_extra=describe(replies={200: ("The graph.", ModelGraph)}, errors=[404, 422])
+)
+async def read_model(request: Request, model_hash: ModelHash) -> Response:
+    """Return the graph under a hash."""
+    body = await service.load_json(request.app.state.planner.database, model_hash)
+    return Response(unzstd(body), media_type="application/json")

@@ -1,0 +1,105 @@
+"""Every query on plans but those of the solve queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hope_schema import PlanRequest
+from planner_api.db.engine import WriteSession
+from planner_api.db.tables import PlanRow, ProfileRow, SocRow
+from planner_api.db.upsert import insert_or_ignore
+from planner_api.plans.stored import StoredPlan
+
+_SERVED = (PlanRow.version, PlanRow.provisional, PlanRow.etag, PlanRow.body_zstd, PlanRow.body_gzip)
+
+
+async def find(session: AsyncSession, plan_id: str) -> StoredPlan | None:
+    """Return the newest version of a plan; None when there is none yet."""
+    row = (await session.execute(select(*_SERVED).where(PlanRow.id == plan_id))).first()
+    if row is None or row.etag is None or row.body_zstd is None or row.body_gzip is None:
+        return None
+    return StoredPlan(plan_id, row.version, row.provisional, row.etag, row.body_zstd, row.body_gzip)
+
+
+async def basis(session: AsyncSession, plan_id: str) -> int | None:
+    """Return the profile version a plan rests on; None when it has no body."""
+    return await session.scalar(select(PlanRow.profile_version).where(PlanRow.id == plan_id))
+
+
+async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
+    """Return the key of a plan as the request that asks for it."""
+    columns = (
+        PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.processors,
+        PlanRow.method, PlanRow.objective, PlanRow.transfer_mode,
+    )  # fmt: skip
+    row = (await session.execute(select(*columns).where(PlanRow.id == plan_id))).first()
+    if row is None:
+        return None
+    values = dict(row._mapping)
+    values["processors"] = None if row.processors is None else tuple(row.processors)
+    return PlanRequest(**values)
+
+
+async def insert(session: WriteSession, plan_id: str, request: PlanRequest, now: datetime) -> bool:
+    """Claim a plan's row; False when somebody was faster. Who inserts it also enqueues its solve."""
+    values = {
+        "id": plan_id,
+        "model_hash": request.model_hash,
+        "soc": request.soc,
+        "frequency": request.frequency,
+        "processors": None if request.processors is None else list(request.processors),
+        "method": request.method,
+        "objective": request.objective,
+        "transfer_mode": request.transfer_mode,
+        "created_at": now,
+    }
+    return await insert_or_ignore(session, PlanRow, values, ["id"])
+
+
+async def next_version(session: WriteSession, plan_id: str) -> int | None:
+    """Lock a plan's row until the transaction ends and return the version to store; None without a row."""
+    version = await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id).with_for_update())
+    return None if version is None else version + 1
+
+
+async def store(session: WriteSession, plan_id: str, values: Mapping[str, Any]) -> None:
+    """Write columns of a plan's row."""
+    await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(**values))
+
+
+async def outdated(session: AsyncSession, limit: int) -> Sequence[tuple[str, int]]:
+    """Return (plan id, profile's version) of solved plans whose profile has a version nobody compared them with."""
+    query = (
+        select(PlanRow.id, ProfileRow.version)
+        .join(SocRow, SocRow.name == PlanRow.soc)
+        .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == PlanRow.frequency))
+        .where(
+            PlanRow.status.in_(("done", "failed")),
+            or_(PlanRow.checked_version.is_(None), PlanRow.checked_version < ProfileRow.version),
+            or_(PlanRow.profile_version.is_(None), PlanRow.profile_version < ProfileRow.version),
+        )
+        .order_by(PlanRow.id)
+        .limit(limit)
+    )
+    return [(plan_id, version) for plan_id, version in await session.execute(query)]
+
+
+async def add_hits(session: WriteSession, hits: Mapping[str, int], misses: Mapping[str, int]) -> None:
+    """Add to the counts of plans; in the order of their ids, so that two replicas cannot deadlock."""
+    rows = [
+        {"plan": plan_id, "more_hits": hits.get(plan_id, 0), "more_misses": misses.get(plan_id, 0)}
+        for plan_id in sorted({*hits, *misses})
+    ]
+    table = PlanRow.__table__
+    statement = (
+        update(PlanRow)
+        .where(table.c.id == bindparam("plan"))
+        .values(hits=table.c.hits + bindparam("more_hits"), misses=table.c.misses + bindparam("more_misses"))
+    )
+    connection = await session.connection()
+    await connection.execute(statement, rows)

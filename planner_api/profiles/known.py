@@ -1,0 +1,96 @@
+"""A published profile as look-up tables: what is known, and whether two versions differ where a plan cares.
+
+Reads the snapshot's JSON directly: this stands on the path of every cached plan in embedded mode, where building
+the validated classes would cost more than everything else together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
+
+from planner_api.compression import unzstd
+from planner_api.models.figures import Figures, Latency, Transfer
+
+SMALLEST_US = 1.0
+"""Movements are compared with at least this: a nanosecond more on a tenth of a microsecond re-plans nothing."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """The figures of one profile version; a latency of None says unsupported."""
+
+    version: int
+    kinds: dict[str, str]
+    """Processor id to kind."""
+    latencies: dict[Latency, float | None]
+    transfers: dict[Transfer, float]
+    overheads: dict[str, float]
+
+    @classmethod
+    def read(cls, body_zstd: bytes) -> Known:
+        """Read a snapshot as ``snapshot.publish`` wrote it."""
+        body: dict[str, Any] = from_json(unzstd(body_zstd))
+        latencies, transfers, overheads = body["latencies"], body["transfers"], body["overheads"]
+        types = [(tensor["dtype"], tuple(tensor["shape"])) for tensor in transfers["tensor"]]
+        moves = zip(types, transfers["source"], transfers["target"], transfers["us"], strict=True)
+        return cls(
+            version=body["version"],
+            kinds={
+                p["id"]: f"{p['runtime']}-{p['version']}/{p['threads']}x{p['core_class']}" for p in body["processors"]
+            },
+            latencies=dict(
+                zip(zip(latencies["signature"], latencies["kind"], strict=True), latencies["us"], strict=True)
+            ),
+            transfers={(dtype, shape, source, target): us for (dtype, shape), source, target, us in moves},
+            overheads={**overheads["launch_us"], "": overheads["handover_us"]},
+        )
+
+
+def repeated(kinds: Iterable[str]) -> set[str]:
+    """Return the kinds that several processors have."""
+    seen: set[str] = set()
+    twice: set[str] = set()
+    for kind in kinds:
+        (twice if kind in seen else seen).add(kind)
+    return twice
+
+
+def differ(old: Known, new: Known, figures: Figures, processors: Iterable[str] | None, threshold: float) -> bool:
+    """Whether a figure that a plan rests on appeared, vanished or moved by more than ``threshold`` between versions.
+
+    Args:
+        old: the version the plan was made from.
+        new: a later version.
+        figures: what the plan's model needs.
+        processors: the plan's candidates; None: all, so that a new processor makes a difference too.
+        threshold: a fraction, 0.1 for ten per cent.
+    """
+    names = list(old.kinds) if processors is None else list(processors)
+    if processors is None and old.kinds != new.kinds:
+        return True
+    if any(old.kinds.get(name) != new.kinds.get(name) for name in names):
+        return True
+    placed = [old.kinds[name] for name in names if name in old.kinds]
+    kinds = list(dict.fromkeys(placed))
+    return (
+        any(
+            _moved(old.latencies.get(key, -1.0), new.latencies.get(key, -1.0), threshold)
+            for key in figures.latencies(kinds)
+        )
+        or any(
+            _moved(old.transfers.get(key, -1.0), new.transfers.get(key, -1.0), threshold)
+            for key in figures.transfers(kinds, repeated(placed))
+        )
+        or any(_moved(old.overheads.get(kind, 0.0), new.overheads.get(kind, 0.0), threshold) for kind in (*kinds, ""))
+    )
+
+
+def _moved(old: float | None, new: float | None, threshold: float) -> bool:
+    """-1 stands for absent, None for unsupported: a change from or to either is always a move."""
+    if old is None or new is None or old < 0 or new < 0:
+        return old != new
+    return abs(new - old) > threshold * max(old, SMALLEST_US)

@@ -1,0 +1,205 @@
+"""Every query on profiles, their inbox and their assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.engine import WriteSession
+from planner_api.db.tables import AssignmentRow, InboxRow, PlanRow, ProfileRow, ProfileVersionRow, SocRow
+from planner_api.db.upsert import insert_or_ignore
+
+
+@dataclass(frozen=True)
+class ProfileHead:
+    """A profile without its statistics. ``uploads`` counts the folded ones and fences concurrent folders."""
+
+    id: int
+    version: int
+    uploads: int
+
+
+async def insert_upload(session: WriteSession, values: Mapping[str, Any]) -> bool:
+    """Put an upload into the inbox; False when this device sent this upload id before."""
+    return await insert_or_ignore(session, InboxRow, values, ["device_id", "upload_id"])
+
+
+async def pending_pairs(session: AsyncSession, limit: int) -> Sequence[tuple[str, str]]:
+    """Return (SoC, frequency) of the oldest uploads that wait to be folded."""
+    query = (
+        select(InboxRow.soc, InboxRow.frequency)
+        .where(InboxRow.folded_at.is_(None))
+        .group_by(InboxRow.soc, InboxRow.frequency)
+        .order_by(func.min(InboxRow.id))
+        .limit(limit)
+    )
+    return [(soc, frequency) for soc, frequency in await session.execute(query)]
+
+
+async def has_pending(session: AsyncSession, soc: str, frequency: str) -> bool:
+    """Return whether an upload for this SoC and frequency waits to be folded."""
+    query = select(InboxRow.id).where(
+        InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None)
+    )
+    return await session.scalar(query.limit(1)) is not None
+
+
+async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:
+    """Return (id, rows) of waiting uploads in the order they came."""
+    query = (
+        select(InboxRow.id, InboxRow.rows)
+        .where(InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None))
+        .order_by(InboxRow.id)
+        .limit(limit)
+    )
+    return [(row_id, rows) for row_id, rows in await session.execute(query)]
+
+
+async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Row[int, str, str, bytes | None]]:
+    """Return (id, device_id, encoding, body) of uploads in the order they came."""
+    query = select(InboxRow.id, InboxRow.device_id, InboxRow.encoding, InboxRow.body)
+    return (await session.execute(query.where(InboxRow.id.in_(ids)).order_by(InboxRow.id))).all()
+
+
+async def mark_folded(session: WriteSession, ids: Collection[int], now: datetime) -> None:
+    """Empty the bodies of folded uploads; their ids stay, so that a replay is still known."""
+    await session.execute(update(InboxRow).where(InboxRow.id.in_(ids)).values(folded_at=now, body=None))
+
+
+async def mark_unusable(session: WriteSession, errors: Mapping[int, str]) -> None:
+    """Say why an upload could not be folded; its body is kept for whoever looks into it."""
+    for row_id, error in errors.items():
+        await session.execute(update(InboxRow).where(InboxRow.id == row_id).values(error=error))
+
+
+async def prune_inbox(session: WriteSession, before: datetime, limit: int) -> int:
+    """Forget uploads folded before a moment; return how many. Their upload ids are then no longer known."""
+    doomed = select(InboxRow.id).where(InboxRow.folded_at < before).order_by(InboxRow.folded_at, InboxRow.id)
+    gone = await session.execute(
+        delete(InboxRow).where(InboxRow.id.in_(doomed.limit(limit).scalar_subquery())).returning(InboxRow.id)
+    )
+    return len(gone.all())
+
+
+async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileHead | None:
+    """Return the profile of a SoC at a frequency without its statistics."""
+    query = (
+        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads)
+        .join(SocRow, SocRow.id == ProfileRow.soc_id)
+        .where(SocRow.name == soc, ProfileRow.frequency == frequency)
+    )
+    row = (await session.execute(query)).first()
+    return None if row is None else ProfileHead(*row)
+
+
+async def statistics(session: AsyncSession, profile_id: int) -> bytes | None:
+    """Return the dumped statistics of a profile."""
+    return await session.scalar(select(ProfileRow.statistics).where(ProfileRow.id == profile_id))
+
+
+async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime) -> ProfileHead:
+    """Return the profile of a SoC at a frequency, making an empty one (version 0) when there is none."""
+    found = await head(session, soc, frequency)
+    if found is not None:
+        return found
+    await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
+    soc_id = await session.scalar(select(SocRow.id).where(SocRow.name == soc))
+    values = {"soc_id": soc_id, "frequency": frequency, "created_at": now, "updated_at": now}
+    await insert_or_ignore(session, ProfileRow, values, ["soc_id", "frequency"])
+    found = await head(session, soc, frequency)
+    assert found is not None
+    return found
+
+
+async def store_statistics(session: WriteSession, before: ProfileHead, values: Mapping[str, Any]) -> bool:
+    """Store folded statistics unless another folder was faster; return whether they were stored."""
+    result = await session.execute(
+        update(ProfileRow)
+        .where(ProfileRow.id == before.id, ProfileRow.uploads == before.uploads)
+        .values(**values)
+        .returning(ProfileRow.id)
+    )
+    return result.first() is not None
+
+
+async def store_version(session: WriteSession, profile_id: int, version: int, body: bytes, now: datetime) -> None:
+    """Store a new version, and drop old ones that no plan rests on."""
+    await session.execute(
+        insert(ProfileVersionRow).values(profile_id=profile_id, version=version, body_zstd=body, created_at=now)
+    )
+    used = (
+        select(PlanRow.profile_version)
+        .join(SocRow, SocRow.name == PlanRow.soc)
+        .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == PlanRow.frequency))
+        .where(ProfileRow.id == profile_id, PlanRow.profile_version.is_not(None))
+    )
+    await session.execute(
+        delete(ProfileVersionRow).where(
+            ProfileVersionRow.profile_id == profile_id,
+            # NOTE: the version before stays too: a solve that loaded it may be about to store its plan.
+            ProfileVersionRow.version < version - 1,
+            ProfileVersionRow.version.not_in(used),
+        )
+    )
+
+
+async def snapshot(session: AsyncSession, profile_id: int, version: int) -> bytes | None:
+    """Return the profile as it stood at a version, compressed."""
+    return await session.scalar(
+        select(ProfileVersionRow.body_zstd).where(
+            ProfileVersionRow.profile_id == profile_id, ProfileVersionRow.version == version
+        )
+    )
+
+
+async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[ProfileHead, bytes] | None:
+    """Return the newest version of a profile, compressed; None when nothing is known."""
+    query = (
+        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads, ProfileVersionRow.body_zstd)
+        .join(SocRow, SocRow.id == ProfileRow.soc_id)
+        .join(
+            ProfileVersionRow,
+            (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version),
+        )
+        .where(SocRow.name == soc, ProfileRow.frequency == frequency)
+    )
+    row = (await session.execute(query)).first()
+    return None if row is None else (ProfileHead(row.id, row.version, row.uploads), row.body_zstd)
+
+
+async def lock(session: WriteSession, profile_id: int) -> None:
+    """Keep others from assigning figures of this profile until the transaction ends (SQLite writers queue anyway)."""
+    await session.execute(select(ProfileRow.id).where(ProfileRow.id == profile_id).with_for_update())
+
+
+async def assigned_elsewhere(session: AsyncSession, profile_id: int, device_id: str, now: datetime) -> Sequence[bytes]:
+    """Return the figures that other devices are measuring just now."""
+    query = select(AssignmentRow.figures).where(
+        AssignmentRow.profile_id == profile_id, AssignmentRow.device_id != device_id, AssignmentRow.expires_at > now
+    )
+    return list(await session.scalars(query))
+
+
+async def assign(session: WriteSession, profile_id: int, device_id: str, figures: bytes, until: datetime) -> None:
+    """Replace what a device was asked to measure; clear away what ran out."""
+    await session.execute(
+        delete(AssignmentRow).where(AssignmentRow.profile_id == profile_id, AssignmentRow.device_id == device_id)
+    )
+    if figures:
+        values = {"profile_id": profile_id, "device_id": device_id, "figures": figures, "expires_at": until}
+        await session.execute(insert(AssignmentRow).values(**values))
+
+
+async def release(session: WriteSession, profile_id: int, device_ids: Collection[str], now: datetime) -> None:
+    """End the assignments of devices that have uploaded, and those that ran out."""
+    await session.execute(
+        delete(AssignmentRow).where(
+            AssignmentRow.profile_id == profile_id,
+            AssignmentRow.device_id.in_(device_ids) | (AssignmentRow.expires_at <= now),
+        )
+    )

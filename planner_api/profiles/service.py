@@ -1,0 +1,270 @@
+"""The rules for profiles: uploads are accepted at once, folded by one folder each, and asked for in small parts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
+
+from hope_schema import (
+    Missing,
+    MissingLatency,
+    MissingRequest,
+    MissingTransfer,
+    Observations,
+    TensorType,
+    UploadReceipt,
+)
+from planner_api.compression import zstd
+from planner_api.db.engine import Database
+from planner_api.db.tables import ProfileRow
+from planner_api.errors import ApiError
+from planner_api.http.body import Body, inflate
+from planner_api.models.figures import Latency, Transfer
+from planner_api.models.service import load_figures
+from planner_api.profiles import repository
+from planner_api.profiles.known import Known, repeated
+from planner_api.profiles.repository import ProfileHead
+from planner_api.settings import Settings
+
+if TYPE_CHECKING:
+    from planner_api.profiles.folding import Folder
+
+BATCH_UPLOADS = 256
+BATCH_ROWS = 200_000
+"""A batch holds at most this many uploads, and rows unless one upload alone has more: it is folded in memory."""
+REMEMBERED_FOLDERS = 8
+"""Profiles whose statistics stay in memory between two folds."""
+FENCE_ATTEMPTS = 5
+KEEP_UPLOAD_IDS = timedelta(days=30)
+"""How long a folded upload's id is remembered, so that sending it again counts once."""
+
+
+class Profiles:
+    """Uploads, folding and missing figures of all SoCs and frequencies."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._folders: OrderedDict[int, tuple[int, Folder]] = OrderedDict()
+
+    async def accept(self, observations: Observations, body: Body) -> UploadReceipt:
+        """Store an upload in the inbox, as it came; sending it again changes nothing."""
+        rows = len(observations.latencies.us) + len(observations.transfers.us)
+        encoding, raw = (body.encoding, body.raw) if body.encoding != "identity" else ("zstd", zstd(body.raw))
+        values = {
+            "device_id": observations.device_id,
+            "upload_id": observations.upload_id,
+            "soc": observations.soc,
+            "frequency": observations.frequency,
+            "rows": rows,
+            "encoding": encoding,
+            "body": raw,
+            "received_at": datetime.now(UTC),
+        }
+        async with self._database.write() as session:
+            stored = await repository.insert_upload(session, values)
+        return UploadReceipt(upload_id=observations.upload_id, rows=rows, duplicate=not stored)
+
+    async def fold_pending(self, limit: int = 100) -> list[tuple[str, str]]:
+        """Fold whatever waits; return the (SoC, frequency) pairs whose profile has a new version."""
+        async with self._database.read() as session:
+            pairs = await repository.pending_pairs(session, limit)
+        return [pair for pair in pairs if await self.fold(*pair)]
+
+    async def prune(self) -> int:
+        """Forget upload ids that are too old to be sent again; return how many."""
+        async with self._database.write() as session:
+            return await repository.prune_inbox(session, datetime.now(UTC) - KEEP_UPLOAD_IDS, 10_000)
+
+    async def fold(self, soc: str, frequency: str) -> bool:
+        """Fold every waiting upload of one SoC and frequency; return whether its profile has a new version."""
+        async with self._database.read() as session:
+            if not await repository.has_pending(session, soc, frequency):
+                return False
+        changed = False
+        lock = self._locks.setdefault((soc, frequency), asyncio.Lock())
+        async with lock:
+            while (folded := await self._fold_batch(soc, frequency)) is not None:
+                changed |= folded
+        if not lock.locked():
+            self._locks.pop((soc, frequency), None)
+        return changed
+
+    async def _fold_batch(self, soc: str, frequency: str) -> bool | None:
+        """Fold one batch; None when nothing waits, else whether the profile has a new version.
+
+        Other processes may fold the same profile: whoever stores first wins (``ProfileHead.uploads`` is the fence),
+        the other throws its work away and looks again.
+        """
+        for _ in range(FENCE_ATTEMPTS):
+            async with self._database.read() as session:
+                head = await repository.head(session, soc, frequency)
+                waiting = await repository.pending(session, soc, frequency, BATCH_UPLOADS)
+                uploads = await repository.bodies(session, _first_rows(waiting))
+                if not uploads:
+                    return None
+                known = head is not None and head.id in self._folders and self._folders[head.id][0] == head.uploads
+                dumped = None if head is None or known else await repository.statistics(session, head.id)
+            if head is None:
+                async with self._database.write() as session:
+                    head = await repository.ensure(session, soc, frequency, datetime.now(UTC))
+            folder = self._folders.pop(head.id)[1] if known else await asyncio.to_thread(_load_folder, dumped)
+            batch = [(row.id, row.device_id, Body(row.body, row.encoding)) for row in uploads]
+            work = await asyncio.to_thread(
+                _fold, folder, batch, soc, frequency, head, self._settings.max_inflated_bytes
+            )
+            if await self._store(head, [row_id for row_id, _, _ in batch], {device for _, device, _ in batch}, work):
+                self._folders[head.id] = (head.uploads + len(batch), folder)
+                while len(self._folders) > REMEMBERED_FOLDERS:
+                    self._folders.popitem(last=False)
+                return work.version > head.version
+        return False
+
+    async def _store(self, head: ProfileHead, ids: list[int], devices: set[str], work: _Work) -> bool:
+        now = datetime.now(UTC)
+        async with self._database.write() as session:
+            if not await repository.store_statistics(session, head, {**work.values, "updated_at": now}):
+                return False
+            await repository.mark_folded(session, ids, now)
+            await repository.mark_unusable(session, work.errors)
+            if work.snapshot is not None:
+                await repository.store_version(session, head.id, work.version, work.snapshot, now)
+            await repository.release(session, head.id, devices, now)
+        return True
+
+    async def missing(self, request: MissingRequest) -> Missing:
+        """Return what nobody has measured yet of a model on a SoC, and ask this device for its part of it.
+
+        A device that names ``max_items`` gets at most so many, and none that others were asked for just now; one
+        that does not is willing to measure all of it.
+
+        Raises:
+            ApiError: 404 for an unknown model.
+        """
+        await self.fold(request.soc, request.frequency)
+        async with self._database.read() as session:
+            figures = await load_figures(session, request.model_hash)
+            found = await repository.current(session, request.soc, request.frequency)
+            known = None if found is None else Known.read(found[1])
+            placed = [processor.kind for processor in request.processors]
+            kinds = list(dict.fromkeys(placed))
+            latencies: set[Latency] = set(known.latencies) if known else set()
+            transfers: set[Transfer] = set(known.transfers) if known else set()
+            if found and known and not set(kinds) <= set(known.kinds.values()):
+                # Kinds that too few devices list are not in the profile, but may have been measured all the same.
+                dumped = await repository.statistics(session, found[0].id)
+                more = await asyncio.to_thread(_measured, dumped)
+                latencies, transfers = latencies | more[0], transfers | more[1]
+        unknown: list[Latency | Transfer] = [key for key in figures.latencies(kinds) if key not in latencies]
+        unknown += [key for key in figures.transfers(kinds, repeated(placed)) if key not in transfers]
+        version = 0 if found is None else found[0].version
+        if not unknown:
+            return Missing(profile_version=version)
+        chosen = await self._assign(request, unknown)
+        return Missing(
+            profile_version=version,
+            latencies=tuple(MissingLatency(signature=key[0], kind=key[1]) for key in chosen if len(key) == 2),
+            transfers=tuple(
+                MissingTransfer(
+                    tensor=TensorType.model_validate({"dtype": key[0], "shape": key[1]}), source=key[2], target=key[3]
+                )
+                for key in chosen
+                if len(key) == 4
+            ),
+            elsewhere=0 if request.max_items is None else len(unknown) - len(chosen),
+        )
+
+    async def _assign(self, request: MissingRequest, unknown: list[Latency | Transfer]) -> list[Latency | Transfer]:
+        now = datetime.now(UTC)
+        until = now + timedelta(seconds=self._settings.assignment_s)
+        async with self._database.write() as session:
+            head = await repository.ensure(session, request.soc, request.frequency, now)
+            await repository.lock(session, head.id)
+            chosen = unknown
+            if request.max_items is not None:
+                others = await repository.assigned_elsewhere(session, head.id, request.device_id, now)
+                taken = {packed[at : at + 8] for packed in others for at in range(0, len(packed), 8)}
+                chosen = [key for key in unknown if _figure_hash(key) not in taken][: request.max_items]
+            packed = b"".join(map(_figure_hash, chosen))
+            await repository.assign(session, head.id, request.device_id, packed, until)
+        return chosen
+
+
+class _Work:
+    """What folding a batch produced, ready to be stored."""
+
+    def __init__(self, values: dict[str, object], version: int, snapshot: bytes | None, errors: dict[int, str]) -> None:
+        self.values = values
+        self.version = version
+        self.snapshot = snapshot
+        self.errors = errors
+
+
+def _load_folder(dumped: bytes | None) -> Folder:
+    # NOTE: NumPy is imported where folding happens, so that a process that only serves plans never loads it.
+    from planner_api.profiles.folding import Folder
+    from planner_api.profiles.statistics import Statistics
+
+    return Folder(Statistics.load(dumped))
+
+
+def _measured(dumped: bytes | None) -> tuple[set[Latency], set[Transfer]]:
+    statistics = _load_folder(dumped).statistics
+    return set(statistics.latencies.index), set(statistics.transfers.index)
+
+
+def _fold(
+    folder: Folder, batch: list[tuple[int, str, Body]], soc: str, frequency: str, head: ProfileHead, limit: int
+) -> _Work:
+    """Fold a batch into the folder's statistics (in a thread)."""
+    from planner_api.profiles.snapshot import materially_changed, publish
+
+    uploads: list[tuple[str, dict[str, Any]]] = []
+    ids: list[int] = []
+    errors: dict[int, str] = {}
+    for row_id, device, body in batch:
+        try:
+            uploads.append((device, from_json(bytes(inflate(body, limit=limit)))))
+            ids.append(row_id)
+        except (ApiError, ValueError) as error:
+            errors[row_id] = str(error)
+    folded = folder.fold(uploads)
+    errors.update({ids[position]: error for position, error in folded.failed.items()})
+    statistics = folder.statistics
+    version, snapshot = head.version, None
+    if materially_changed(statistics):
+        version += 1
+        snapshot = zstd(publish(statistics, soc, frequency, version))
+    values = {
+        "statistics": statistics.dump(),
+        "version": version,
+        "latencies": len(statistics.latencies.keys),
+        "transfers": len(statistics.transfers.keys),
+        "rejected": ProfileRow.rejected + folded.refused,
+        "devices": max((len(devices) for devices in statistics.processors.values()), default=0),
+        "uploads": head.uploads + len(batch),
+    }
+    return _Work(values, version, snapshot, errors)
+
+
+def _first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the ids of the first uploads that together stay within a batch's rows, at least one."""
+    ids: list[int] = []
+    total = 0
+    for row_id, rows in waiting:
+        total += rows
+        if ids and total > BATCH_ROWS:
+            break
+        ids.append(row_id)
+    return ids
+
+
+def _figure_hash(key: Latency | Transfer) -> bytes:
+    return hashlib.blake2b(repr(key).encode(), digest_size=8).digest()

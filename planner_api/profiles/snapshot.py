@@ -1,0 +1,85 @@
+"""From statistics to the profile that plans rest on, and how far two profiles lie apart for one plan."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from hope_schema import HOST, Processor
+from planner_api.profiles.folding import LISTED_BY, MATERIAL, estimate, moved
+from planner_api.profiles.statistics import Statistics
+
+
+def materially_changed(statistics: Statistics) -> bool:
+    """Whether a figure appeared or moved so far that the profile deserves a new version."""
+    return any(
+        bool(moved(votes.published, estimate(votes)[0], MATERIAL).any()) for votes in statistics.families.values()
+    )
+
+
+def processors_of(statistics: Statistics) -> list[dict[str, Any]]:
+    """Return the processors that enough devices list; of two definitions under one id the commoner, then the newer."""
+    weight = Counter({definition: len(set(devices)) for definition, devices in statistics.processors.items()})
+    fleet = max(weight.values(), default=0)
+    chosen: dict[str, tuple[int, int, dict[str, Any]]] = {}
+    for age, definition in enumerate(statistics.processors):
+        processor = json.loads(definition)
+        if weight[definition] * LISTED_BY < fleet:
+            continue
+        rank = (weight[definition], age)
+        if processor["id"] not in chosen or rank > chosen[processor["id"]][:2]:
+            chosen[processor["id"]] = (*rank, processor)
+    return [processor for _, _, processor in chosen.values()]
+
+
+def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> bytes:
+    """Return the profile as JSON, and remember its figures as the published ones.
+
+    Figures of processors that are no longer listed are kept in the statistics but left out.
+    """
+    processors = processors_of(statistics)
+    kinds = {Processor.model_validate_json(json.dumps(processor)).kind for processor in processors}
+    places = kinds | {HOST}
+    body: dict[str, Any] = {"soc": soc, "frequency": frequency, "version": version, "processors": processors}
+
+    us, spread = _estimates(statistics, "latencies")
+    votes = statistics.latencies
+    rows = [row for row, key in enumerate(votes.keys) if key[1] in kinds and not math.isnan(us[row])]
+    body["latencies"] = {
+        "signature": [votes.keys[row][0] for row in rows],
+        "kind": [votes.keys[row][1] for row in rows],
+        "us": [None if math.isinf(us[row]) else us[row] for row in rows],
+        "spread_us": [spread[row] for row in rows],
+        "count": [max(1, int(votes.count[row])) for row in rows],
+    }
+    us, spread = _estimates(statistics, "transfers")
+    votes = statistics.transfers
+    rows = [
+        row for row, key in enumerate(votes.keys) if key[2] in places and key[3] in places and math.isfinite(us[row])
+    ]
+    body["transfers"] = {
+        "tensor": [{"dtype": votes.keys[row][0], "shape": votes.keys[row][1]} for row in rows],
+        "source": [votes.keys[row][2] for row in rows],
+        "target": [votes.keys[row][3] for row in rows],
+        "us": [us[row] for row in rows],
+        "spread_us": [spread[row] for row in rows],
+        "count": [max(1, int(votes.count[row])) for row in rows],
+    }
+    us, _ = _estimates(statistics, "overheads")
+    overheads = dict(zip(statistics.overheads.keys, us, strict=True))
+    body["overheads"] = {
+        "launch_us": {key[0]: cost for key, cost in overheads.items() if key and key[0] in kinds},
+        "handover_us": overheads.get((), 0.0),
+    }
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _estimates(statistics: Statistics, family: str) -> tuple[list[float], list[float]]:
+    votes = statistics.families[family]
+    us, spread = estimate(votes)
+    votes.published = us.copy()
+    return np.asarray(us).tolist(), np.asarray(spread).tolist()

@@ -1,0 +1,125 @@
+"""The planner's parts, put together once per process and started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from planner_api.db.engine import Database
+from planner_api.db.migrate import HEAD, current_revision, upgrade
+from planner_api.plans.cache import PlanCache
+from planner_api.plans.service import Plans
+from planner_api.profiles.service import Profiles
+from planner_api.settings import Settings
+
+if TYPE_CHECKING:
+    from planner_api.devices.guard import Tokens
+    from planner_api.plans.front import PlanFront
+    from planner_api.solving.events import Events
+    from planner_api.solving.queue import SolveQueue
+
+log = structlog.get_logger(__name__)
+
+FLUSH_S = 5.0
+"""How often hits are written to the plans' rows."""
+SWEEP_S = 30.0
+"""How often plans are compared with their profiles even when no profile changed here."""
+PRUNE_S = 3600.0
+
+
+class SchemaError(RuntimeError):
+    """The database is not at the schema this planner needs; the message says what to run."""
+
+
+class Planner:
+    """One process's planner.
+
+    In embedded mode there is no queue, no news to listen to and no token: plans are solved in the call.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.database = Database(settings.database_url, pool_size=settings.pool_size)
+        self.plan_cache = PlanCache(settings.plan_cache_bytes)
+        self.profiles = Profiles(self.database, settings)
+        self.queue: SolveQueue | None = None
+        self.events: Events | None = None
+        self.tokens: Tokens | None = None
+        self.front: PlanFront
+        if not settings.embedded:
+            # NOTE: imported here, because an agent with the planner inside needs none of it.
+            from planner_api.devices.guard import Tokens
+            from planner_api.solving.events import build_events
+
+            self.events = build_events(self.database)
+            self.queue = _queue(self.database)
+            self.tokens = Tokens(self.database, self.events)
+            self.events.on_plan(self.plan_cache.forget)
+        self.plans = Plans(self.database, settings, self.profiles, self.plan_cache, self.queue, self.events)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Check or bring up the schema, then begin to listen and to keep house.
+
+        Raises:
+            SchemaError: a PostgreSQL database that was not migrated.
+        """
+        url = self.database.url.render_as_string(hide_password=False)
+        if self.database.dialect == "sqlite":
+            await asyncio.to_thread(upgrade, url)
+        elif (found := await asyncio.to_thread(current_revision, url)) != HEAD:
+            raise SchemaError(f"the database stands at revision {found}, not {HEAD}; run: hope-planner migrate")
+        if self.events is None or self.queue is None or self.tokens is None:
+            return
+        await self.events.start()
+        await self.queue.open()
+        await self.tokens.start()
+        self._tasks = [asyncio.create_task(self._keep_house(), name="housekeeping")]
+
+    async def stop(self) -> None:
+        """End every task and connection."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(DBAPIError, PoolTimeout, OSError):
+            await self.plans.flush_counts(self.plan_cache.take_hits())
+        if self.events is not None and self.queue is not None and self.tokens is not None:
+            await self.tokens.stop()
+            await self.queue.close()
+            await self.events.stop()
+        await self.database.close()
+
+    async def _keep_house(self) -> None:
+        """Fold uploads, re-solve what rests on moved figures, write down hits, forget old upload ids."""
+        clock = asyncio.get_running_loop().time
+        due = {"flush": clock() + FLUSH_S, "sweep": clock(), "prune": clock() + PRUNE_S}
+        while True:
+            try:
+                changed = await self.profiles.fold_pending()
+                if changed or clock() >= due["sweep"]:
+                    due["sweep"] = clock() + SWEEP_S
+                    await self.plans.resolve_outdated()
+                if clock() >= due["flush"]:
+                    due["flush"] = clock() + FLUSH_S
+                    await self.plans.flush_counts(self.plan_cache.take_hits())
+                if clock() >= due["prune"]:
+                    due["prune"] = clock() + PRUNE_S
+                    await self.profiles.prune()
+            except (DBAPIError, PoolTimeout, OSError) as error:
+                log.warning("housekeeping_lost_database", error=str(error)[:200])
+            await asyncio.sleep(self.settings.fold_interval_s)
+
+
+def _queue(database: Database) -> SolveQueue:
+    if database.dialect == "sqlite":
+        from planner_api.solving.lease import LeaseQueue
+
+        return LeaseQueue(database)
+    from planner_api.solving.jobs import ProcrastinateQueue
+
+    return ProcrastinateQueue(database)

@@ -1,0 +1,48 @@
+"""Running the application under uvicorn: one process, told where it listens, stopped without dropping answers."""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+
+from planner_api.app import create_app
+from planner_api.settings import Settings
+
+GRACE_S = 20
+"""How long running requests may take to finish after a stop signal."""
+BACKLOG = 4096
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's server that says, once it listens, where."""
+
+    async def startup(self, sockets: list | None = None) -> None:  # type: ignore[type-arg]
+        """Start, then print one line on stderr that a person or a script can wait for."""
+        await super().startup(sockets)
+        if self.started:
+            for server in self.servers:
+                for bound in server.sockets:
+                    host, port = bound.getsockname()[:2]
+                    shown = f"[{host}]" if ":" in host else host
+                    print(f"hope-planner listens on http://{shown}:{port}", file=sys.stderr, flush=True)
+
+
+def serve(settings: Settings, host: str, port: int) -> int:
+    """Serve until a signal asks to stop; return the exit status."""
+    config = uvicorn.Config(
+        create_app(settings),
+        host=host,
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        access_log=False,
+        server_header=False,
+        log_level="warning",
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=GRACE_S,
+        lifespan="on",
+    )
+    server = Server(config)
+    server.run()
+    return 0 if server.started else 1

@@ -1,0 +1,83 @@
+"""Every setting of the planner, read from the environment (``HOPE_DATABASE_URL``, ``HOPE_SOLVE_BUDGET_S``, ...)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MEBIBYTE = 2**20
+
+
+class Settings(BaseSettings):
+    """What an operator may change. Sizes are in bytes, times in seconds.
+
+    ``embedded`` runs the planner inside an agent's process: it migrates its SQLite file by itself, solves in
+    the call, and neither queues nor asks for tokens.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="HOPE_", extra="ignore")
+
+    database_url: str = "sqlite:///hope-planner.sqlite"
+    embedded: bool = False
+    tokens_required: bool = False
+    """Whether every call needs a bearer token; ``serve`` sets it for every address but loopback."""
+
+    max_body_bytes: int = Field(8 * MEBIBYTE, ge=1024)
+    """Largest request body as it is sent."""
+    max_inflated_bytes: int = Field(16 * MEBIBYTE, ge=1024)
+    """Largest request body after decompression."""
+    body_timeout_s: float = Field(30.0, gt=0)
+    """Longest time a client may take to send its body."""
+    plan_cache_bytes: int = Field(256 * MEBIBYTE, ge=0)
+    """Memory for the plans served from this process."""
+
+    solve_budget_s: float = Field(5.0, gt=0, le=3600)
+    """Time one solve may take."""
+    provisional_budget_s: float = Field(0.5, gt=0, le=60)
+    """Time the first plan of a key may take, while its device waits."""
+    max_wait_s: float = Field(30.0, ge=0, le=300)
+    """Longest wait a ``Prefer: wait=N`` is granted."""
+    replan_threshold: float = Field(0.10, gt=0)
+    """A plan is solved again when a figure it rests on moved by more than this fraction, or was missing then."""
+    fold_interval_s: float = Field(1.0, gt=0)
+    """How often the inbox of uploads is folded into the profiles."""
+    assignment_s: float = Field(600.0, gt=0)
+    """How long a device has to measure what it was asked for, before another one is asked."""
+    rate_per_token: float = Field(200.0, ge=0)
+    """Requests per second one token may make (0: no limit)."""
+    burst_per_token: int = Field(400, ge=1)
+    rate_per_address: float = Field(5.0, ge=0)
+    """Requests per second one address may make without a valid token (0: no limit)."""
+    burst_per_address: int = Field(50, ge=1)
+    pool_size: int = Field(10, ge=1, le=200)
+    """PostgreSQL connections per process for reading, and as many for writing."""
+
+    worker_in_process: bool | None = None
+    """Whether ``serve`` also solves; null: yes on SQLite, no on PostgreSQL (there ``hope-planner worker`` does)."""
+    worker_slots: int = Field(1, ge=1, le=64)
+    """Solves at once per worker process."""
+    solve_timeout_s: float = Field(60.0, gt=0, le=7200)
+    """After this a solver process is killed; must exceed ``solve_budget_s``."""
+    solve_memory_bytes: int = Field(4096 * MEBIBYTE, ge=0)
+    """Memory one solve may add to what its libraries hold; 0: no limit."""
+    lease_s: float = Field(6.0, ge=0.5, le=600)
+    """How long the work of a machine that vanished waits before another worker takes it."""
+    grace_s: float = Field(20.0, ge=0, le=600)
+    """How long running solves and requests may go on after SIGTERM before solves are handed back."""
+
+    token_rate: float = Field(50.0, ge=0)
+    """Requests a second per token, sustained; 0: no limit."""
+    token_burst: int = Field(500, ge=1)
+    """Requests per token at once after a pause."""
+    address_rate: float = Field(50.0, ge=0)
+    """Enrolments and refused requests a second per client address; 0: no limit."""
+    address_burst: int = Field(500, ge=1)
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "text"] = "json"
+    telemetry: bool = False
+    """Whether to trace with OpenTelemetry, if that is installed."""
+    metrics: bool = True
+    """Whether ``GET /metrics`` answers; it needs no token, so keep it from outside (the chart does)."""
