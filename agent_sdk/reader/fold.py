@@ -36,7 +36,7 @@ RANDOM_OPS = frozenset(
 BOUNDED_OPS = frozenset({"NonZero", "Unique", "Compress"})
 """Ops whose output's size depends on data but is bounded by their input's, so that they are safe to fold."""
 SHAPE_KEEPING_OPS = frozenset({"MeanVarianceNormalization", "GroupNormalization"})
-"""The operators of ONNX without an inference rule of their own: their output is like their first input."""
+"""The operators without a complete inference rule in ``onnx``: their output is like their first input."""
 MAX_OPSET = 10_000
 """Above every operator set's version number."""
 MAX_DIMENSION = 2**31 - 1
@@ -284,7 +284,7 @@ class _Folder:
         types = {name: self.types[name] for name in node.input if name}
         try:
             found = shape_inference.infer_node_outputs(schema, node, types, hints, None, self.imports, self.ir_version)
-            if node.op_type in SHAPE_KEEPING_OPS and not found:
+            if node.op_type in SHAPE_KEEPING_OPS:
                 found = {node.output[0]: self.types[node.input[0]]}
         except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError, KeyError) as error:
             raise ModelError(f"{describe(node)} is not valid: {' '.join(str(error).split())}") from error
