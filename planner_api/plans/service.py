@@ -122,7 +122,7 @@ class Plans:
             raise model_unknown(request.model_hash)
         await self._profiles.fold(request.soc, request.frequency)
         async with self._database.read() as session:
-            graph, profile = await _problem(session, request)
+            graph, profile = await load_problem(session, request)
         at_once = self._queue is not None
         method = "greedy" if at_once else request.method
         budget_s = self._settings.provisional_budget_s if at_once else self._settings.solve_budget_s
@@ -266,7 +266,7 @@ async def store_version(
     return stored
 
 
-async def _problem(session: ReadSession, request: PlanRequest) -> tuple[ModelGraph, Profile]:
+async def load_problem(session: ReadSession, request: PlanRequest) -> tuple[ModelGraph, Profile]:
     """Return what a plan is made of. Raises ApiError 404 for an unknown model or SoC."""
     graph = await models.graph(session, request.model_hash)
     if graph is None:

@@ -1,0 +1,41 @@
+"""What workers read and write: the problem behind a queued plan, and the improved version of it."""
+
+from __future__ import annotations
+
+from planner_api.db.engine import Database, WriteSession
+from planner_api.errors import ApiError
+from planner_api.plans import repository
+from planner_api.plans.service import load_problem, store_version
+from planner_api.solving.process import Solved
+from planner_api.solving.worker import Task
+
+
+class RowPlanStore:
+    """The ``PlanStore`` of a worker, on the plan rows."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def load(self, plan_id: str) -> Task:
+        """Return what to solve. Raises LookupError when the plan, its model or its profile is gone."""
+        async with self._database.read() as session:
+            request = await repository.request_of(session, plan_id)
+            if request is None:
+                raise LookupError(f"there is no plan {plan_id}")
+            try:
+                graph, profile = await load_problem(session, request)
+            except ApiError as error:
+                raise LookupError(error.detail) from None
+        return Task(graph, profile, request)
+
+    async def store(self, session: WriteSession, plan_id: str, solved: Solved) -> int:
+        """Store an improved plan as the next version in the given transaction, and return that version.
+
+        Raises:
+            LookupError: the plan is gone.
+        """
+        version = await repository.next_version(session, plan_id)
+        if version is None:
+            raise LookupError(f"there is no plan {plan_id}")
+        await store_version(session, plan_id, version, solved.plan, solved.solve_us, provisional=False)
+        return version
