@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,11 +11,12 @@ import onnx
 
 from agent_sdk.errors import UnknownNameError
 from agent_sdk.zoo import inception, lstm, nasnet, shipped
+from agent_sdk.zoo.weights import Topology
 
 BUILT_IN_CODE = "built in code"
 SHIPPED = "ONNX Model Zoo graph from the onnx package"
 
-_BUILDERS: Mapping[str, tuple[str, Callable[[int], onnx.ModelProto]]] = {
+_TOPOLOGIES: Mapping[str, tuple[str, Callable[[], Topology]]] = {
     "inception_v3": (BUILT_IN_CODE, inception.inception_v3),
     "inception_v4": (BUILT_IN_CODE, inception.inception_v4),
     "nasnet_mobile": (BUILT_IN_CODE, nasnet.nasnet_mobile),
@@ -22,13 +24,17 @@ _BUILDERS: Mapping[str, tuple[str, Callable[[int], onnx.ModelProto]]] = {
     "pnasnet_mobile": (BUILT_IN_CODE, nasnet.pnasnet_mobile),
     "pnasnet_large": (BUILT_IN_CODE, nasnet.pnasnet_large),
     "lstm": (BUILT_IN_CODE, lstm.lstm),
-    **{name: (SHIPPED, partial(shipped.build, name)) for name in shipped.FILES},
+    **{name: (SHIPPED, partial(shipped.topology, name)) for name in shipped.FILES},
 }
 
 
 @dataclass(frozen=True)
 class Details:
-    """What ``hope-agent zoo list`` says of a network: its ops after constant folding, weights and input."""
+    """What ``hope-agent zoo list`` says of a network.
+
+    ``parameters`` counts weights (float32, so ``megabytes`` is four times that in 10^6 bytes); ``inputs`` maps each
+    input to its shape.
+    """
 
     name: str
     source: str
@@ -40,43 +46,36 @@ class Details:
 
 def names() -> tuple[str, ...]:
     """Return the networks' names, sorted."""
-    return tuple(sorted(_BUILDERS))
+    return tuple(sorted(_TOPOLOGIES))
 
 
 def source(name: str) -> str:
-    """Return where the network's topology comes from. Raises UnknownNameError."""
+    """Return where the network's topology comes from. Raises UnknownNameError with suggestions."""
     return _entry(name)[0]
 
 
 def build(name: str, seed: int = 0) -> onnx.ModelProto:
     """Build a network with weights drawn from ``seed`` (0 or more). Raises UnknownNameError with suggestions."""
-    return _entry(name)[1](seed)
+    return _entry(name)[1]().draw(seed)
 
 
-def describe(name: str, model: onnx.ModelProto | None = None) -> Details:
-    """Return the network's details; building it (up to seconds) unless it is given. Raises UnknownNameError."""
-    graph = (model or build(name)).graph
-    count = 0
-    size = 0
-    for tensor in graph.initializer:
-        if tensor.data_type == onnx.TensorProto.FLOAT:
-            elements = 1
-            for dimension in tensor.dims:
-                elements *= dimension
-            count += elements
-        size += tensor.ByteSize()
+def describe(name: str) -> Details:
+    """Return the network's size without drawing its weights. Raises UnknownNameError with suggestions."""
+    where, topology = _entry(name)
+    network = topology()
+    parameters = sum(math.prod(shape) for shape in network.parameters.values())
     return Details(
         name=name,
-        source=source(name),
-        ops=len(graph.node),
-        parameters=count,
-        megabytes=size / 1e6,
-        inputs={i.name: tuple(dim.dim_value for dim in i.type.tensor_type.shape.dim) for i in graph.input},
+        source=where,
+        ops=len(network.nodes),
+        parameters=parameters,
+        megabytes=4 * parameters / 1e6,
+        inputs=dict(network.inputs),
     )
 
 
-def _entry(name: str) -> tuple[str, Callable[[int], onnx.ModelProto]]:
+def _entry(name: str) -> tuple[str, Callable[[], Topology]]:
     try:
-        return _BUILDERS[name]
+        return _TOPOLOGIES[name]
     except KeyError:
         raise UnknownNameError("zoo network", name, names()) from None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx
-
 from agent_sdk.zoo.network import Network, Size
+from agent_sdk.zoo.weights import Topology
 
 CLASSES = 1001
 """Classes of TF-Slim's ImageNet: a thousand and one for background."""
@@ -73,7 +72,7 @@ def _wide(net: Network, x: str, scope: str, plain: int, stem: int, deep: Sequenc
     return net.concat(ends, f"{scope}/concat")
 
 
-def inception_v3(seed: int) -> onnx.ModelProto:
+def inception_v3() -> Topology:
     """Return Inception-v3: 299 x 299, 130 ops as phones count them (a convolution with its rectifier is one)."""
     net = Network("inception_v3", {"input": (1, 3, 299, 299)})
     x = net.conv_relu("input", 32, 3, "Conv2d_1a_3x3", stride=2, same=False)
@@ -104,10 +103,10 @@ def inception_v3(seed: int) -> onnx.ModelProto:
     x = net.conv(x, CLASSES, 1, "Logits/Conv2d_1c_1x1")
     shape = net.constant("Logits/SpatialSqueeze/shape", [1, CLASSES])
     x = net.op("Reshape", [x, shape], "Logits/SpatialSqueeze", (1, CLASSES))
-    return net.build([net.op("Softmax", [x], "Predictions/Softmax", (1, CLASSES), axis=1)], seed)
+    return net.topology(net.op("Softmax", [x], "Predictions/Softmax", (1, CLASSES), axis=1))
 
 
-def inception_v4(seed: int) -> onnx.ModelProto:
+def inception_v4() -> Topology:
     """Return Inception-v4: 299 x 299, 207 ops as phones count them."""
     net = Network("inception_v4", {"input": (1, 3, 299, 299)})
     x = net.conv_relu("input", 32, 3, "Conv2d_1a_3x3", stride=2, same=False)
@@ -139,4 +138,4 @@ def inception_v4(seed: int) -> onnx.ModelProto:
     )
     for letter in "bcd":
         x = _wide(net, x, f"Mixed_7{letter}", 256, 384, [C(384), C(448, (3, 1)), C(512, (1, 3))], 256, 256)
-    return net.build([net.classify(x, CLASSES, "Logits")], seed)
+    return net.topology(net.classify(x, CLASSES, "Logits"))

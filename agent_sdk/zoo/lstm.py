@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import onnx
-
 from agent_sdk.zoo.network import Network
+from agent_sdk.zoo.weights import Topology
 
 HIDDEN = 1024
 STEPS = 10
 GATES = {"input": "Sigmoid", "forget": "Sigmoid", "output": "Sigmoid", "candidate": "Tanh"}
 
 
-def lstm(seed: int) -> onnx.ModelProto:
+def lstm() -> Topology:
     """Return the paper's LSTM (section 5): one layer, 1024 hidden units, 10 time steps; every step shares its weights.
 
     Inputs: ``x`` (10, 1024), one row per step, and the initial states ``h0`` and ``c0`` (1, 1024). Output: the
@@ -40,7 +39,7 @@ def lstm(seed: int) -> onnx.ModelProto:
         learnt = net.op("Mul", [gate["input"], gate["candidate"]], f"{scope}/learnt", row)
         cell = net.add(kept, learnt, f"{scope}/cell")
         hidden = net.op("Mul", [gate["output"], net.op("Tanh", [cell], f"{scope}/tanh", row)], f"{scope}/hidden", row)
-    return net.build([hidden], seed)
+    return net.topology(hidden)
 
 
 def _rows(step: int) -> dict[str, list[int]]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx
-
 from agent_sdk.zoo.network import Network, square
+from agent_sdk.zoo.weights import Topology
 
 CLASSES = 1001
 LOWEST = -65504.0
@@ -61,29 +60,27 @@ PNASNET = Cell(
 )
 
 
-def nasnet_mobile(seed: int) -> onnx.ModelProto:
+def nasnet_mobile() -> Topology:
     """Return NASNet-A (4 @ 1056): 224 x 224, 12 normal cells."""
-    return _nasnet("nasnet_mobile", 224, stem=32, filters=44, cells=12, skip_reduction=False, seed=seed)
+    return _nasnet("nasnet_mobile", 224, stem=32, filters=44, cells=12, skip_reduction=False)
 
 
-def nasnet_large(seed: int) -> onnx.ModelProto:
+def nasnet_large() -> Topology:
     """Return NASNet-A (6 @ 4032): 331 x 331, 18 normal cells."""
-    return _nasnet("nasnet_large", 331, stem=96, filters=168, cells=18, skip_reduction=True, seed=seed)
+    return _nasnet("nasnet_large", 331, stem=96, filters=168, cells=18, skip_reduction=True)
 
 
-def pnasnet_mobile(seed: int) -> onnx.ModelProto:
+def pnasnet_mobile() -> Topology:
     """Return PNASNet-5 (3 @ 1080 after the last reduction): 224 x 224, 9 cells."""
-    return _pnasnet("pnasnet_mobile", 224, stem=32, filters=54, cells=9, seed=seed)
+    return _pnasnet("pnasnet_mobile", 224, stem=32, filters=54, cells=9)
 
 
-def pnasnet_large(seed: int) -> onnx.ModelProto:
+def pnasnet_large() -> Topology:
     """Return PNASNet-5 (4 @ 4320 after the last reduction): 331 x 331, 12 cells."""
-    return _pnasnet("pnasnet_large", 331, stem=96, filters=216, cells=12, seed=seed)
+    return _pnasnet("pnasnet_large", 331, stem=96, filters=216, cells=12)
 
 
-def _nasnet(
-    name: str, size: int, *, stem: int, filters: int, cells: int, skip_reduction: bool, seed: int
-) -> onnx.ModelProto:
+def _nasnet(name: str, size: int, *, stem: int, filters: int, cells: int, skip_reduction: bool) -> Topology:
     """Stem, then three stacks of normal cells with a reduction cell between them.
 
     ``skip_reduction``: the cell after a reduction sees, as its previous state, what the reduction saw.
@@ -98,10 +95,10 @@ def _nasnet(
             width *= 2
             _cell(net, states, NASNET_REDUCTION, width, f"reduction_cell_{index * 3 // cells - 1}", stride=2)
         _cell(net, states, NASNET_NORMAL, width, f"cell_{index}", previous=previous if skip_reduction else states[-2])
-    return net.build([net.classify(net.relu(states[-1], "final_layer/Relu"), CLASSES, "final_layer")], seed)
+    return net.topology(net.classify(net.relu(states[-1], "final_layer/Relu"), CLASSES, "final_layer"))
 
 
-def _pnasnet(name: str, size: int, *, stem: int, filters: int, cells: int, seed: int) -> onnx.ModelProto:
+def _pnasnet(name: str, size: int, *, stem: int, filters: int, cells: int) -> Topology:
     """Stem, then cells of one kind; the first cell of the second and third stack halves the resolution."""
     net, states = _start(name, size, stem)
     for index, width in enumerate((filters // 4, filters // 2)):
@@ -111,7 +108,7 @@ def _pnasnet(name: str, size: int, *, stem: int, filters: int, cells: int, seed:
         reduces = index in (cells // 3, 2 * cells // 3)
         width *= 2 if reduces else 1
         _cell(net, states, PNASNET, width, f"cell_{index}", stride=2 if reduces else 1)
-    return net.build([net.classify(net.relu(states[-1], "final_layer/Relu"), CLASSES, "final_layer")], seed)
+    return net.topology(net.classify(net.relu(states[-1], "final_layer/Relu"), CLASSES, "final_layer"))
 
 
 def _start(name: str, size: int, stem: int) -> tuple[Network, list[str]]:

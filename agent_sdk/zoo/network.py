@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from agent_sdk.zoo.weights import assemble
+from agent_sdk.zoo.weights import Topology
 
 OPSET = 17
 """Operator set of the networks built in code."""
@@ -48,7 +48,7 @@ class Network:
         return name
 
     def parameter(self, name: str, shape: tuple[int, ...]) -> str:
-        """Declare weights, to be drawn when the model is built."""
+        """Declare weights, to be drawn later."""
         self._parameters[name] = shape
         return name
 
@@ -144,17 +144,16 @@ class Network:
         logits = self.op("Gemm", [flat, weights, bias], f"{scope}/Logits", (1, classes))
         return self.op("Softmax", [logits], f"{scope}/Predictions", (1, classes), axis=1)
 
-    def build(self, outputs: Sequence[str], seed: int) -> onnx.ModelProto:
-        """Draw the weights and return the model."""
-        return assemble(
-            self.name,
-            self._nodes,
-            self._parameters,
-            list(self._constants.values()),
-            self.inputs,
-            {name: self.shape[name] for name in outputs},
+    def topology(self, *outputs: str) -> Topology:
+        """Return what was written so far, with the outputs named."""
+        return Topology(
+            name=self.name,
+            nodes=tuple(self._nodes),
+            parameters=self._parameters,
+            constants=tuple(self._constants.values()),
+            inputs=self.inputs,
+            outputs={name: self.shape[name] for name in outputs},
             opset=OPSET,
-            seed=seed,
         )
 
     def same_pads(self, x: str, kernel: Size, stride: Size) -> tuple[int, int, int, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
-from agent_sdk.zoo.weights import assemble
+from agent_sdk.zoo.weights import Topology
 
 FILES: Mapping[str, str] = {
     "inception_v1": "light_inception_v1.onnx",
@@ -31,8 +31,8 @@ FILES: Mapping[str, str] = {
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
-def build(name: str, seed: int) -> onnx.ModelProto:
-    """Return the named graph (batch 1, 224 x 224) with weights drawn from ``seed``."""
+def topology(name: str) -> Topology:
+    """Return the named graph (batch 1, 224 x 224)."""
     source = onnx.load(FOLDER / FILES[name])
     graph = source.graph
     held = {tensor.name: tensor for tensor in graph.initializer}
@@ -47,15 +47,14 @@ def build(name: str, seed: int) -> onnx.ModelProto:
             nodes.append(node)
     read = {name for node in nodes for name in node.input}
     constants = [t for t in graph.initializer if t.data_type != onnx.TensorProto.FLOAT and t.name in read]
-    return assemble(
-        name,
-        nodes,
-        {name: shape for name, shape in shapes.items() if name in read},
-        constants,
-        {i.name: _shape(i) for i in graph.input if i.name not in held},
-        {o.name: _shape(o) for o in graph.output},
+    return Topology(
+        name=name,
+        nodes=nodes,
+        parameters={name: shape for name, shape in shapes.items() if name in read},
+        constants=constants,
+        inputs={i.name: _shape(i) for i in graph.input if i.name not in held},
+        outputs={o.name: _shape(o) for o in graph.output},
         opset=next(entry.version for entry in source.opset_import if entry.domain == ""),
-        seed=seed,
     )
 
 

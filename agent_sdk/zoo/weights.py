@@ -191,30 +191,34 @@ def _rectified(x: Moments) -> Moments:
     return Moments(mean, max(power - mean**2, 0.0))
 
 
-def assemble(
-    name: str,
-    nodes: Sequence[onnx.NodeProto],
-    shapes: Mapping[str, tuple[int, ...]],
-    constants: Sequence[onnx.TensorProto],
-    inputs: Mapping[str, tuple[int, ...]],
-    outputs: Mapping[str, tuple[int, ...]],
-    *,
-    opset: int,
-    seed: int,
-) -> onnx.ModelProto:
-    """Put a float32 model together: nodes in topological order, parameters drawn from ``seed``.
+@dataclass(frozen=True)
+class Topology:
+    """A float32 network without its weights.
 
-    ``shapes`` are those of the parameters to draw; ``constants`` keep their values (targets of reshapes, pads).
+    ``nodes`` are in topological order; ``parameters`` are the shapes of the weights to draw; ``constants`` have fixed
+    values (targets of reshapes, pads); ``inputs`` and ``outputs`` map names to shapes.
     """
-    model = onnx.ModelProto(ir_version=8, producer_name="hope")
-    model.opset_import.append(helper.make_opsetid("", opset))
-    model.graph.name = name
-    model.graph.node.extend(nodes)
-    model.graph.initializer.extend(constants)
-    for tensor in fill(nodes, shapes, inputs, seed):
-        model.graph.initializer.append(tensor)
-    for field, tensors in ((model.graph.input, inputs), (model.graph.output, outputs)):
-        field.extend(
-            helper.make_tensor_value_info(key, onnx.TensorProto.FLOAT, shape) for key, shape in tensors.items()
-        )
-    return model
+
+    name: str
+    nodes: Sequence[onnx.NodeProto]
+    parameters: Mapping[str, tuple[int, ...]]
+    constants: Sequence[onnx.TensorProto]
+    inputs: Mapping[str, tuple[int, ...]]
+    outputs: Mapping[str, tuple[int, ...]]
+    opset: int
+
+    def draw(self, seed: int) -> onnx.ModelProto:
+        """Return the model with weights drawn from ``seed``."""
+        model = onnx.ModelProto(ir_version=8, producer_name="hope")
+        model.opset_import.append(helper.make_opsetid("", self.opset))
+        graph = model.graph
+        graph.name = self.name
+        graph.node.extend(self.nodes)
+        graph.initializer.extend(self.constants)
+        for tensor in fill(self.nodes, self.parameters, self.inputs, seed):
+            graph.initializer.append(tensor)
+        for field, tensors in ((graph.input, self.inputs), (graph.output, self.outputs)):
+            field.extend(
+                helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in tensors.items()
+            )
+        return model
