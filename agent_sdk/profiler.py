@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
 from onnx import TensorProto, helper
 
 from agent_sdk.processors import (
@@ -30,12 +29,12 @@ from agent_sdk.processors import (
     Processor,
     ProcessorError,
     ProcessorLost,
-    Segment,
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
 )
-from agent_sdk.processors.base import Buffer, segment_of
+from agent_sdk.processors.alone import time_segment
+from agent_sdk.processors.base import segment_of
 from agent_sdk.processors.cores import bound_to
 from agent_sdk.processors.host import aligned_empty
 from agent_sdk.reader import Model, read_model
@@ -62,6 +61,8 @@ REFUSALS: Final = (UnsupportedOp, CompilationFailed, SilentFallback, WrongOutput
 WHOLE_SHARE: Final = 0.5
 """Part of the budget that whole-network runs may take, so that something is left for the rest."""
 HANDOVERS: Final = 200
+ENOUGH_CONVERSION_US: Final = 2_000.0
+"""A change of layout is a plain copy loop: few repetitions tell its cost, and there are many of them to measure."""
 
 
 def profile(
@@ -196,7 +197,7 @@ class _Profiling:
         return Timing(sum(p.us for p in parts), sum(p.spread_us for p in parts), min(p.count for p in parts))
 
     def _conversion(self, processor: Processor, tensor: TensorType, *, outwards: bool) -> Timing:
-        key = (processor.spec.kind, tensor, outwards)
+        key = (processor.spec.kind, tensor, outwards and processor.conversion_differs)
         if key not in self.conversions:
             call = processor.conversion(tensor, outwards=outwards)
             if call is None:
@@ -238,29 +239,6 @@ class _Profiling:
             spread_us=tuple(timing.spread_us for _, timing in rows),
             count=tuple(timing.count for _, timing in rows),
         )
-
-
-def time_segment(processor: Processor, segment: Segment, deadline: float) -> Timing:
-    """Compile a segment and time it alone, on a thread bound to the processor's cores, with random inputs."""
-    executable = processor.compile(segment)
-    try:
-        inputs = {name: random_buffer(processor, segment.model.graph.tensor[name].type) for name in segment.inputs}
-        outputs = {name: processor.allocate(kind) for name, kind in executable.output_types.items()}
-        call = executable.bind(inputs, outputs)
-        with bound_to(processor.caller_cores):
-            return measure(call, own_thread=processor.on_caller_thread, deadline=deadline)
-    finally:
-        executable.close()
-
-
-def random_buffer(processor: Processor, kind: TensorType) -> Buffer:
-    """A buffer with seeded random numbers; integers are zero, which is a legal index everywhere."""
-    array = aligned_empty(kind)
-    if array.dtype.kind == "f":
-        array[...] = np.random.default_rng(0).standard_normal(kind.shape, np.float32)
-    else:
-        array[...] = 0
-    return processor.from_host(array)
 
 
 def handover_us(processors: Sequence[Processor]) -> float:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+Call = Callable[[], object]
+
 WARM_UP = 2
 """Calls before the first one that counts."""
 MIN_REPEATS = 5
 MAX_REPEATS = 60
 ENOUGH_US = 15_000.0
-"""Once so much time was measured, and at least MIN_REPEATS calls, the figure is good enough."""
+"""Once so much time was measured, and at least MIN_REPEATS calls, the figure is good enough (unless said otherwise)."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,19 @@ def summarise(samples_us: Sequence[float]) -> Timing:
     return Timing(us=centre, spread_us=spread, count=len(samples_us))
 
 
-def measure(call: Callable[[], object], *, own_thread: bool, deadline: float) -> Timing:
+def measure(
+    call: Call,
+    *,
+    own_thread: bool,
+    deadline: float,
+    enough_us: float = ENOUGH_US,
+    after: Callable[[], object] | None = None,
+) -> Timing:
     """Time ``call`` on the calling thread, which must already be bound to its cores.
 
     ``own_thread`` says that the call computes on this thread alone: then its CPU time is taken, which leaves out
     whatever else runs on the core. Repeats until the figure is good enough or ``deadline`` (``time.monotonic``)
-    has passed; at least one call counts.
+    has passed; at least one call counts. ``after`` is called after each repetition, untimed.
     """
     clock = time.thread_time_ns if own_thread else time.perf_counter_ns
     overhead_us = clock_overhead_us(own_thread=own_thread)
@@ -49,11 +58,13 @@ def measure(call: Callable[[], object], *, own_thread: bool, deadline: float) ->
         call()
     samples: list[float] = []
     total = 0.0
-    while len(samples) < MAX_REPEATS and (len(samples) < MIN_REPEATS or total < ENOUGH_US):
+    while len(samples) < MAX_REPEATS and (len(samples) < MIN_REPEATS or total < enough_us):
         started = clock()
         call()
         samples.append(max(0.0, (clock() - started) / 1e3 - overhead_us))
         total += samples[-1]
+        if after is not None:
+            after()
         if time.monotonic() >= deadline:
             break
     return summarise(samples)

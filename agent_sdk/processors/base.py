@@ -110,11 +110,12 @@ def segment_of(super_op: SuperOp, model: Model) -> Segment:
 class Executable(ABC):
     """A compiled segment. It runs on its processor's thread, one call at a time.
 
-    ``output_types`` are the *physical* shapes and element types of the output buffers; for a native tensor they
-    may differ from the graph's (blocked and padded channels).
+    ``input_types`` and ``output_types`` are the *physical* shapes and element types of its buffers; for a native
+    tensor they may differ from the graph's (blocked and padded channels).
     """
 
     segment: Segment
+    input_types: Mapping[str, TensorType]
     output_types: Mapping[str, TensorType]
 
     @property
@@ -211,6 +212,9 @@ class Processor(ABC):
         if self.same_layout(source) and into is None:
             return buffer
         return self.from_host(source.to_host(buffer), into)
+
+    conversion_differs: bool = True
+    """Whether the two directions of ``conversion`` cost differently, so that both are worth timing."""
 
     def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
         """A call that changes one tensor of this type from native to plain (``outwards``) or back, to be timed.

@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
 import openvino as ov
+from openvino import opset13 as opset
 
 from agent_sdk.errors import ProcessorError
+from agent_sdk.processors.alone import time_executable, whole_network
 from agent_sdk.processors.base import (
     CompilationFailed,
     Executable,
@@ -27,8 +29,9 @@ from agent_sdk.processors.cores import bound_to, name_cores
 from agent_sdk.processors.host import HostMemoryProcessor
 from agent_sdk.reader import Model, extract
 from agent_sdk.soc import Soc
+from agent_sdk.timing import Timing, summarise
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import SuperOp, TensorType
+from hope_schema import SuperOp, TensorType, merge
 
 CPU: Final = "CPU"
 ACCELERATORS: Final = ("GPU", "NPU")
@@ -51,6 +54,8 @@ class OpenVinoProcessor(HostMemoryProcessor):
     With one thread OpenVINO computes on the calling thread. A gang's workers come from the runtime's own pool and
     inherit the mask of the thread that first needs them, so a gang's caller is bound to all of its cores.
     """
+
+    conversion_differs = False
 
     def __init__(self, soc: Soc, cores: frozenset[int], device: str = CPU) -> None:
         self.cores = tuple(sorted(cores))
@@ -85,8 +90,7 @@ class OpenVinoProcessor(HostMemoryProcessor):
     def compile(self, segment: Segment) -> OpenVinoExecutable:
         part = self.read(segment.model, segment.ops, segment.inputs, segment.outputs)
         compiled = self.compiled(part)
-        types = {name: segment.model.graph.tensor[name].type for name in segment.outputs}
-        return OpenVinoExecutable(self, segment, compiled, types)
+        return OpenVinoExecutable(self, segment, compiled)
 
     def read(self, model: Model, ops: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> ov.Model:
         """Convert a piece of the model. Raises UnsupportedOp where the importer does not know an op."""
@@ -117,6 +121,32 @@ class OpenVinoProcessor(HostMemoryProcessor):
             raise SilentFallback(f"{self.id}: OpenVINO would use {got} threads instead of {len(self.cores)}")
         return compiled
 
+    def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
+        """OpenVINO computes on channels-last or blocked data: a transposition stands for the change."""
+        if self.device != CPU or kind.dtype != "float32" or len(kind.shape) != 4 or kind.shape[1] == 1:
+            return None
+        parameter = opset.parameter(list(kind.shape), np.float32)
+        turned = opset.transpose(parameter, opset.constant(np.array([0, 2, 3, 1])))
+        request = self.compiled(ov.Model([turned], [parameter], "layout")).create_infer_request()
+        request.set_input_tensor(0, ov.Tensor(np.zeros(kind.shape, np.float32)))
+        return partial(request.infer, share_outputs=True)
+
+    def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
+        segment = whole_network(model)
+        part = self.read(model, segment.ops, segment.inputs, segment.outputs)
+        executable = OpenVinoExecutable(self, segment, self.compiled(part))
+        try:
+            whole = time_executable(executable, deadline)
+        finally:
+            executable.close()
+        executable = OpenVinoExecutable(self, segment, self.compiled(part, PERF_COUNT=True))
+        runs: list[dict[str, float]] = []
+        try:
+            time_executable(executable, deadline, after=lambda call: runs.append(kernel_times(call)))
+        finally:
+            executable.close()
+        return attribute(merge(model.graph), runs, whole)
+
     def close(self) -> None:
         """Nothing is held beyond the executables."""
 
@@ -124,21 +154,17 @@ class OpenVinoProcessor(HostMemoryProcessor):
 class OpenVinoExecutable(Executable):
     """One compiled OpenVINO model for one segment."""
 
-    def __init__(
-        self,
-        processor: OpenVinoProcessor,
-        segment: Segment,
-        compiled: ov.CompiledModel,
-        output_types: Mapping[str, TensorType],
-    ) -> None:
+    def __init__(self, processor: OpenVinoProcessor, segment: Segment, compiled: ov.CompiledModel) -> None:
+        tensor = segment.model.graph.tensor
         self.segment = segment
-        self.output_types = output_types
+        self.input_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.inputs}
+        self.output_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.outputs}
         self._processor = processor
         self._compiled: ov.CompiledModel | None = compiled
         for port, name in zip(compiled.outputs, segment.outputs, strict=True):
             shape = tuple(port.get_partial_shape().to_shape())
-            if shape != output_types[name].shape:
-                raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {output_types[name]}")
+            if shape != tensor[name].shape:
+                raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {tensor[name].type}")
 
     @property
     def processor(self) -> OpenVinoProcessor:
@@ -172,13 +198,42 @@ class OpenVinoExecutable(Executable):
         self._compiled = None
 
 
+def kernel_times(call: Callable[[], None]) -> dict[str, float]:
+    """Microseconds by the runtime's node name of the request's last run."""
+    assert isinstance(call, BoundRequest)
+    return {info.node_name: info.real_time.total_seconds() * 1e6 for info in call.request.profiling_info}
+
+
+def attribute(super_ops: Sequence[SuperOp], runs: Sequence[Mapping[str, float]], whole: Timing) -> dict[str, Timing]:
+    """Sum kernel times per super-op and scale them so that together they make the whole network's latency.
+
+    The runtime names a kernel after the op it began as (``conv1/WithoutBiases``), and changes of layout after no
+    op. A super-op without a kernel of its own was fused into its producer and is absent.
+    """
+    home = {op.id: super_op.id for super_op in super_ops for op in super_op.ops}
+    samples: dict[str, list[float]] = {}
+    for run in runs[len(runs) // 4 :]:
+        totals: dict[str, float] = {}
+        for node, us in run.items():
+            name = node
+            while name not in home and "/" in name:
+                name = name.rpartition("/")[0]
+            if name in home and us > 0:
+                totals[home[name]] = totals.get(home[name], 0.0) + us
+        for name, us in totals.items():
+            samples.setdefault(name, []).append(us)
+    found = {name: summarise(times) for name, times in samples.items()}
+    scale = whole.us / max(1e-9, sum(timing.us for timing in found.values()))
+    return {name: Timing(timing.us * scale, timing.spread_us * scale, timing.count) for name, timing in found.items()}
+
+
 class BoundRequest:
     """An infer request with its tensors; it keeps their arrays alive, which OpenVINO does not."""
 
-    __slots__ = ("_executable", "_infer", "_keep", "_request")
+    __slots__ = ("_executable", "_infer", "_keep", "request")
 
     def __init__(self, executable: OpenVinoExecutable, request: ov.InferRequest, keep: list[np.ndarray]) -> None:
-        self._request = request
+        self.request = request
         # The wrapped C++ call: the Python method above it looks for new inputs and wraps the results first.
         self._infer: Callable[..., object] = getattr(super(ov.InferRequest, request), "infer")  # noqa: B009
         self._executable = executable

@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime as ort
 
 from agent_sdk.errors import ProcessorError
+from agent_sdk.processors.alone import time_executable, whole_network
 from agent_sdk.processors.base import (
     CompilationFailed,
     OutOfMemory,
@@ -27,13 +28,15 @@ from agent_sdk.processors.base import (
 )
 from agent_sdk.processors.base import Executable as BaseExecutable
 from agent_sdk.processors.cores import name_cores
-from agent_sdk.processors.host import HostMemoryProcessor
-from agent_sdk.processors.ort_cut import Piece, cut, from_source, plain_piece
+from agent_sdk.processors.host import HostMemoryProcessor, aligned_empty
+from agent_sdk.processors.ort_cut import Piece, block_size, cut, from_source, physical, plain_piece, reorder_model
 from agent_sdk.processors.ort_graph import FrozenGraph, FrozenGraphs
+from agent_sdk.processors.ort_profile import attribute, kernel_times, profile_folder
 from agent_sdk.reader import Model
 from agent_sdk.soc import Soc
+from agent_sdk.timing import Timing
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import SuperOp, TensorType
+from hope_schema import SuperOp, TensorType, merge
 
 CPU: Final = "CPUExecutionProvider"
 SINGLE_THREAD_PROVIDERS: Final = frozenset({CPU, "AzureExecutionProvider"})
@@ -124,6 +127,49 @@ class OrtProcessor(HostMemoryProcessor):
             )
         return session
 
+    def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
+        if self.provider != CPU or block_size() == 1:
+            return None
+        if kind.dtype != "float32" or len(kind.shape) != 4 or kind.shape[1] % 4:
+            return None
+        session = self.session(reorder_model(kind, outwards=outwards).SerializeToString(), optimise=False)
+        blocked = physical(kind, blocked=True)
+        given, made = (blocked, kind) if outwards else (kind, blocked)
+        source, target = aligned_empty(given), aligned_empty(made)
+        source[...] = 0
+        binding = session.io_binding()
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in (source, target)]
+        binding.bind_ortvalue_input("x", values[0])
+        binding.bind_ortvalue_output("y", values[1])
+        return partial(_run_keeping, session, binding, values)
+
+    def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
+        frozen = self._frozen.get(model) if self.provider == CPU else None
+        if frozen is None:
+            return {}
+        super_ops = merge(model.graph)
+        segment = whole_network(model)
+        executable = self.compile(segment)
+        try:
+            whole = time_executable(executable, deadline)
+        finally:
+            executable.close()
+        piece = cut(frozen, segment)
+        if piece.optimise:
+            return {}
+        with profile_folder() as folder:
+            session = self.session(
+                piece.proto.SerializeToString(),
+                optimise=False,
+                weights=frozen.directory,
+                profile_prefix=f"{folder}/ort",
+            )
+            profiled = OrtExecutable(self, segment, piece, session)
+            time_executable(profiled, deadline)
+            kernels = kernel_times(session)
+            profiled.close()
+        return attribute(frozen, super_ops, kernels, whole)
+
     def close(self) -> None:
         """Nothing is held beyond the executables."""
 
@@ -140,6 +186,7 @@ class OrtExecutable(BaseExecutable):
     ) -> None:
         self.segment = segment
         self.piece = piece
+        self.input_types: Mapping[str, TensorType] = piece.input_types
         self.output_types: Mapping[str, TensorType] = piece.output_types
         self._processor = processor
         self._session: ort.InferenceSession | None = session
@@ -171,6 +218,11 @@ class OrtExecutable(BaseExecutable):
 
     def close(self) -> None:
         self._session = None
+
+
+def _run_keeping(session: ort.InferenceSession, binding: ort.IOBinding, values: list[ort.OrtValue]) -> None:
+    """Run a binding; ``values`` are what it points to and must outlive it."""
+    session.run_with_iobinding(binding, _SILENT_RUN)
 
 
 class BoundCall:

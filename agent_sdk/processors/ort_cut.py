@@ -29,6 +29,7 @@ class Piece:
     proto: onnx.ModelProto
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    input_types: Mapping[str, TensorType]
     output_types: Mapping[str, TensorType]
     optimise: bool
 
@@ -52,6 +53,15 @@ def physical(kind: TensorType, *, blocked: bool) -> TensorType:
     size = block_size()
     batch, channels, *area = kind.shape
     return TensorType(shape=(batch, -(-channels // size) * size, *area), dtype=kind.dtype)
+
+
+def arriving_types(frozen: FrozenGraph, segment: Segment) -> dict[str, TensorType]:
+    """What a segment's inputs look like in memory when they arrive."""
+    tensor = segment.model.graph.tensor
+    return {
+        name: physical(tensor[name].type, blocked=name not in segment.imports and frozen.native_blocked(name))
+        for name in segment.inputs
+    }
 
 
 @cache
@@ -103,7 +113,7 @@ def from_source(frozen: FrozenGraph, segment: Segment) -> Piece:
             _declare(proto.graph.output, name, outputs[name], types[name])
     if BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:
         proto.opset_import.append(helper.make_opsetid(BLOCKED_DOMAIN, 1))
-    return Piece(proto, inputs, outputs, types, optimise=True)
+    return Piece(proto, inputs, outputs, arriving_types(frozen, segment), types, optimise=True)
 
 
 def plain_piece(segment: Segment) -> Piece:
@@ -113,6 +123,7 @@ def plain_piece(segment: Segment) -> Piece:
         proto=extract(segment.model, segment.ops, segment.inputs, segment.outputs),
         inputs={name: name for name in segment.inputs},
         outputs={name: name for name in segment.outputs},
+        input_types={name: graph.tensor[name].type for name in segment.inputs},
         output_types={name: graph.tensor[name].type for name in segment.outputs},
         optimise=True,
     )
@@ -167,7 +178,7 @@ class _Cutter:
             proto.graph.input.append(_value_info(name, kind))
         for name, made in outputs.items():
             proto.graph.output.append(_value_info(made, types[name]))
-        return Piece(proto, self.inputs, outputs, types, optimise=False)
+        return Piece(proto, self.inputs, outputs, arriving_types(self.frozen, self.segment), types, optimise=False)
 
     def _made(self, klass: str, blocked: bool) -> str:
         """The frozen tensor that holds a class in the form wanted, with everything that computes it visited."""

@@ -1,0 +1,67 @@
+"""A segment by itself: compiled, fed with random numbers and timed on a thread bound to its processor's cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from agent_sdk.processors.base import Buffer, Executable, Processor, Segment
+from agent_sdk.processors.cores import bound_to
+from agent_sdk.processors.host import aligned_empty
+from agent_sdk.reader import Model
+from agent_sdk.timing import Timing, measure
+from hope_schema import TensorType
+
+
+def whole_network(model: Model) -> Segment:
+    """The whole model as one segment."""
+    graph = model.graph
+    return Segment(
+        model=model,
+        ops=tuple(op.id for op in graph.topological_ops),
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        exports=frozenset(graph.outputs),
+        imports=frozenset(graph.inputs),
+    )
+
+
+def time_segment(processor: Processor, segment: Segment, deadline: float) -> Timing:
+    """Compile a segment and time it alone. Raises like ``Processor.compile`` and like a bound call."""
+    executable = processor.compile(segment)
+    try:
+        return time_executable(executable, deadline)
+    finally:
+        executable.close()
+
+
+def time_executable(
+    executable: Executable, deadline: float, after: Callable[[Callable[[], None]], object] | None = None
+) -> Timing:
+    """Time a compiled segment on the calling thread, bound to the processor's cores meanwhile.
+
+    ``after`` is given the bound call after each run, outside what is timed.
+    """
+    processor, segment = executable.processor, executable.segment
+    inputs = {name: random_buffer(processor, executable.input_types[name]) for name in segment.inputs}
+    outputs = {name: processor.allocate(kind) for name, kind in executable.output_types.items()}
+    call = executable.bind(inputs, outputs)
+    with bound_to(processor.caller_cores):
+        return measure(
+            call,
+            own_thread=processor.on_caller_thread,
+            deadline=deadline,
+            after=partial(after, call) if after else None,
+        )
+
+
+def random_buffer(processor: Processor, kind: TensorType) -> Buffer:
+    """A buffer with seeded random numbers; integers are zero, which is a legal index everywhere."""
+    array = aligned_empty(kind)
+    if array.dtype.kind == "f":
+        array[...] = np.random.default_rng(0).standard_normal(kind.shape, np.float32)
+    else:
+        array[...] = 0
+    return processor.from_host(array)
