@@ -6,6 +6,7 @@ Exit codes: 0 ok; 1 a wrong answer, or no plan was executed; 2 bad input, said i
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -203,13 +204,24 @@ def _zoo_list(options: argparse.Namespace) -> int:
 
     from agent_sdk import zoo
     from agent_sdk.report import list_rows
-    from agent_sdk.zoo.catalogue import source
 
-    names = zoo.names()
+    networks = [zoo.describe(name) for name in zoo.names()]
     if options.json:
-        print(json.dumps({"models": [{"name": name, "source": source(name)} for name in names]}))
+        print(json.dumps({"models": [dataclasses.asdict(network) for network in networks]}))
         return OK
-    Console().print(list_rows("networks of the zoo", ("name", "source"), [(n, source(n)) for n in names]))
+    rows = [
+        (
+            network.name,
+            str(network.ops),
+            f"{network.parameters / 1e6:.1f}",
+            f"{network.megabytes:.0f}",
+            ", ".join("x".join(map(str, shape)) for shape in network.inputs.values()),
+            network.source,
+        )
+        for network in networks
+    ]
+    columns = ("name", "ops", "million weights", "MB", "inputs", "source")
+    Console().print(list_rows("networks of the zoo", columns, rows))
     return OK
 
 
