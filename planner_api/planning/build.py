@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TensorType, merge
+from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, merge
 from planner_api.planning.feasible import prune
 from planner_api.planning.problem import FloatArray, PlanningError, Problem, TransferMode
 from planner_api.planning.transfers import TransferTable
@@ -65,7 +65,7 @@ def build_problem(
         producer=producer,
         reads=tuple(tuple(index[name] for name in op.inputs) for op in supers),
         is_output=np.array([name in kept for name in names], dtype=np.bool_),
-        transfer_us=_transfers([graph.tensor[name].type for name in names], candidates, profile, filled),
+        transfer_us=_transfers(graph, names, candidates, profile, filled),
         mode=mode,
         tensors=names,
         filled=tuple(filled),
@@ -154,11 +154,23 @@ def _list(names: list[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _transfers(types: list[TensorType], candidates: list[Processor], profile: Profile, filled: list[str]) -> FloatArray:
-    """The (T, P + 1, P + 1) transfer costs, overheads included."""
+def _transfers(
+    graph: ModelGraph, names: Sequence[str], candidates: list[Processor], profile: Profile, filled: list[str]
+) -> FloatArray:
+    """The (T, P + 1, P + 1) transfer costs, overheads included.
+
+    Only moves that can happen are looked up (and flagged where they are filled): graph inputs leave the host,
+    graph outputs reach it, and what an op writes for another goes between processors. All others stay zero.
+    """
     table = TransferTable(profile.transfers)
     p = len(candidates)
-    cost = np.zeros((len(types), p + 1, p + 1))
+    cost = np.zeros((len(names), p + 1, p + 1))
+    inputs, outputs = set(graph.inputs), set(graph.outputs)
+    rows = {
+        "in": [t for t, name in enumerate(names) if name in inputs],
+        "out": [t for t, name in enumerate(names) if name in outputs and name not in inputs],
+        "across": [t for t, name in enumerate(names) if name not in inputs and name in graph.consumers],
+    }
     overheads = profile.overheads
     sentences: dict[str, None] = {}
     for source in range(p + 1):
@@ -170,9 +182,9 @@ def _transfers(types: list[TensorType], candidates: list[Processor], profile: Pr
             extra = 0.0
             if a is not None and b is not None:
                 extra = overheads.handover_us + overheads.launch_us.get(b.kind, 0.0)
-            column, note = table.costs(types, a, b)
-            cost[:, source, target] = column
-            cost[:, source, target] += extra
+            moved = rows["in" if a is None else "out" if b is None else "across"]
+            column, note = table.costs([graph.tensor[names[t]].type for t in moved], a, b)
+            cost[moved, source, target] = np.asarray(column) + extra
             if note:
                 sentences[f"transfers from '{a.id if a else HOST}' to '{b.id if b else HOST}': {note}"] = None
     filled.extend(sentences)
