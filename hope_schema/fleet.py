@@ -106,6 +106,13 @@ class FleetProfile(Contract):
     updated_at: AwareDatetime
 
 
+class FleetProfilePage(Contract):
+    """Profiles in the order of SoC and frequency; ``next`` is the ``offset`` of the following page."""
+
+    profiles: tuple[FleetProfile, ...]
+    next: Total | None = None
+
+
 class FleetModel(Contract):
     """One model. ``coverage``: the share of known (SoC, frequency) pairs that it has a finished plan for."""
 
@@ -120,6 +127,13 @@ class FleetModel(Contract):
     hits: Total
     misses: Total
     hit_rate: Rate | None
+
+
+class FleetModelPage(Contract):
+    """Models in the order of their hashes; ``next`` is the ``offset`` of the following page."""
+
+    models: tuple[FleetModel, ...]
+    next: Total | None = None
 
 
 class FleetPlan(Contract):

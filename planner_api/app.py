@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -18,8 +16,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from planner_api import openapi
+from planner_api.devices.routes import router as devices
 from planner_api.errors import ApiError, headers_of, unavailable
+from planner_api.fleet.routes import router as fleet
 from planner_api.models.routes import router as models
+from planner_api.ops.logs import stay_quiet
+from planner_api.ops.observe import Observe
+from planner_api.ops.routes import router as operations
+from planner_api.ops.traces import build_tracer
 from planner_api.plans.front import PlanFront
 from planner_api.plans.routes import router as plans
 from planner_api.profiles.routes import router as profiles
@@ -30,39 +34,6 @@ log = structlog.get_logger(__name__)
 
 Scope = MutableMapping[str, Any]
 Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
-
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._\-]{1,128}")
-
-
-class RequestId:
-    """ASGI middleware: every request has an id, the caller's if it sent a harmless one, and every answer carries it."""
-
-    def __init__(self, app: Asgi) -> None:
-        self._app = app
-        self._prefix = uuid.uuid4().hex[:12]
-        self._count = 0
-
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Pass the request on with its id in ``scope["state"]["request_id"]``."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        given = b""
-        for name, value in scope["headers"]:
-            if name == b"x-request-id":
-                given = value
-                break
-        if not _REQUEST_ID.fullmatch(given):
-            self._count += 1
-            given = b"%s-%x" % (self._prefix.encode(), self._count)
-        scope.setdefault("state", {})["request_id"] = given.decode()
-        header = (b"x-request-id", given)
-
-        async def send_with_id(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [item for item in message["headers"] if item[0] != b"x-request-id"] + [header]
-            await send(message)
-
-        return await self._app(scope, receive, send_with_id)
 
 
 class App:
@@ -86,6 +57,8 @@ def create_app(settings: Settings | None = None) -> App:
         DatabaseUrlError: a database this planner cannot use.
     """
     planner = Planner(settings or Settings())
+    if planner.settings.embedded:
+        stay_quiet()
 
     @asynccontextmanager
     async def lifespan(_api: FastAPI) -> AsyncIterator[None]:
@@ -102,7 +75,9 @@ def create_app(settings: Settings | None = None) -> App:
     if planner.tokens is not None:
         # NOTE: an embedded planner looks at what was uploaded before it answers, so nothing may stand in front of it.
         layers = _guarded(planner.front, planner)
-    return App(planner, api, RequestId(layers))
+    tracer = build_tracer(planner.settings.telemetry)
+    routine = planner.settings.log_level == "debug"
+    return App(planner, api, Observe(layers, planner.metrics, tracer, log_routine=routine))
 
 
 def openapi_document() -> dict[str, Any]:
@@ -135,7 +110,7 @@ def _api(lifespan: Any) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    for router in (models, profiles, plans):
+    for router in (models, profiles, plans, devices, fleet, operations):
         api.include_router(router)
     api.openapi = lambda: openapi.build(api)  # type: ignore[method-assign]
     api.add_exception_handler(ApiError, _refused)

@@ -1,4 +1,4 @@
-"""``hope-planner``: serve the planner, migrate its database."""
+"""``hope-planner``: serve the planner, solve for it, migrate its database, hand out tokens."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import sys
 from collections.abc import Sequence
 
 from planner_api.db.engine import DatabaseUrlError, parse_url
+from planner_api.devices.commands import add_commands as add_token_commands
 from planner_api.settings import Settings
 
 EXAMPLES = """examples:
   hope-planner serve                                      a planner on this machine, on a SQLite file
   hope-planner migrate --database postgresql://db/hope    bring a PostgreSQL database to the newest schema
+  hope-planner worker --database postgresql://db/hope     solve for the planners on that database
+  hope-planner tokens create --claim                      a token that devices enrol with
   hope-planner serve --host 0.0.0.0 --database postgresql://db/hope    for a fleet: every call needs a token
 """
 
@@ -55,6 +58,17 @@ def _parser() -> argparse.ArgumentParser:
     _database_option(migrate)
     migrate.add_argument("--revision", default="head", help="revision to upgrade to (default: the newest)")
     migrate.set_defaults(run=_migrate)
+
+    worker = commands.add_parser("worker", help="solve what is queued, as a process of its own")
+    worker.add_argument("--slots", type=int, help="solves at once (default: $HOPE_WORKER_SLOTS, else 1)")
+    worker.add_argument("--probe-port", type=int, help="also answer /healthz, /readyz and /metrics on this port")
+    worker.add_argument("--probe-host", default="127.0.0.1", help="address of the probes (default: %(default)s)")
+    _database_option(worker)
+    worker.set_defaults(run=_worker)
+
+    tokens = commands.add_parser("tokens", help="make, list and revoke tokens")
+    add_token_commands(tokens, _database_option)
+    tokens.set_defaults(run=_tokens)
 
     return parser
 
@@ -124,6 +138,22 @@ def _migrate(options: argparse.Namespace) -> int:
         return 1
     print(f"{'migrated to' if changed else 'already at'} revision {revision}")
     return 0
+
+
+def _worker(options: argparse.Namespace) -> int:
+    """Solve what is queued until SIGTERM or Ctrl-C, then finish or hand back what runs."""
+    more = {} if options.slots is None else {"worker_slots": options.slots}
+    settings = settings_of(options, **more)
+    from planner_api.solving.commands import work
+
+    return work(settings, probe_host=options.probe_host, probe_port=options.probe_port)
+
+
+def _tokens(options: argparse.Namespace) -> int:
+    """Make, list and revoke tokens."""
+    from planner_api.devices.commands import run
+
+    return run(settings_of(options), options)
 
 
 def _one_line(error: BaseException) -> str:

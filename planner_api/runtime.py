@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import HEAD, current_revision, upgrade
+from planner_api.ops.metrics import Metrics
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.service import Plans
 from planner_api.profiles.service import Profiles
@@ -50,6 +51,7 @@ class Planner:
         self.queue: SolveQueue | None = None
         self.events: Events | None = None
         self.tokens: Tokens | None = None
+        self.metrics = Metrics()
         self.front: PlanFront
         if not settings.embedded:
             # NOTE: imported here, because an agent with the planner inside needs none of it.
@@ -57,11 +59,15 @@ class Planner:
             from planner_api.solving.events import build_events
 
             self.events = build_events(self.database)
-            self.queue = _queue(self.database)
+            from planner_api.solving.production import build_queue
+
+            self.queue = build_queue(self.database, settings)
             self.tokens = Tokens(self.database, self.events)
             self.events.on_plan(self.plan_cache.forget)
         self.plans = Plans(self.database, settings, self.profiles, self.plan_cache, self.queue, self.events)
         self._tasks: list[asyncio.Task[None]] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._stop_working = asyncio.Event()
 
     async def start(self) -> None:
         """Check or bring up the schema, then begin to listen and to keep house.
@@ -80,9 +86,23 @@ class Planner:
         await self.queue.open()
         await self.tokens.start()
         self._tasks = [asyncio.create_task(self._keep_house(), name="housekeeping")]
+        in_process = self.settings.worker_in_process
+        if in_process if in_process is not None else self.database.dialect == "sqlite":
+            from planner_api.solving.production import build_worker
+
+            worker = build_worker(self.database, self.settings, self.queue, self.events, self.metrics)
+            self._worker = asyncio.create_task(worker.run(self._stop_working), name="worker")
+
+    def end_waits(self) -> None:
+        """Answer requests that wait for a better plan at once: this process is about to stop."""
+        if self.events is not None:
+            self.events.end_waits()
 
     async def stop(self) -> None:
-        """End every task and connection."""
+        """Finish or hand back what is being solved, then end every task and connection."""
+        self._stop_working.set()
+        if self._worker is not None:
+            await asyncio.gather(self._worker, return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -113,13 +133,3 @@ class Planner:
             except (DBAPIError, PoolTimeout, OSError) as error:
                 log.warning("housekeeping_lost_database", error=str(error)[:200])
             await asyncio.sleep(self.settings.fold_interval_s)
-
-
-def _queue(database: Database) -> SolveQueue:
-    if database.dialect == "sqlite":
-        from planner_api.solving.lease import LeaseQueue
-
-        return LeaseQueue(database)
-    from planner_api.solving.jobs import ProcrastinateQueue
-
-    return ProcrastinateQueue(database)

@@ -6,11 +6,10 @@ import sys
 
 import uvicorn
 
-from planner_api.app import create_app
+from planner_api.app import App, create_app
+from planner_api.ops.logs import configure
 from planner_api.settings import Settings
 
-GRACE_S = 20
-"""How long running requests may take to finish after a stop signal."""
 BACKLOG = 4096
 
 
@@ -27,9 +26,16 @@ class Server(uvicorn.Server):
                     shown = f"[{host}]" if ":" in host else host
                     print(f"hope-planner listens on http://{shown}:{port}", file=sys.stderr, flush=True)
 
+    async def shutdown(self, sockets: list | None = None) -> None:  # type: ignore[type-arg]
+        """Answer what waits for a better plan with what there is, then let every request finish."""
+        if isinstance(self.config.app, App):
+            self.config.app.planner.end_waits()
+        await super().shutdown(sockets)
+
 
 def serve(settings: Settings, host: str, port: int) -> int:
     """Serve until a signal asks to stop; return the exit status."""
+    configure(settings)
     config = uvicorn.Config(
         create_app(settings),
         host=host,
@@ -40,7 +46,7 @@ def serve(settings: Settings, host: str, port: int) -> int:
         server_header=False,
         log_level="warning",
         backlog=BACKLOG,
-        timeout_graceful_shutdown=GRACE_S,
+        timeout_graceful_shutdown=max(1, round(settings.grace_s)),
         lifespan="on",
     )
     server = Server(config)

@@ -48,9 +48,9 @@ class Settings(BaseSettings):
     rate_per_token: float = Field(200.0, ge=0)
     """Requests per second one token may make (0: no limit)."""
     burst_per_token: int = Field(400, ge=1)
-    rate_per_address: float = Field(5.0, ge=0)
+    rate_per_address: float = Field(50.0, ge=0)
     """Requests per second one address may make without a valid token (0: no limit)."""
-    burst_per_address: int = Field(50, ge=1)
+    burst_per_address: int = Field(500, ge=1)
     pool_size: int = Field(10, ge=1, le=200)
     """PostgreSQL connections per process for reading, and as many for writing."""
 
@@ -66,14 +66,6 @@ class Settings(BaseSettings):
     """How long the work of a machine that vanished waits before another worker takes it."""
     grace_s: float = Field(20.0, ge=0, le=600)
     """How long running solves and requests may go on after SIGTERM before solves are handed back."""
-
-    token_rate: float = Field(50.0, ge=0)
-    """Requests a second per token, sustained; 0: no limit."""
-    token_burst: int = Field(500, ge=1)
-    """Requests per token at once after a pause."""
-    address_rate: float = Field(50.0, ge=0)
-    """Enrolments and refused requests a second per client address; 0: no limit."""
-    address_burst: int = Field(500, ge=1)
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"

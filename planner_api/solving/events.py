@@ -49,6 +49,10 @@ class Events(Protocol):
         """Stop listening; waiters return at once."""
         ...
 
+    def end_waits(self) -> None:
+        """Let every waiter return at once, and every later one too."""
+        ...
+
     def on_plan(self, listener: PlanListener) -> None:
         """Call ``listener`` at each new plan version, in the order of commits."""
         ...
@@ -103,16 +107,23 @@ class LocalEvents:
 
     async def stop(self) -> None:
         """See :class:`Events`."""
-        self._stopping = True
+        self.end_waits()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def end_waits(self) -> None:
+        """See :class:`Events`."""
+        self._stopping = True
         for waiters in self._waiters.values():
             for future in waiters:
-                future.cancel()
+                if not future.done():
+                    future.set_result(0)
 
     async def wait(self, plan_id: str, version: int, timeout_s: float) -> int | None:
         """See :class:`Events`."""
+        if self._stopping:
+            return None
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(plan_id, {})[future] = version
         try:
@@ -120,13 +131,10 @@ class LocalEvents:
             newest = await self._newest(plan_id)
             if newest > version:
                 return newest
-            return await asyncio.wait_for(future, timeout_s)
+            newest = await asyncio.wait_for(future, timeout_s)
+            return None if self._stopping else newest
         except TimeoutError:
             return None
-        except asyncio.CancelledError:
-            if self._stopping:
-                return None
-            raise
         finally:
             waiters = self._waiters[plan_id]
             del waiters[future]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import procrastinate
@@ -11,6 +11,7 @@ import psycopg
 import structlog
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Status
+from procrastinate.types import JSONDict
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.solving import repository
@@ -55,11 +56,14 @@ class ProcrastinateQueue(RowQueue):
         """See :class:`SolveQueue`."""
         await self._app.close_async()
 
-    async def _carry(self, session: WriteSession, plans: Iterable[tuple[str, int]]) -> None:
+    async def _carry(self, session: WriteSession, plans: Sequence[tuple[str, int]]) -> None:
+        if not plans:
+            return
         connection = await driver_connection(session)
-        for plan_id, priority in plans:
+        for priority in sorted({priority for _plan_id, priority in plans}, reverse=True):
             deferrer = self._app.configure_task(TASK, connection=connection, priority=priority)
-            await deferrer.defer_async(plan_id=plan_id)
+            tasks: list[JSONDict] = [{"plan_id": plan_id} for plan_id, at in plans if at == priority]
+            await deferrer.batch_defer_async(*tasks)
 
     async def _run_job(self, plan_id: str) -> None:
         assert self._handler is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import structlog
 from sqlalchemy import event
@@ -40,8 +40,8 @@ class LeaseQueue(RowQueue):
     async def close(self) -> None:
         """See :class:`SolveQueue`."""
 
-    async def _carry(self, session: WriteSession, plans: Iterable[tuple[str, int]]) -> None:
-        if list(plans):
+    async def _carry(self, session: WriteSession, plans: Sequence[tuple[str, int]]) -> None:
+        if plans:
             event.listen(session.sync_session, "after_commit", lambda _session: self._ready.set(), once=True)
 
     async def work(self, handler: Handler, stop: asyncio.Event, *, slots: int = 1) -> None:

@@ -8,7 +8,7 @@ back changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from planner_api.db.engine import Database, WriteSession
@@ -50,6 +50,10 @@ class SolveQueue(Protocol):
         Returns:
             Whether it was queued; False when it waits or is being solved already.
         """
+        ...
+
+    async def enqueue_all(self, session: WriteSession, plan_ids: Sequence[str], *, priority: int = 0) -> int:
+        """:meth:`enqueue` for many; returns how many were queued."""
         ...
 
     async def work(self, handler: Handler, stop: asyncio.Event, *, slots: int = 1) -> None:
@@ -98,16 +102,19 @@ class RowQueue:
         self._grace_s = grace_s
         self._owner = this_process()
 
-    async def _carry(self, session: WriteSession, plans: Iterable[tuple[str, int]]) -> None:
+    async def _carry(self, session: WriteSession, plans: Sequence[tuple[str, int]]) -> None:
         """Tell workers of ready ``(plan id, priority)``, once the session's transaction commits."""
         raise NotImplementedError
 
     async def enqueue(self, session: WriteSession, plan_id: str, *, priority: int = 0) -> bool:
         """See :class:`SolveQueue`."""
-        if not await repository.mark_queued(session, plan_id, priority):
-            return False
-        await self._carry(session, [(plan_id, priority)])
-        return True
+        return await self.enqueue_all(session, [plan_id], priority=priority) == 1
+
+    async def enqueue_all(self, session: WriteSession, plan_ids: Sequence[str], *, priority: int = 0) -> int:
+        """See :class:`SolveQueue`."""
+        queued = await repository.mark_queued(session, plan_ids, priority)
+        await self._carry(session, [(plan_id, priority) for plan_id in queued])
+        return len(queued)
 
     async def renew(self, lease: Lease) -> bool:
         """See :class:`SolveQueue`."""

@@ -21,6 +21,9 @@ MAX_ABANDONED = 10
 """Failures plus workers that vanished: those say less about the problem, but a job that takes whole machines down
 must not circle for ever."""
 
+CHUNK = 500
+"""Plans per statement; SQLite bounds the parameters of one."""
+
 MAX_ERROR = 2000
 """Characters of a stored error."""
 
@@ -44,17 +47,20 @@ def now_on(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetim
     return func.clock_timestamp(type_=UtcDateTime()) + literal(timedelta(seconds=delta_s), Interval())
 
 
-async def mark_queued(session: WriteSession, plan_id: str, priority: int) -> bool:
-    """Queue a new, finished or failed plan; False when it is on its way already."""
+async def mark_queued(session: WriteSession, plan_ids: Sequence[str], priority: int) -> list[str]:
+    """Queue new, finished and failed plans; returns those that were not on their way already."""
     fresh = and_(PlanRow.status == "queued", PlanRow.queued_at.is_(None))
-    result = await session.execute(
-        update(PlanRow)
-        .where(PlanRow.id == plan_id, or_(fresh, PlanRow.status.in_(("done", "failed"))))
-        .values(status="queued", queued_at=now_on(session), priority=priority, failures=0, error=None)
-        .returning(PlanRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    return result.first() is not None
+    queued: list[str] = []
+    for start in range(0, len(plan_ids), CHUNK):
+        rows = await session.scalars(
+            update(PlanRow)
+            .where(PlanRow.id.in_(plan_ids[start : start + CHUNK]), or_(fresh, PlanRow.status.in_(("done", "failed"))))
+            .values(status="queued", queued_at=now_on(session), priority=priority, failures=0, error=None)
+            .returning(PlanRow.id)
+            .execution_options(synchronize_session=False)
+        )
+        queued.extend(rows)
+    return queued
 
 
 async def take(session: WriteSession, owner: str, ttl_s: float, plan_id: str | None = None) -> Lease | None:

@@ -1,0 +1,1 @@
+"""Devices: how they enrol, who may do what, how often, and what they report about themselves."""

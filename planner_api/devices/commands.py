@@ -1,0 +1,165 @@
+"""``hope-planner tokens``: make, list and revoke the tokens of operators, devices and enrolments."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from planner_api.db.engine import Database
+from planner_api.devices import repository
+from planner_api.devices.tokens import hash_token, new_token
+from planner_api.settings import Settings
+from planner_api.solving.events import build_events
+
+EXAMPLES = """examples:
+  hope-planner tokens create                                    an operator's token
+  hope-planner tokens create --claim --uses 1000 --expires 30d  a claim token for a batch of a thousand devices
+  hope-planner tokens list
+  hope-planner tokens revoke 7                                  the operator's or device's token number 7
+  hope-planner tokens revoke --claim 2                          devices that enrolled with it keep their tokens
+  hope-planner tokens revoke --device phone-0815                a device and all its tokens
+"""
+
+LISTED = 1000
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+Command = Callable[[Database], Awaitable[int]]
+
+
+def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Add ``create``, ``list`` and ``revoke``; ``shared`` adds what every command has (``--database``)."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    create = commands.add_parser("create", help="make a token and print it, this once")
+    create.add_argument("--claim", action="store_true", help="a claim token, which devices exchange for their own")
+    create.add_argument("--uses", type=int, help="how many devices may enrol with the claim (default: any number)")
+    create.add_argument("--expires", help="lifetime, e.g. 12h or 30d (default: none)")
+    create.add_argument("--label", default="", help="a note to know it by")
+    create.set_defaults(act=_create)
+    listing = commands.add_parser("list", help="list tokens and claims; the secrets themselves are not kept")
+    listing.set_defaults(act=_list)
+    revoke = commands.add_parser("revoke", help="revoke a token, a claim or a device, everywhere at once")
+    revoke.add_argument("id", nargs="?", type=int, help="the number that `tokens list` shows")
+    revoke.add_argument("--claim", action="store_true", help="the number is a claim's")
+    revoke.add_argument("--device", help="revoke this device and all its tokens")
+    revoke.set_defaults(act=_revoke)
+    for command in (create, listing, revoke):
+        shared(command)
+
+
+def run(settings: Settings, options: argparse.Namespace) -> int:
+    """Run the chosen command on the database.
+
+    Raises:
+        ValueError: options that do not go together.
+    """
+    command: Command = options.act(options)
+
+    async def main() -> int:
+        database = Database(settings.database_url)
+        try:
+            return await command(database)
+        finally:
+            await database.close()
+
+    try:
+        return asyncio.run(main())
+    except SQLAlchemyError as error:
+        reason = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+        print(f"hope-planner: {reason}; was the database migrated? hope-planner migrate", file=sys.stderr)
+        return 1
+
+
+def lifetime(text: str) -> timedelta:
+    """Read ``90s``, ``15m``, ``12h`` or ``30d``. Raises ValueError otherwise."""
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"'{text}' is not a lifetime; write e.g. 12h or 30d")
+    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+
+
+def _create(options: argparse.Namespace) -> Command:
+    if options.uses is not None and not options.claim:
+        raise ValueError("--uses goes with --claim")
+    if options.uses is not None and options.uses < 1:
+        raise ValueError("--uses must be at least 1")
+    if len(options.label) > 128:
+        raise ValueError("--label may have 128 characters")
+    expires_at = None if options.expires is None else datetime.now(UTC) + lifetime(options.expires)
+    token = new_token("claim" if options.claim else "operator")
+
+    async def command(database: Database) -> int:
+        async with database.write() as session:
+            if options.claim:
+                await repository.add_claim(
+                    session, hash_token(token), label=options.label, uses=options.uses, expires_at=expires_at
+                )
+            else:
+                await repository.add_token(
+                    session, hash_token(token), "operator", label=options.label, expires_at=expires_at
+                )
+        print(token)
+        return 0
+
+    return command
+
+
+def _list(_options: argparse.Namespace) -> Command:
+    async def command(database: Database) -> int:
+        async with database.read() as session:
+            tokens = await repository.list_tokens(session, LISTED)
+            claims = await repository.list_claims(session, LISTED)
+        print(f"{'id':>6}  {'kind':<8}  {'state':<8}  {'expires':<16}  whose")
+        for token in tokens:
+            state = _state(token.revoked_at, token.expires_at)
+            print(
+                f"{token.id:>6}  {token.scope:<8}  {state:<8}  {_day(token.expires_at):<16}  "
+                f"{token.device_id or token.label}"
+            )
+        for claim in claims:
+            state = "spent" if claim.uses_left == 0 else _state(claim.revoked_at, claim.expires_at)
+            left = "any number" if claim.uses_left is None else str(claim.uses_left)
+            print(
+                f"{claim.id:>6}  {'claim':<8}  {state:<8}  {_day(claim.expires_at):<16}  "
+                f"{claim.label} (uses left: {left})"
+            )
+        return 0
+
+    return command
+
+
+def _revoke(options: argparse.Namespace) -> Command:
+    if (options.id is None) == (options.device is None) or (options.claim and options.device is not None):
+        raise ValueError("name one thing to revoke: a number, --claim and a number, or --device and its id")
+
+    async def command(database: Database) -> int:
+        events = build_events(database)
+        async with database.write() as session:
+            if options.claim:
+                found = await repository.revoke_claim(session, options.id)
+            else:
+                hashes = await repository.revoke(session, token_id=options.id, device_id=options.device)
+                for token_hash in hashes:
+                    await events.revoke(session, token_hash)
+                found = bool(hashes)
+        print("revoked" if found else "nothing to revoke")
+        return 0 if found else 1
+
+    return command
+
+
+def _state(revoked_at: datetime | None, expires_at: datetime | None) -> str:
+    if revoked_at is not None:
+        return "revoked"
+    return "expired" if expires_at is not None and expires_at < datetime.now(UTC) else "valid"
+
+
+def _day(moment: datetime | None) -> str:
+    return "never" if moment is None else moment.strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,236 @@
+"""The gate in front of every route and of the plan cache: who is it, may it, and not too often.
+
+Pure ASGI and, for a caller it knows, without a query: it stands in the path of every cached plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from planner_api.db.engine import Database
+from planner_api.devices import repository
+from planner_api.devices.principal import ANONYMOUS, Principal
+from planner_api.devices.rate import RateLimit
+from planner_api.devices.tokens import hash_token
+from planner_api.errors import ApiError, send_problem, unavailable
+from planner_api.solving.events import Events
+from planner_api.solving.outage import TRANSIENT
+
+log = structlog.get_logger(__name__)
+
+OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Answered without a token: probes and scrapers come from inside; the chart's NetworkPolicy keeps others out."""
+ENROL = ("POST", "/devices")
+"""Takes a claim token, which the route itself checks."""
+
+MAX_KNOWN = 200_000
+"""Tokens remembered at once."""
+KNOWN_S = 600.0
+"""How long a token is trusted without asking the database again; revocations are announced and act at once."""
+UNKNOWN_S = 5.0
+"""How long an unknown token stays unknown without asking again."""
+LEEWAY_S = 30.0
+"""Grace on expiry, for replicas whose clocks differ."""
+FLUSH_S = 30.0
+"""How often what was seen of devices is written down."""
+
+Scope = MutableMapping[str, Any]
+Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is remembered of a token: its bearer (None: there is none), and until when (monotonic, and UTC)."""
+
+    principal: Principal | None
+    until: float
+    expires_at: float = math.inf
+
+
+class Tokens:
+    """Bearers by token, remembered in this process and forgotten when a revocation is announced."""
+
+    def __init__(self, database: Database, events: Events) -> None:
+        self._database = database
+        self._known: dict[str, Known] = {}
+        self._seen: dict[str, datetime] = {}
+        self._flusher: asyncio.Task[None] | None = None
+        events.on_token(self._forget)
+
+    async def start(self) -> None:
+        """Begin to write down which devices were seen."""
+        self._flusher = asyncio.create_task(self._flush_for_ever(), name="devices-seen")
+
+    async def stop(self) -> None:
+        """Write down what is left and end."""
+        if self._flusher is not None:
+            self._flusher.cancel()
+            await asyncio.gather(self._flusher, return_exceptions=True)
+        await self._flush()
+
+    def known(self, token_hash: str) -> Known | None:
+        """What is remembered of a token, unless that is too old."""
+        found = self._known.get(token_hash)
+        if found is None or found.until < time.monotonic():
+            return None
+        return found
+
+    async def look_up(self, token_hash: str) -> Known:
+        """Ask the database, and remember the answer."""
+        async with self._database.read() as session:
+            row = await repository.find_token(session, token_hash)
+        if row is None:
+            found = Known(None, time.monotonic() + UNKNOWN_S)
+        else:
+            role = "device" if row.scope == "device" else "operator"
+            name = f"device:{row.device_id}" if role == "device" else f"operator:{row.id}"
+            principal = Principal("device" if role == "device" else "operator", name, row.device_id)
+            expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
+            found = Known(principal, time.monotonic() + KNOWN_S, expires_at)
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[token_hash] = found
+        return found
+
+    def saw(self, principal: Principal) -> None:
+        """Note that a device is there."""
+        if principal.device_id is not None and principal.device_id not in self._seen:
+            self._seen[principal.device_id] = datetime.now(UTC)
+
+    def _forget(self, token_hash: str | None) -> None:
+        if token_hash is None:
+            self._known.clear()
+        else:
+            self._known.pop(token_hash, None)
+
+    async def _flush_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        seen, self._seen = self._seen, {}
+        if not seen:
+            return
+        try:
+            async with self._database.write() as session:
+                await repository.saw(session, seen)
+        except TRANSIENT as error:
+            self._seen = {**seen, **self._seen}
+            log.warning("devices_seen_not_written", error=str(error)[:200])
+
+
+class Guard:
+    """ASGI middleware: authenticates, authorises and limits, then sets ``scope["state"]["principal"]``.
+
+    Args:
+        app: what it guards.
+        tokens: the bearers.
+        required: whether a request needs a token at all; without, a caller without one may do everything.
+        per_token: limit per bearer.
+        per_address: limit per client address of requests without a valid token (enrolment, guessing).
+    """
+
+    def __init__(
+        self, app: Asgi, tokens: Tokens, *, required: bool, per_token: RateLimit, per_address: RateLimit
+    ) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._required = required
+        self._per_token = per_token
+        self._per_address = per_address
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Pass the request on, or answer 401, 403, 429 or 503."""
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            return await self._app(scope, receive, send)
+        try:
+            principal = await self._admit(scope)
+        except ApiError as error:
+            return await send_problem(send, scope, error)
+        scope.setdefault("state", {})["principal"] = principal
+        return await self._app(scope, receive, send)
+
+    async def _admit(self, scope: Scope) -> Principal:
+        method, path = scope["method"], scope["path"]
+        token = _bearer(scope)
+        if (method, path) == ENROL or (token is None and self._required):
+            self._limit(self._per_address, _address(scope))
+        if (method, path) == ENROL:
+            return ANONYMOUS
+        if token is None:
+            if self._required:
+                raise unauthorised("this planner needs a token: send it as 'Authorization: Bearer ...'")
+            return ANONYMOUS
+        token_hash = hash_token(token)
+        known = self._tokens.known(token_hash) or await self._look_up(token_hash)
+        principal = known.principal
+        if principal is None:
+            self._limit(self._per_address, _address(scope))
+            raise unauthorised("this token is unknown or was revoked; enrol again with a claim token")
+        if known.expires_at + LEEWAY_S < time.time():
+            raise unauthorised("this token has expired; enrol again with a claim token")
+        self._limit(self._per_token, principal.name)
+        if not principal.may(method, path):
+            raise ApiError(403, "scope-missing", "a device's token does not allow this; it takes an operator's")
+        self._tokens.saw(principal)
+        return principal
+
+    async def _look_up(self, token_hash: str) -> Known:
+        try:
+            return await self._tokens.look_up(token_hash)
+        except TRANSIENT as error:
+            log.warning("token_lookup_failed", error=str(error)[:200])
+            raise unavailable("the database is away for the moment; try again") from None
+
+    def _limit(self, limit: RateLimit, key: str) -> None:
+        wait = limit.hit(key)
+        if wait:
+            raise ApiError(
+                429,
+                "too-many-requests",
+                "too many requests; slow down",
+                headers={"Retry-After": str(math.ceil(wait))},
+            )
+
+
+def unauthorised(detail: str) -> ApiError:
+    """The error for a missing, unknown, revoked or expired token."""
+    return ApiError(401, "unauthorised", detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+def bearer_of(scope: Scope, why: str) -> bytes:
+    """The token of a request that must have one. Raises ApiError 401 with ``why`` otherwise."""
+    token = _bearer(scope)
+    if token is None:
+        raise unauthorised(why)
+    return token
+
+
+def _bearer(scope: Scope) -> bytes | None:
+    """The token of the request; None without one.
+
+    Raises:
+        ApiError: 401 for an Authorization header of another kind.
+    """
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            kind, _, token = value.partition(b" ")
+            token = token.strip()
+            if kind.lower() != b"bearer" or not token or len(token) > 256:
+                raise unauthorised("the Authorization header must read 'Bearer ' and a token")
+            return bytes(token)
+    return None
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"address:{client[0]}" if client else "address:unknown"

@@ -1,0 +1,66 @@
+"""Who a request comes from, and what that one may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from planner_api.errors import ApiError
+
+Role = Literal["operator", "device", "anonymous"]
+
+_DEVICE_POSTS = frozenset({"/models", "/profiles", "/profiles/missing", "/plans"})
+_DEVICE_GETS = ("/models/", "/plans/")
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The bearer of a token. ``anonymous`` exists only where no tokens are required, and may do everything.
+
+    Attributes:
+        role: what kind of caller it is.
+        name: stable and free of secrets; rate limits and logs know the caller by it.
+        device_id: the device a ``device`` token belongs to.
+    """
+
+    role: Role
+    name: str
+    device_id: str | None = None
+
+    def may(self, method: str, path: str) -> bool:
+        """Whether this caller may send ``method`` to ``path``.
+
+        A device registers graphs, uploads and reads what plans need, and reports about itself; an operator does the
+        rest.
+        """
+        if self.role != "device":
+            return True
+        if method == "POST":
+            return path in _DEVICE_POSTS
+        if method in ("GET", "HEAD"):
+            return path.startswith(_DEVICE_GETS) or path == "/openapi.json"
+        return method == "PUT" and path == f"/devices/{self.device_id}/report"
+
+
+ANONYMOUS = Principal("anonymous", "anonymous")
+
+
+def principal_of(scope: Mapping[str, Any]) -> Principal:
+    """Who sent the request of this ASGI scope."""
+    found = scope.get("state", {}).get("principal", ANONYMOUS)
+    assert isinstance(found, Principal)
+    return found
+
+
+def require_own(scope: Mapping[str, Any], device_id: str) -> None:
+    """Refuse a device that speaks in another's name.
+
+    Raises:
+        ApiError: 403 when the bearer is a device with another id.
+    """
+    principal = principal_of(scope)
+    if principal.role == "device" and principal.device_id != device_id:
+        raise ApiError(
+            403, "foreign-device", f"this token belongs to device '{principal.device_id}', not to '{device_id}'"
+        )

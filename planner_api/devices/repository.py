@@ -1,0 +1,219 @@
+"""Every query on devices, their tokens and claims, and what they report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import and_, bindparam, delete, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.engine import WriteSession
+from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, PlanRow, TokenRow
+from planner_api.db.upsert import insert_or_ignore
+
+
+@dataclass(frozen=True)
+class FoundToken:
+    """A stored token that is not revoked."""
+
+    id: int
+    scope: str
+    device_id: str | None
+    expires_at: datetime | None
+
+
+async def find_token(session: AsyncSession, token_hash: str) -> FoundToken | None:
+    """The token with this hash, unless it or its device was revoked."""
+    row = (
+        await session.execute(
+            select(TokenRow.id, TokenRow.scope, TokenRow.device_id, TokenRow.expires_at)
+            .outerjoin(DeviceRow, DeviceRow.id == TokenRow.device_id)
+            .where(TokenRow.token_hash == token_hash, TokenRow.revoked_at.is_(None), DeviceRow.revoked_at.is_(None))
+        )
+    ).first()
+    return None if row is None else FoundToken(row.id, row.scope, row.device_id, row.expires_at)
+
+
+async def add_token(
+    session: WriteSession,
+    token_hash: str,
+    scope: str,
+    *,
+    device_id: str | None = None,
+    label: str = "",
+    expires_at: datetime | None = None,
+) -> int:
+    """Store a token's hash and return its id."""
+    row = TokenRow(
+        token_hash=token_hash,
+        scope=scope,
+        device_id=device_id,
+        label=label,
+        created_at=datetime.now(UTC),
+        expires_at=expires_at,
+    )
+    session.add(row)
+    await session.flush()
+    return row.id
+
+
+async def add_claim(
+    session: WriteSession, claim_hash: str, *, label: str, uses: int | None, expires_at: datetime | None
+) -> int:
+    """Store a claim token's hash and return its id."""
+    row = ClaimRow(
+        claim_hash=claim_hash, label=label, uses_left=uses, created_at=datetime.now(UTC), expires_at=expires_at
+    )
+    session.add(row)
+    await session.flush()
+    return row.id
+
+
+async def use_claim(session: WriteSession, claim_hash: str) -> int | None:
+    """Spend one use of a claim that is valid now; its id, or None."""
+    now = datetime.now(UTC)
+    valid = and_(
+        ClaimRow.claim_hash == claim_hash,
+        ClaimRow.revoked_at.is_(None),
+        or_(ClaimRow.expires_at.is_(None), ClaimRow.expires_at > now),
+        or_(ClaimRow.uses_left.is_(None), ClaimRow.uses_left > 0),
+    )
+    return (
+        await session.execute(
+            update(ClaimRow)
+            .where(valid)
+            .values(uses_left=ClaimRow.uses_left - 1)
+            .returning(ClaimRow.id)
+            .execution_options(synchronize_session=False)
+        )
+    ).scalar_one_or_none()
+
+
+async def enrol(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:
+    """Insert the device, or take over one that holds no valid token; False when it is enrolled already."""
+    now = datetime.now(UTC)
+    row = {"id": device_id, "enrolled_at": now, **values}
+    if await insert_or_ignore(session, DeviceRow, row, ["id"]):
+        return True
+    # Locked, so that of two enrolments with one id the second sees the first's token.
+    await session.execute(select(DeviceRow.id).where(DeviceRow.id == device_id).with_for_update())
+    if await valid_tokens(session, device_id):
+        return False
+    await session.execute(
+        update(DeviceRow).where(DeviceRow.id == device_id).values(enrolled_at=now, revoked_at=None, **values)
+    )
+    return True
+
+
+async def valid_tokens(session: AsyncSession, device_id: str) -> Sequence[str]:
+    """Hashes of the device's tokens that are neither revoked nor expired."""
+    now = datetime.now(UTC)
+    query = select(TokenRow.token_hash).where(
+        TokenRow.device_id == device_id,
+        TokenRow.revoked_at.is_(None),
+        or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > now),
+    )
+    return (await session.scalars(query)).all()
+
+
+async def revoke(session: WriteSession, *, token_id: int | None = None, device_id: str | None = None) -> Sequence[str]:
+    """Revoke one token, or all of a device and the device itself; the hashes that were valid until now."""
+    now = datetime.now(UTC)
+    wanted = TokenRow.id == token_id if device_id is None else TokenRow.device_id == device_id
+    if device_id is not None:
+        await session.execute(update(DeviceRow).where(DeviceRow.id == device_id).values(revoked_at=now))
+    rows = await session.scalars(
+        update(TokenRow)
+        .where(wanted, TokenRow.revoked_at.is_(None))
+        .values(revoked_at=now)
+        .returning(TokenRow.token_hash)
+        .execution_options(synchronize_session=False)
+    )
+    return rows.all()
+
+
+async def revoke_claim(session: WriteSession, claim_id: int) -> bool:
+    """Revoke a claim; False when there is none to revoke. Devices that enrolled with it keep their tokens."""
+    return (
+        await session.execute(
+            update(ClaimRow)
+            .where(ClaimRow.id == claim_id, ClaimRow.revoked_at.is_(None))
+            .values(revoked_at=datetime.now(UTC))
+            .returning(ClaimRow.id)
+            .execution_options(synchronize_session=False)
+        )
+    ).first() is not None
+
+
+async def saw(session: WriteSession, seen: Mapping[str, datetime]) -> None:
+    """Remember when devices were last seen."""
+    rows = [{"device": device_id, "at": at} for device_id, at in sorted(seen.items())]
+    connection = await session.connection()
+    await connection.execute(
+        update(DeviceRow).where(DeviceRow.id == bindparam("device")).values(last_seen_at=bindparam("at")), rows
+    )
+
+
+async def report(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> None:
+    """Keep what a device says about itself; a device that never enrolled (no tokens required) is added."""
+    now = datetime.now(UTC)
+    fresh = {"id": device_id, "enrolled_at": now, "last_seen_at": now, **values}
+    if not await insert_or_ignore(session, DeviceRow, fresh, ["id"]):
+        await session.execute(update(DeviceRow).where(DeviceRow.id == device_id).values(last_seen_at=now, **values))
+
+
+async def predictions(session: AsyncSession, plan_ids: Sequence[str]) -> dict[str, float]:
+    """Predicted makespan in microseconds of the plans that exist."""
+    query = select(PlanRow.id, PlanRow.makespan_us).where(PlanRow.id.in_(plan_ids), PlanRow.makespan_us.is_not(None))
+    return {row.id: row.makespan_us for row in await session.execute(query)}
+
+
+async def store_drift(session: WriteSession, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a device's reports on the plans in ``rows``."""
+    for row in rows:
+        await session.execute(
+            delete(DriftRow).where(DriftRow.device_id == row["device_id"], DriftRow.plan_id == row["plan_id"])
+        )
+        await insert_or_ignore(session, DriftRow, row, ["device_id", "plan_id"])
+
+
+async def find_devices(
+    session: AsyncSession, *, device_id: str | None = None, soc: str | None = None, after: str = "", limit: int = 100
+) -> Sequence[DeviceRow]:
+    """Devices in the order of their ids."""
+    query = select(DeviceRow).where(DeviceRow.id > after).order_by(DeviceRow.id).limit(limit)
+    if device_id is not None:
+        query = query.where(DeviceRow.id == device_id)
+    if soc is not None:
+        query = query.where(DeviceRow.soc == soc)
+    return (await session.scalars(query)).all()
+
+
+async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, list[float]]:
+    """Per device: measured / predicted - 1 of each of its reports."""
+    found: dict[str, list[float]] = {}
+    query = select(DriftRow.device_id, DriftRow.measured_us, DriftRow.predicted_us).where(
+        DriftRow.device_id.in_(device_ids), DriftRow.predicted_us > 0
+    )
+    for row in await session.execute(query):
+        found.setdefault(row.device_id, []).append(row.measured_us / row.predicted_us - 1.0)
+    return found
+
+
+async def list_tokens(session: AsyncSession, limit: int) -> Sequence[TokenRow]:
+    """The newest tokens."""
+    return (await session.scalars(select(TokenRow).order_by(TokenRow.id.desc()).limit(limit))).all()
+
+
+async def list_claims(session: AsyncSession, limit: int) -> Sequence[ClaimRow]:
+    """The newest claims."""
+    return (await session.scalars(select(ClaimRow).order_by(ClaimRow.id.desc()).limit(limit))).all()
+
+
+async def count_operators(session: AsyncSession) -> int:
+    """How many valid operator tokens there are."""
+    query = select(func.count()).where(TokenRow.scope == "operator", TokenRow.revoked_at.is_(None))
+    return (await session.scalar(query)) or 0

@@ -1,0 +1,84 @@
+"""``/devices`` over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from hope_schema import Device, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
+from planner_api.devices import service
+from planner_api.devices.guard import bearer_of
+from planner_api.http.body import read_message
+from planner_api.http.contract import describe
+
+router = APIRouter(tags=["devices"])
+
+LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$"
+DeviceId = Annotated[str, Path(max_length=128, pattern=LABEL, description="The device's id")]
+After = Annotated[str | None, Query(max_length=128, pattern=LABEL, description="`next` of the page before")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Rows per page")]
+
+
+@router.post(
+    "/devices",
+    status_code=201,
+    openapi_extra=describe(
+        request=Enrolment,
+        replies={201: ("The device's own token, shown this once.", EnrolmentReceipt)},
+        errors=[409],
+    ),
+)
+async def enrol(request: Request) -> Response:
+    """Exchange a claim token (sent as the bearer) for a token of the device's own."""
+    planner = request.app.state.planner
+    claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer")
+    message = await read_message(request, Enrolment)
+    receipt = await service.enrol(planner.database, claim.decode("latin-1"), message)
+    headers = {"Cache-Control": "no-store"}
+    return Response(receipt.model_dump_json(), status_code=201, media_type="application/json", headers=headers)
+
+
+@router.get("/devices", openapi_extra=describe(replies={200: ("One page.", DevicePage)}, errors=[422]))
+async def list_devices(
+    request: Request,
+    soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> Response:
+    """List the fleet's devices with their versions and their drift."""
+    page = await service.list_devices(request.app.state.planner.database, soc=soc, after=after or "", limit=limit)
+    return Response(page.model_dump_json(), media_type="application/json")
+
+
+@router.put(
+    "/devices/{device_id:path}/report",
+    status_code=204,
+    openapi_extra=describe(request=DeviceReport, replies={204: ("Kept.", None)}),
+)
+async def report(request: Request, device_id: DeviceId) -> Response:
+    """Report versions, and measured against predicted times; the newest report stands."""
+    message = await read_message(request, DeviceReport)
+    await service.report(request.app.state.planner.database, device_id, message)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/devices/{device_id:path}", openapi_extra=describe(replies={200: ("The device.", Device)}, errors=[404, 422])
+)
+async def read_device(request: Request, device_id: DeviceId) -> Response:
+    """Return one device."""
+    found = await service.get_device(request.app.state.planner.database, device_id)
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.delete(
+    "/devices/{device_id:path}",
+    status_code=204,
+    openapi_extra=describe(replies={204: ("Revoked.", None)}, errors=[404, 422]),
+)
+async def revoke_device(request: Request, device_id: DeviceId) -> Response:
+    """Revoke a device and its tokens, on every replica at once; it may enrol again with a claim."""
+    planner = request.app.state.planner
+    await service.revoke_device(planner.database, planner.events, device_id)
+    return Response(status_code=204)

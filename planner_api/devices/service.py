@@ -1,0 +1,116 @@
+"""The rules of enrolment, revocation and reports."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from hope_schema import Device, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
+from planner_api.db.engine import Database
+from planner_api.db.tables import DeviceRow
+from planner_api.devices import repository
+from planner_api.devices.guard import unauthorised
+from planner_api.devices.tokens import hash_token, new_token
+from planner_api.errors import ApiError
+from planner_api.solving.events import Events
+
+
+async def enrol(database: Database, claim: str, request: Enrolment) -> EnrolmentReceipt:
+    """Exchange a claim token for a device's own.
+
+    Raises:
+        ApiError: 401 for a claim that is unknown, spent, expired or revoked; 409 for a device that holds a valid
+            token already (revoke it first: otherwise any claim could take over any device).
+    """
+    token = new_token("device")
+    values = {"soc": request.soc, "frequency": request.frequency, "versions": dict(request.versions)}
+    async with database.write() as session:
+        claim_id = await repository.use_claim(session, hash_token(claim))
+        if claim_id is None:
+            raise unauthorised("this claim token is unknown, spent, expired or revoked; ask your operator for another")
+        if not await repository.enrol(session, request.device_id, {"claim_id": claim_id, **values}):
+            raise ApiError(
+                409,
+                "device-enrolled",
+                f"device '{request.device_id}' is enrolled already; an operator can revoke it: "
+                f"hope-planner tokens revoke --device {request.device_id}",
+            )
+        await repository.add_token(session, hash_token(token), "device", device_id=request.device_id)
+    return EnrolmentReceipt(device_id=request.device_id, token=token)
+
+
+async def report(database: Database, device_id: str, sent: DeviceReport) -> None:
+    """Keep a device's report: versions, clock skew, and measured against predicted for plans that exist."""
+    now = datetime.now(UTC)
+    skew = None if sent.sent_at is None else (sent.sent_at - now).total_seconds()
+    values = {"soc": sent.soc, "frequency": sent.frequency, "versions": dict(sent.versions), "clock_skew_s": skew}
+    newest = {run.plan_id: run for run in sent.measured}
+    async with database.write() as session:
+        await repository.report(session, device_id, values)
+        predicted = await repository.predictions(session, sorted(newest))
+        rows: list[dict[str, Any]] = [
+            {
+                "device_id": device_id,
+                "plan_id": plan_id,
+                "plan_version": run.plan_version,
+                "predicted_us": predicted[plan_id],
+                "measured_us": run.measured_us,
+                "runs": run.runs,
+                "reported_at": now,
+            }
+            for plan_id, run in sorted(newest.items())
+            if plan_id in predicted
+        ]
+        await repository.store_drift(session, rows)
+
+
+async def revoke_device(database: Database, events: Events, device_id: str) -> None:
+    """Revoke a device and all its tokens, everywhere, at once.
+
+    Raises:
+        ApiError: 404 for an unknown device.
+    """
+    async with database.write() as session:
+        if not await repository.find_devices(session, device_id=device_id):
+            raise _unknown(device_id)
+        for token_hash in await repository.revoke(session, device_id=device_id):
+            await events.revoke(session, token_hash)
+
+
+async def get_device(database: Database, device_id: str) -> Device:
+    """One device. Raises ApiError 404 when it is unknown."""
+    page = await list_devices(database, device_id=device_id)
+    if not page.devices:
+        raise _unknown(device_id)
+    return page.devices[0]
+
+
+async def list_devices(
+    database: Database, *, device_id: str | None = None, soc: str | None = None, after: str = "", limit: int = 100
+) -> DevicePage:
+    """Devices in the order of their ids."""
+    async with database.read() as session:
+        rows = await repository.find_devices(session, device_id=device_id, soc=soc, after=after, limit=limit + 1)
+        drifts = await repository.drifts(session, [row.id for row in rows])
+    devices = tuple(_device(row, drifts.get(row.id, ())) for row in rows[:limit])
+    return DevicePage(devices=devices, next=devices[-1].device_id if len(rows) > limit else None)
+
+
+def _device(row: DeviceRow, drifts: Sequence[float]) -> Device:
+    return Device(
+        device_id=row.id,
+        soc=row.soc,
+        frequency=row.frequency,
+        versions=row.versions or {},
+        enrolled_at=row.enrolled_at,
+        last_seen_at=row.last_seen_at,
+        clock_skew_s=row.clock_skew_s,
+        revoked=row.revoked_at is not None,
+        drift=statistics.median(drifts) if drifts else None,
+    )
+
+
+def _unknown(device_id: str) -> ApiError:
+    return ApiError(404, "device-unknown", f"no device '{device_id}'")

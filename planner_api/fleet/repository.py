@@ -1,0 +1,167 @@
+"""Every query behind the fleet view and behind releases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import distinct, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.engine import WriteSession
+from planner_api.db.tables import (
+    DeviceRow,
+    DriftRow,
+    FanoutPlanRow,
+    FanoutRow,
+    ModelRow,
+    PlanRow,
+    ProfileRow,
+    SocRow,
+)
+
+MAX_DRIFTS = 10_000
+"""Newest reports that a median rests on."""
+
+
+async def count(session: AsyncSession, table: type[SocRow | ProfileRow | ModelRow | DeviceRow]) -> int:
+    """Rows of a table."""
+    return (await session.scalar(select(func.count()).select_from(table))) or 0
+
+
+async def count_seen_since(session: AsyncSession, since: datetime) -> int:
+    """Devices seen since then."""
+    return (await session.scalar(select(func.count()).where(DeviceRow.last_seen_at >= since))) or 0
+
+
+async def plan_totals(session: AsyncSession) -> Any:
+    """``hits``, ``misses`` and ``provisional`` over all plans."""
+    query = select(
+        func.coalesce(func.sum(PlanRow.hits), 0).label("hits"),
+        func.coalesce(func.sum(PlanRow.misses), 0).label("misses"),
+        func.count().filter(PlanRow.provisional, PlanRow.version > 0).label("provisional"),
+    )
+    return (await session.execute(query)).one()
+
+
+async def drifts(session: AsyncSession, plan_ids: Sequence[str] | None = None) -> dict[str, list[float]]:
+    """Per plan: measured / predicted - 1 of the newest reports on its present version."""
+    query = (
+        select(DriftRow.plan_id, DriftRow.measured_us, DriftRow.predicted_us)
+        .join(PlanRow, (PlanRow.id == DriftRow.plan_id) & (PlanRow.version == DriftRow.plan_version))
+        .where(DriftRow.predicted_us > 0)
+        .order_by(DriftRow.reported_at.desc())
+        .limit(MAX_DRIFTS)
+    )
+    if plan_ids is not None:
+        query = query.where(DriftRow.plan_id.in_(plan_ids))
+    found: dict[str, list[float]] = {}
+    for row in await session.execute(query):
+        found.setdefault(row.plan_id, []).append(row.measured_us / row.predicted_us - 1.0)
+    return found
+
+
+async def profiles(session: AsyncSession, *, offset: int, limit: int) -> Sequence[Any]:
+    """Profiles with the name of their SoC."""
+    query = (
+        select(SocRow.name.label("soc"), ProfileRow)
+        .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
+        .order_by(SocRow.name, ProfileRow.frequency)
+        .offset(offset)
+        .limit(limit)
+    )
+    return (await session.execute(query)).all()
+
+
+async def pairs(session: AsyncSession) -> list[tuple[str, str]]:
+    """Every (SoC, frequency) the fleet knows figures of."""
+    query = (
+        select(SocRow.name, ProfileRow.frequency)
+        .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
+        .where(ProfileRow.version > 0)
+        .order_by(SocRow.name, ProfileRow.frequency)
+    )
+    return [(row[0], row[1]) for row in await session.execute(query)]
+
+
+async def models(session: AsyncSession, *, offset: int, limit: int) -> Sequence[Any]:
+    """Models with what their plans add up to."""
+    pair = PlanRow.soc + "\n" + PlanRow.frequency
+    sums = (
+        select(
+            PlanRow.model_hash,
+            func.count().label("plans"),
+            func.count(distinct(pair)).filter(PlanRow.status == "done").label("covered"),
+            func.max(PlanRow.gap).label("worst_gap"),
+            func.sum(PlanRow.hits).label("hits"),
+            func.sum(PlanRow.misses).label("misses"),
+        )
+        .group_by(PlanRow.model_hash)
+        .subquery()
+    )
+    query = (
+        select(ModelRow.hash, ModelRow.name, ModelRow.ops, ModelRow.super_ops, ModelRow.created_at, sums)
+        .outerjoin(sums, sums.c.model_hash == ModelRow.hash)
+        .order_by(ModelRow.hash)
+        .offset(offset)
+        .limit(limit)
+    )
+    return (await session.execute(query)).all()
+
+
+_PLAN_COLUMNS = (
+    PlanRow.id,
+    PlanRow.model_hash,
+    PlanRow.soc,
+    PlanRow.frequency,
+    PlanRow.status,
+    PlanRow.version,
+    PlanRow.provisional,
+    PlanRow.makespan_us,
+    PlanRow.gap,
+    PlanRow.found_by,
+    PlanRow.profile_version,
+    PlanRow.solved_at,
+    PlanRow.hits,
+    PlanRow.misses,
+    PlanRow.error,
+)
+
+
+async def plans(session: AsyncSession, *, where: Mapping[str, str], after: str = "", limit: int = 100) -> Sequence[Any]:
+    """Plans (without their bodies) in the order of their ids."""
+    query = select(*_PLAN_COLUMNS).where(PlanRow.id > after).order_by(PlanRow.id).limit(limit)
+    for name, value in where.items():
+        query = query.where(getattr(PlanRow, name) == value)
+    return (await session.execute(query)).all()
+
+
+async def add_fanout(
+    session: WriteSession, fanout_id: str, model_hash: str, request: Mapping[str, Any], now: datetime
+) -> None:
+    """Store a release."""
+    session.add(FanoutRow(id=fanout_id, model_hash=model_hash, request=dict(request), created_at=now))
+    await session.flush()
+
+
+async def add_fanout_plans(session: WriteSession, fanout_id: str, plan_ids: Sequence[str]) -> None:
+    """Store which plans a release waits for."""
+    session.add_all(FanoutPlanRow(fanout_id=fanout_id, plan_id=plan_id) for plan_id in plan_ids)
+    await session.flush()
+
+
+async def fanout(session: AsyncSession, fanout_id: str) -> FanoutRow | None:
+    """A release."""
+    return await session.get(FanoutRow, fanout_id)
+
+
+async def progress(session: AsyncSession, fanout_id: str) -> dict[str, int]:
+    """Plans of a release per status."""
+    query = (
+        select(PlanRow.status, func.count())
+        .join(FanoutPlanRow, FanoutPlanRow.plan_id == PlanRow.id)
+        .where(FanoutPlanRow.fanout_id == fanout_id)
+        .group_by(PlanRow.status)
+    )
+    return {row[0]: row[1] for row in await session.execute(query)}

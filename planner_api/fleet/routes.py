@@ -1,0 +1,91 @@
+"""Releases and the fleet view over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from hope_schema import Fanout, FanoutRequest, FleetModelPage, FleetPlanPage, FleetProfilePage, FleetSummary
+from planner_api.devices.routes import LABEL, After, Limit
+from planner_api.fleet import service
+from planner_api.http.body import inflate, parse, read_body
+from planner_api.http.contract import describe
+
+router = APIRouter(tags=["fleet"])
+
+POLL_S = 2
+"""What ``Retry-After`` suggests between two looks at a release."""
+
+Offset = Annotated[int, Query(ge=0, le=10_000_000, description="`next` of the page before")]
+ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The model's hash")]
+LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds until another look is worth it."}
+
+
+@router.post(
+    "/models/{model_hash}/plans",
+    status_code=202,
+    openapi_extra=describe(
+        request=FanoutRequest,
+        optional_body=True,
+        replies={202: ("Queued; see `Location` for the progress.", Fanout)},
+        errors=[404, 409],
+        headers={202: LOCATION},
+    ),
+)
+async def release(request: Request, model_hash: ModelHash) -> Response:
+    """Plan one model for every SoC and frequency the fleet knows, so that a release starts with a warm cache."""
+    planner = request.app.state.planner
+    settings = planner.settings
+    body = await read_body(request, limit=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
+    message = parse(inflate(body, limit=settings.max_inflated_bytes) or b"{}", FanoutRequest)
+    found = await service.release(planner.database, planner.queue, model_hash, message)
+    headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
+    return Response(found.model_dump_json(), status_code=202, media_type="application/json", headers=headers)
+
+
+@router.get("/fanouts/{fanout_id}", openapi_extra=describe(replies={200: ("Its progress.", Fanout)}, errors=[404, 422]))
+async def read_release(
+    request: Request, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
+) -> Response:
+    """Return how far a release is."""
+    found = await service.progress(request.app.state.planner.database, fanout_id)
+    headers = {} if found.finished else {"Retry-After": str(POLL_S)}
+    return Response(found.model_dump_json(), media_type="application/json", headers=headers)
+
+
+@router.get("/fleet", openapi_extra=describe(replies={200: ("The fleet in numbers.", FleetSummary)}))
+async def fleet(request: Request) -> Response:
+    """Return the fleet in numbers."""
+    found = await service.summary(request.app.state.planner.database)
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.get("/fleet/profiles", openapi_extra=describe(replies={200: ("One page.", FleetProfilePage)}, errors=[422]))
+async def profiles(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
+    """List what is known of each SoC at each frequency."""
+    found = await service.profiles(request.app.state.planner.database, offset=offset, limit=limit)
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.get("/fleet/models", openapi_extra=describe(replies={200: ("One page.", FleetModelPage)}, errors=[422]))
+async def models(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
+    """List the models with the coverage, gaps and hit rate of their plans."""
+    found = await service.models(request.app.state.planner.database, offset=offset, limit=limit)
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.get("/fleet/plans", openapi_extra=describe(replies={200: ("One page.", FleetPlanPage)}, errors=[422]))
+async def plans(
+    request: Request,
+    model_hash: Annotated[str | None, Query(pattern=r"^[0-9a-f]{64}$")] = None,
+    soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
+    status: Annotated[Literal["queued", "solving", "done", "failed"] | None, Query()] = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> Response:
+    """List plans with status, gap, age, hit rate and drift."""
+    wanted = {"model_hash": model_hash, "soc": soc, "status": status}
+    where = {name: value for name, value in wanted.items() if value is not None}
+    found = await service.plans(request.app.state.planner.database, where=where, after=after or "", limit=limit)
+    return Response(found.model_dump_json(), media_type="application/json")

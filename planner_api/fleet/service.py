@@ -1,0 +1,195 @@
+"""The rules of releases, and what the fleet view adds up."""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+from datetime import UTC, datetime, timedelta
+
+from hope_schema import (
+    Fanout,
+    FanoutRequest,
+    FleetModel,
+    FleetModelPage,
+    FleetPlan,
+    FleetPlanPage,
+    FleetProfile,
+    FleetProfilePage,
+    FleetSummary,
+    PlanRequest,
+)
+from planner_api.db.engine import Database
+from planner_api.db.tables import DeviceRow, ModelRow, ProfileRow, SocRow
+from planner_api.errors import ApiError, model_unknown
+from planner_api.fleet import repository
+from planner_api.models import repository as model_rows
+from planner_api.plans import repository as plan_rows
+from planner_api.plans.key import plan_id
+from planner_api.solving.queue import SolveQueue
+from planner_api.solving.repository import count_by_status
+
+FANOUT_PRIORITY = 0
+"""A device that waits for its plan comes first (``plans.service.DEVICE_WAITS``)."""
+
+
+async def release(database: Database, queue: SolveQueue | None, model_hash: str, request: FanoutRequest) -> Fanout:
+    """Queue the planning of one model for every SoC and frequency known, all or nothing.
+
+    Plans that exist already count as done; asking twice solves nothing twice.
+
+    Raises:
+        ApiError: 404 for an unknown model, 409 where nothing is queued (embedded mode).
+    """
+    if queue is None:
+        raise ApiError(409, "no-queue", "an embedded planner solves in the call; releases need 'hope-planner serve'")
+    fanout_id, now = f"f-{secrets.token_hex(12)}", datetime.now(UTC)
+    async with database.read() as session:
+        if not await model_rows.exists(session, model_hash):
+            raise model_unknown(model_hash)
+        known = await repository.pairs(session)
+    wanted = {}
+    for soc, frequency in known:
+        key = PlanRequest(
+            model_hash=model_hash,
+            soc=soc,
+            frequency=frequency,
+            method=request.method,
+            transfer_mode=request.transfer_mode,
+        )
+        wanted[plan_id(key)] = key
+    async with database.write() as session:
+        await repository.add_fanout(session, fanout_id, model_hash, request.model_dump(mode="json"), now)
+        # In the order of their ids, so that two releases at once cannot wait for each other.
+        ids = sorted(wanted)
+        fresh = [found for found in ids if await plan_rows.insert(session, found, wanted[found], now)]
+        await repository.add_fanout_plans(session, fanout_id, ids)
+        await queue.enqueue_all(session, fresh, priority=FANOUT_PRIORITY)
+    return await progress(database, fanout_id)
+
+
+async def progress(database: Database, fanout_id: str) -> Fanout:
+    """How far a release is. Raises ApiError 404 for an unknown one."""
+    async with database.read() as session:
+        row = await repository.fanout(session, fanout_id)
+        if row is None:
+            raise ApiError(404, "fanout-unknown", f"no release {fanout_id}: start one with POST /models/{{hash}}/plans")
+        counts = await repository.progress(session, fanout_id)
+    by = {status: counts.get(status, 0) for status in ("queued", "solving", "done", "failed")}
+    return Fanout(
+        fanout_id=row.id,
+        model_hash=row.model_hash,
+        created_at=row.created_at,
+        total=sum(counts.values()),
+        finished=by["queued"] + by["solving"] == 0,
+        **by,
+    )
+
+
+async def summary(database: Database) -> FleetSummary:
+    """The fleet in numbers."""
+    async with database.read() as session:
+        totals = await repository.plan_totals(session)
+        drifts = await repository.drifts(session)
+        by_status = await count_by_status(session)
+        return FleetSummary(
+            socs=await repository.count(session, SocRow),
+            profiles=await repository.count(session, ProfileRow),
+            models=await repository.count(session, ModelRow),
+            devices=await repository.count(session, DeviceRow),
+            devices_seen_today=await repository.count_seen_since(session, datetime.now(UTC) - timedelta(days=1)),
+            plans={
+                "queued": by_status.get("queued", 0),
+                "solving": by_status.get("solving", 0),
+                "done": by_status.get("done", 0),
+                "failed": by_status.get("failed", 0),
+            },
+            provisional=totals.provisional,
+            hits=int(totals.hits),
+            misses=int(totals.misses),
+            hit_rate=_rate(totals.hits, totals.misses),
+            median_drift=_median([drift for values in drifts.values() for drift in values]),
+        )
+
+
+async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfilePage:
+    """What is known of each SoC at each frequency."""
+    async with database.read() as session:
+        rows = await repository.profiles(session, offset=offset, limit=limit + 1)
+    page = tuple(
+        FleetProfile(
+            soc=soc,
+            frequency=row.frequency,
+            version=row.version,
+            latencies=row.latencies,
+            transfers=row.transfers,
+            devices=row.devices,
+            uploads=row.uploads,
+            rejected=row.rejected,
+            updated_at=row.updated_at,
+        )
+        for soc, row in rows[:limit]
+    )
+    return FleetProfilePage(profiles=page, next=offset + limit if len(rows) > limit else None)
+
+
+async def models(database: Database, *, offset: int, limit: int) -> FleetModelPage:
+    """Each model with the coverage, gaps and hit rate of its plans."""
+    async with database.read() as session:
+        rows = await repository.models(session, offset=offset, limit=limit + 1)
+        known = len(await repository.pairs(session))
+    page = tuple(
+        FleetModel(
+            model_hash=row.hash,
+            name=row.name,
+            ops=row.ops,
+            super_ops=row.super_ops,
+            created_at=row.created_at,
+            plans=row.plans or 0,
+            coverage=min(1.0, (row.covered or 0) / known) if known else 0.0,
+            worst_gap=row.worst_gap,
+            hits=int(row.hits or 0),
+            misses=int(row.misses or 0),
+            hit_rate=_rate(row.hits or 0, row.misses or 0),
+        )
+        for row in rows[:limit]
+    )
+    return FleetModelPage(models=page, next=offset + limit if len(rows) > limit else None)
+
+
+async def plans(database: Database, *, where: dict[str, str], after: str, limit: int) -> FleetPlanPage:
+    """Plans with status, gap, age, hit rate and drift."""
+    now = datetime.now(UTC)
+    async with database.read() as session:
+        rows = await repository.plans(session, where=where, after=after, limit=limit + 1)
+        drifts = await repository.drifts(session, [row.id for row in rows[:limit]])
+    page = tuple(
+        FleetPlan(
+            plan_id=row.id,
+            model_hash=row.model_hash,
+            soc=row.soc,
+            frequency=row.frequency,
+            status=row.status,
+            version=row.version,
+            provisional=row.provisional,
+            makespan_us=row.makespan_us,
+            gap=row.gap,
+            found_by=row.found_by,
+            profile_version=row.profile_version,
+            age_s=None if row.solved_at is None else max(0.0, (now - row.solved_at).total_seconds()),
+            hits=row.hits,
+            misses=row.misses,
+            hit_rate=_rate(row.hits, row.misses),
+            drift=_median(drifts.get(row.id, [])),
+            error=row.error,
+        )
+        for row in rows[:limit]
+    )
+    return FleetPlanPage(plans=page, next=page[-1].plan_id if len(rows) > limit else None)
+
+
+def _rate(hits: int, misses: int) -> float | None:
+    return hits / (hits + misses) if hits + misses else None
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -1,0 +1,1 @@
+"""Running the planner: logs, metrics, traces, probes."""

@@ -1,0 +1,85 @@
+"""``hope-planner worker``: solve what is queued until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import Any
+
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from planner_api.db.engine import Database
+from planner_api.errors import ApiError
+from planner_api.ops.logs import configure
+from planner_api.ops.metrics import Metrics
+from planner_api.ops.routes import check_ready, scrape
+from planner_api.settings import Settings
+from planner_api.solving.events import build_events
+from planner_api.solving.production import build_queue, build_worker
+
+log = structlog.get_logger(__name__)
+
+
+def work(settings: Settings, *, probe_host: str = "127.0.0.1", probe_port: int | None = None) -> int:
+    """Run a worker until SIGTERM or SIGINT, then finish or hand back what runs; returns the exit status.
+
+    With ``probe_port`` it also answers ``/healthz``, ``/readyz`` and ``/metrics`` there.
+    """
+    configure(settings)
+    asyncio.run(_work(settings, probe_host, probe_port))
+    return 0
+
+
+async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    database, metrics = Database(settings.database_url, pool_size=settings.pool_size), Metrics()
+    events = build_events(database)
+    worker = build_worker(database, settings, build_queue(database, settings), events, metrics)
+    probes = None if probe_port is None else asyncio.create_task(_probes(database, metrics, probe_host, probe_port))
+    log.info("worker_started", slots=settings.worker_slots, dialect=database.dialect)
+    try:
+        await worker.run(stop)
+    finally:
+        if probes is not None:
+            probes.cancel()
+            await asyncio.gather(probes, return_exceptions=True)
+        await database.close()
+        log.info("worker_stopped")
+
+
+class _ProbeServer(uvicorn.Server):
+    """Leaves signals to the worker: its own would end the process before solves are handed back."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+async def _probes(database: Database, metrics: Metrics, host: str, port: int) -> None:
+    async def healthz(_request: Request) -> Response:
+        return Response()
+
+    async def readyz(_request: Request) -> Response:
+        try:
+            await check_ready(database)
+        except ApiError as error:
+            return Response(error.detail, status_code=error.status)
+        return Response()
+
+    async def read_metrics(_request: Request) -> Response:
+        return Response(await scrape(database, metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    app = Starlette(
+        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", read_metrics)],
+    )
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False, lifespan="off")
+    await _ProbeServer(config).serve()
