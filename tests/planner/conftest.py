@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +18,17 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """A real PostgreSQL server for the whole run, in a directory of its own."""
-    server = Postgres(tmp_path_factory.mktemp("pg") / "data", durable=False)
-    server.start()
-    yield server
-    server.close()
+def postgres() -> Iterator[Postgres]:
+    """A real PostgreSQL server for the whole run.
+
+    NOTE: not under pytest's own directory: as root the server runs as another user, and every other run of pytest
+    on this machine takes that user's right to enter away again.
+    """
+    with tempfile.TemporaryDirectory(prefix="hope-pg-", ignore_cleanup_errors=True) as directory:
+        server = Postgres(Path(directory) / "data", durable=False)
+        server.start()
+        yield server
+        server.close()
 
 
 @pytest.fixture(scope="session")

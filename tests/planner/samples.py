@@ -1,0 +1,133 @@
+"""Small models, processors and uploads for tests of the planner's HTTP side."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from hope_schema import (
+    LatencyColumns,
+    Missing,
+    MissingRequest,
+    ModelGraph,
+    Observations,
+    Op,
+    PlanReply,
+    PlanRequest,
+    Processor,
+    Tensor,
+    TransferColumns,
+)
+from planner_api.app import App, create_app
+from planner_api.settings import Settings
+
+SOC, FREQUENCY = "soc-1", "max"
+JSON = {"content-type": "application/json"}
+PROCESSORS = tuple(
+    Processor(id=f"ort@{core}", runtime="ort", version="1.2", threads=1, core_class=kind, resources=(f"cpu{core}",))
+    for core, kind in enumerate(("big", "little"))
+)
+_uploads = itertools.count()
+
+
+def chain(length: int = 4, name: str = "chain") -> ModelGraph:
+    """A chain of convolutions, each with a signature of its own."""
+    tensors = tuple(Tensor(name=f"t{i}", shape=(1, 8, 4, 4), dtype="float32") for i in range(length + 1))
+    ops = tuple(
+        Op(type="Conv", attributes={"group": i + 1}, inputs=(f"t{i}",), outputs=(f"t{i + 1}",)) for i in range(length)
+    )
+    return ModelGraph(name=name, tensors=tensors, ops=ops, inputs=("t0",), outputs=(f"t{length}",))
+
+
+def missing_request(graph: ModelGraph, device_id: str = "device-1", **more: Any) -> MissingRequest:
+    """What a device asks before it measures."""
+    return MissingRequest(
+        model_hash=graph.model_hash, soc=SOC, frequency=FREQUENCY, device_id=device_id, processors=PROCESSORS, **more
+    )
+
+
+def plan_request(graph: ModelGraph, **more: Any) -> PlanRequest:
+    """The key of the plan of a graph."""
+    return PlanRequest(**{"model_hash": graph.model_hash, "soc": SOC, "frequency": FREQUENCY, **more})
+
+
+def measure(
+    missing: Missing, device_id: str = "device-1", cost: Callable[[str, str], float | None] | None = None, **more: Any
+) -> Observations:
+    """What a device uploads: 10 µs for every op on the big core, 25 on the little one, 1 µs for every transfer."""
+    price = cost or (lambda signature, kind: 10.0 if kind.endswith("big") else 25.0)
+    latencies, transfers = missing.latencies, missing.transfers
+    values: dict[str, Any] = {
+        "soc": SOC,
+        "frequency": FREQUENCY,
+        "device_id": device_id,
+        "upload_id": f"upload-{next(_uploads)}",
+        "processors": PROCESSORS,
+        "latencies": LatencyColumns(
+            signature=tuple(item.signature for item in latencies),
+            kind=tuple(item.kind for item in latencies),
+            us=tuple(price(item.signature, item.kind) for item in latencies),
+            spread_us=(0.1,) * len(latencies),
+            count=(5,) * len(latencies),
+        ),
+        "transfers": TransferColumns(
+            tensor=tuple(item.tensor for item in transfers),
+            source=tuple(item.source for item in transfers),
+            target=tuple(item.target for item in transfers),
+            us=(1.0,) * len(transfers),
+            spread_us=(0.0,) * len(transfers),
+            count=(5,) * len(transfers),
+        ),
+    }
+    return Observations(**{**values, **more})
+
+
+@contextmanager
+def serving(database_url: str, **settings: Any) -> Iterator[Api]:
+    """Run the application on a database; nothing folds or solves in the background unless asked to."""
+    values = {"database_url": database_url, "fold_interval_s": 3600.0, **settings}
+    app = create_app(Settings(**values))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield Api(app, client)
+
+
+class Api:
+    """A client that speaks the contract."""
+
+    def __init__(self, app: App, client: TestClient) -> None:
+        self.app = app
+        self.client = client
+
+    def post(self, path: str, message: Any, **headers: str) -> Any:
+        """Send a message of the contract, or raw bytes."""
+        body = message if isinstance(message, bytes) else message.model_dump_json().encode()
+        return self.client.post(path, content=body, headers={**JSON, **headers})
+
+    def await_(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Await a coroutine function in the application's own event loop."""
+        assert self.client.portal is not None
+        return self.client.portal.call(call, *arguments)
+
+    def learn(self, graph: ModelGraph, device_id: str = "device-1", **more: Any) -> Observations:
+        """Send a graph, measure all that is missing and upload it; return the upload."""
+        assert self.post("/models", graph).status_code in (200, 201)
+        missing = self.missing(graph, device_id)
+        upload = measure(missing, device_id, **more)
+        assert self.post("/profiles", upload).status_code == 202
+        return upload
+
+    def missing(self, graph: ModelGraph, device_id: str = "device-1", **more: Any) -> Missing:
+        """Ask what is missing."""
+        response = self.post("/profiles/missing", missing_request(graph, device_id, **more))
+        assert response.status_code == 200, response.text
+        return Missing.model_validate_json(response.content)
+
+    def plan(self, graph: ModelGraph, **more: Any) -> PlanReply:
+        """Ask for a plan."""
+        response = self.post("/plans", plan_request(graph, **more))
+        assert response.status_code == 200, response.text
+        return PlanReply.model_validate_json(response.content)

@@ -1,0 +1,100 @@
+"""The migration tree on both databases: up, checked against the tables, down, and up again."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.script import ScriptDirectory
+from pytest_alembic.tests import (
+    test_model_definitions_match_ddl,
+    test_single_head_revision,
+    test_up_down_consistency,
+    test_upgrade,
+)
+from sqlalchemy import Engine, inspect
+
+from planner_api.db.engine import sync_engine
+from planner_api.db.migrate import HEAD, current_revision, upgrade
+from planner_api.db.migrate import alembic_config as configuration
+from planner_api.db.tables import Base
+from tests.planner.postgres import Postgres
+
+__all__ = [
+    "test_model_definitions_match_ddl",
+    "test_single_head_revision",
+    "test_up_down_consistency",
+    "test_upgrade",
+]
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without tables, once of each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty.sqlite'}"
+        return
+    postgres: Postgres = request.getfixturevalue("postgres")
+    name = f"empty_{next(_numbers)}"
+    yield postgres.create(name)
+    postgres.drop(name)
+
+
+@pytest.fixture
+def alembic_config() -> object:
+    """The packaged tree, for pytest-alembic's own tests."""
+    return configuration()
+
+
+@pytest.fixture
+def alembic_engine(empty_url: str) -> Iterator[Engine]:
+    """The engine that pytest-alembic's own tests migrate."""
+    engine = sync_engine(empty_url)
+    yield engine
+    engine.dispose()
+
+
+def test_upgrade_check_downgrade_upgrade(empty_url: str) -> None:
+    """A database goes up, agrees with the tables, goes down to nothing, and comes up again."""
+    assert upgrade(empty_url) is True
+    assert upgrade(empty_url) is False
+    config = configuration(empty_url)
+    command.check(config)
+    command.downgrade(config, "base")
+    engine = sync_engine(empty_url)
+    left = set(inspect(engine).get_table_names()) - {"alembic_version"}
+    assert left == set(), "a downgrade must leave nothing behind"
+    assert upgrade(empty_url) is True
+    assert set(Base.metadata.tables) <= set(inspect(engine).get_table_names())
+    engine.dispose()
+
+
+def test_head_is_the_tree_s_head() -> None:
+    """The constant that spares importing Alembic names the newest revision of the tree."""
+    assert ScriptDirectory.from_config(configuration()).get_current_head() == HEAD
+
+
+def test_many_processes_may_migrate_at_once(empty_url: str) -> None:
+    """Replicas that start together on an empty database all end at the newest schema, and one of them did the work."""
+    with ThreadPoolExecutor(4) as pool:
+        did = list(pool.map(lambda _: upgrade(empty_url), range(4)))
+    assert sum(did) == 1
+    assert current_revision(empty_url) == HEAD
+
+
+def test_migrate_command(tmp_path: Path) -> None:
+    """``hope-planner migrate`` works from another directory and refuses a database it does not know in one line."""
+    base = [sys.executable, "-m", "planner_api.cli", "migrate", "--database"]
+    done = subprocess.run([*base, f"sqlite:///{tmp_path}/cli.sqlite"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"migrated to revision {HEAD}\n")
+    refused = subprocess.run([*base, "mysql://host/db"], capture_output=True, text=True, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "unsupported database 'mysql'" in refused.stderr
