@@ -1,1 +1,25 @@
-"""The HOPE agent: measures a device, asks the planner, and executes the plan."""
+"""The HOPE agent: measures a device, asks the planner, and executes the plan.
+
+``with Agent() as agent: outputs = agent.load("model.onnx").run({"input": array})``. Errors are in ``agent_sdk.errors``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_sdk.agent import Agent, Session
+    from agent_sdk.client import PlannerClient
+
+__all__ = ["Agent", "PlannerClient", "Session"]
+
+_HOME = {"Agent": "agent_sdk.agent", "PlannerClient": "agent_sdk.client", "Session": "agent_sdk.agent"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public classes when they are first asked for: the runtimes behind them take a second to load."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'agent_sdk' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)
