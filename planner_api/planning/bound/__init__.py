@@ -1,4 +1,4 @@
-"""Lower bounds that are always valid."""
+"""Lower bounds that are always valid, in both transfer modes and with processors that share resources."""
 
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.problem import Problem
@@ -7,4 +7,11 @@ from planner_api.planning.solver import Bound, Budget
 
 def lower_bound(problem: Problem, budget: Budget) -> Bound:
     """The best bound that the budget allows."""
-    return trivial(problem)
+    bound = trivial(problem)
+    if budget.left() > 0:
+        from planner_api.planning.bound.interval import interval_load  # HiGHS takes a while to import
+
+        better = interval_load(problem, budget)
+        if better is not None and better.us > bound.us:
+            bound = better
+    return bound

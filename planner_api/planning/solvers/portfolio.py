@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.solver import Bound, Budget, Solution
@@ -16,34 +19,37 @@ CLOSED = 1e-5
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The best plan that the budget buys; see `prove`."""
-    return prove(problem, budget)[0]
+    """The best plan that the budget buys, with the best lower bound proven on the way.
 
-
-def prove(problem: Problem, budget: Budget) -> tuple[Solution, Bound]:
-    """The best plan that the budget buys, and the best lower bound proven on the way.
+    The bound is found on a second thread while this one searches; both do the same work whatever the other does, so
+    a budget of rounds gives the same answer every time.
 
     Raises:
         PlanningError: no method finds a legal plan.
     """
-    # numba takes about a second to import: who never plans under a budget should not wait for it.
+    best = start(problem, budget)
+    bound = trivial(problem)
+    if budget.left() <= 0 or budget.rounds == 0:
+        return replace(best, bound=bound)
+    # numba takes about a second to import: who plans without a budget should not wait for it.
     from planner_api.planning.solvers.articulation import solve_pieces
     from planner_api.planning.solvers.search import Search
 
-    best = start(problem, budget)
-    bound = trivial(problem)
     pieces = solve_pieces(problem, budget)
     if pieces is not None:
         bound = max(bound, pieces.bound, key=lambda one: one.us)
         if pieces.schedule is not None and pieces.schedule.makespan_us < best.schedule.makespan_us:
             best = Solution(pieces.schedule, "articulation")
     if not closed(best, bound):
-        search = Search(problem, best.schedule, budget.seed)
-        search.run(budget, bound.us * (1 + CLOSED))
+        with ThreadPoolExecutor(1) as pool:
+            proof = pool.submit(lower_bound, problem, budget)
+            search = Search(problem, best.schedule, budget.seed)
+            search.run(budget, bound.us * (1 + CLOSED))
+            bound = max(bound, proof.result(), key=lambda one: one.us)
         if search.makespan_us < best.schedule.makespan_us:
             best = Solution(search.schedule(), "annealing", rounds=search.rounds)
     # Sums taken in another order may differ in the last bit: a bound is never above a makespan.
-    return best, Bound(min(bound.us, best.schedule.makespan_us), bound.method)
+    return replace(best, bound=Bound(min(bound.us, best.schedule.makespan_us), bound.method))
 
 
 def closed(solution: Solution, bound: Bound) -> bool:
