@@ -66,7 +66,7 @@ def solve_part(
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.
     """
-    greedy = min((_greedy(problem, fixed, order) for order in _orders(problem, part)), key=_ends(part))
+    greedy = _start(problem, fixed, part)
     limit = _ends(part)(greedy)
     if seconds < MIN_SECONDS:
         return greedy, False
@@ -83,6 +83,27 @@ def solve_part(
     for i in order:
         exact.place(part[i], assignment[i])
     return (exact if _ends(part)(exact) <= limit else greedy), answer.optimal
+
+
+def _start(problem: Problem, fixed: Partial, part: Sequence[int]) -> Partial:
+    """A good schedule of a part to start from: two greedy orders, then single flips for as long as they help."""
+    ends = _ends(part)
+    best, order = min(
+        ((_greedy(problem, fixed, order), order) for order in _orders(problem, part)), key=lambda pair: ends(pair[0])
+    )
+    improved = True
+    while improved:
+        improved = False
+        for flip in order:
+            for processor in runnable(problem.lists.latency[flip]):
+                if processor == best.home[flip]:
+                    continue
+                other = fixed.copy()
+                for op in order:
+                    other.place(op, processor if op == flip else best.home[op])
+                if ends(other) < ends(best):
+                    best, improved = other, True
+    return best
 
 
 def _ends(part: Sequence[int]) -> Callable[[Partial], float]:

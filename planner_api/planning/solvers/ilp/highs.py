@@ -100,8 +100,15 @@ def run(
     lp.a_matrix_.value_ = np.array(program.values)
     kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
     lp.integrality_ = [kinds[integer] for integer in program.integer]
-    solver = highspy.Highs()
-    options = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_rel_gap": gap, "mip_abs_gap": 1e-6}
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    options = {
+        "output_flag": False,
+        "threads": 1,
+        "random_seed": 0,
+        "mip_rel_gap": gap,
+        "mip_abs_gap": 1e-6,
+        "mip_heuristic_run_feasibility_jump": False,  # the start is better than what it finds
+    }
     if math.isfinite(seconds):
         options["time_limit"] = max(seconds, 0.0)
     if nodes is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import networkx as nx
 
@@ -24,7 +24,7 @@ from planner_api.planning.partial import Partial
 from planner_api.planning.problem import Problem
 from planner_api.planning.solvers.ilp.highs import Program
 
-TIE = 1e-4
+TIE = 0.0
 """Weight of the mean finish beside the makespan: of two equal makespans the one that leaves more room wins."""
 
 
@@ -115,7 +115,10 @@ class Window:
         return [(p, q) for p in self.on[i] for q in self.on[k] if q in rivals[p]]
 
     def _order_rows(self) -> None:
-        """Eqs 4 and 5 for pairs without a path: one before the other where they meet."""
+        """Eqs 4 and 5 for pairs without a path: one before the other where they meet on a resource.
+
+        An order that would break the known makespan is cut off.
+        """
         program = self.program
         self.first: dict[tuple[int, int], int] = {}
         for i, k in itertools.combinations(range(self.m), 2):
@@ -124,14 +127,24 @@ class Window:
             meets = self._meet(i, k)
             if not meets:
                 continue
-            one, two = program.binary(), program.binary()
-            self.first[i, k], self.first[k, i] = one, two
-            program.row([(one, 1.0), (two, 1.0)], -math.inf, 1.0)
+            ahead, behind, same = program.binary(), program.binary(), program.column(0.0, 1.0)
+            self.first[i, k], self.first[k, i] = ahead, behind
+            program.row([(ahead, 1.0), (behind, 1.0)], 1.0, 1.0)
+            latency = self.lists.latency
             for p, q in meets:
-                program.at_least([(one, 1.0), (two, 1.0), (self.on[i][p], -1.0), (self.on[k][q], -1.0)], -1.0)
-            for (a, b), ahead in (((i, k), one), ((k, i), two)):
-                big = self.limit - self.tail[a] - self.head[b]
-                program.at_least([(self.start[b], 1.0), (self.finish[a], -1.0), (ahead, -big)], -big)
+                x, y = self.on[i][p], self.on[k][q]
+                program.at_least([(same, 1.0), (x, -1.0), (y, -1.0)], -1.0)
+                length = latency[self.ops[i]][p] + latency[self.ops[k]][q]
+                too_long = self.head[i] + length + self.tail[k] > self.limit
+                too_long_back = self.head[k] + length + self.tail[i] > self.limit
+                if too_long and too_long_back:
+                    program.row([(x, 1.0), (y, 1.0)], -math.inf, 1.0)
+                elif too_long or too_long_back:
+                    program.row([(x, 1.0), (y, 1.0), (ahead if too_long else behind, 1.0)], -math.inf, 2.0)
+            for one, two, order in ((i, k, ahead), (k, i, behind)):
+                big = self.limit - self.tail[one] - self.head[two]
+                row = [(self.start[two], 1.0), (self.finish[one], -1.0), (order, -big), (same, -big)]
+                program.at_least(row, -2 * big)
 
     def _transfers(self) -> None:
         """The communication term of eq. 1, tensor by tensor and target by target."""
@@ -234,8 +247,8 @@ class Window:
     def _load_rows(self) -> None:
         """Valid cuts: processors that share a resource do their work one after the other.
 
-        All of it between when they are free and the end; the work below an op after it; the work above an op
-        before it.
+        The ops that start at ``head`` or later and end ``tail`` before the end at the latest, for every pair of
+        such thresholds; the ops below an op after it; above an op before it; between two ops between them.
         """
         program = self.program
         conflicts = nx.Graph()
@@ -243,20 +256,31 @@ class Window:
         conflicts.add_edges_from((p, q) for p, row in enumerate(self.lists.rivals) for q in row if p != q)
         for clique in nx.find_cliques(conflicts):
             free = max(0.0, min(self.fixed.free[p] for p in clique) - self.base)
-
-            def work(members: set[int], clique: list[int] = clique) -> list[tuple[int, float]]:
-                return [(column, -us) for k in members for p in clique for column, us in self.spends[k].get(p, ())]
-
-            everything = set(range(self.m))
-            earliest = max(free, min(self.head))
-            program.at_least([(self.makespan, 1.0), *work(everything)], earliest + min(self.tail))
+            seen: set[frozenset[int]] = set()
+            for head, tail in itertools.product(sorted(set(self.head)), sorted(set(self.tail))):
+                inside = frozenset(k for k in range(self.m) if self.head[k] >= head and self.tail[k] >= tail)
+                if len(inside) > 1 and inside not in seen:
+                    seen.add(inside)
+                    room = max(free, min(self.head[k] for k in inside)) + min(self.tail[k] for k in inside)
+                    program.at_least([(self.makespan, 1.0), *self._work(inside, clique)], room)
             for i in range(self.m):
-                if len(self.later[i]) > 1:
-                    rest = min(self.tail[k] for k in self.later[i])
-                    program.at_least([(self.makespan, 1.0), (self.finish[i], -1.0), *work(self.later[i])], rest)
-                if len(self.earlier[i]) > 1:
-                    first = max(free, min(self.head[k] for k in self.earlier[i]))
-                    program.at_least([(self.start[i], 1.0), *work(self.earlier[i])], first)
+                below, above = self.later[i], self.earlier[i]
+                if len(below) > 1:
+                    rest = min(self.tail[k] for k in below)
+                    work = self._work(below, clique)
+                    program.at_least([(self.makespan, 1.0), (self.finish[i], -1.0), *work], rest)
+                if len(above) > 1:
+                    first = max(free, min(self.head[k] for k in above))
+                    program.at_least([(self.start[i], 1.0), *self._work(above, clique)], first)
+                for k in below:
+                    between = below & self.earlier[k]
+                    if len(between) > 1:
+                        work = self._work(between, clique)
+                        program.at_least([(self.start[k], 1.0), (self.finish[i], -1.0), *work], 0.0)
+
+    def _work(self, members: Collection[int], clique: list[int]) -> list[tuple[int, float]]:
+        """Minus what the members spend on the processors of a clique, as a linear expression."""
+        return [(column, -us) for k in members for p in clique for column, us in self.spends[k].get(p, ())]
 
     def point(self, assignment: Sequence[int], start: Sequence[float], finish: Sequence[float]) -> dict[int, float]:
         """A schedule of the window as a warm start; lists by position in ``ops``, absolute microseconds."""
@@ -265,7 +289,7 @@ class Window:
             values.update((x, float(p == processor)) for p, x in self.on[i].items())
             values[self.start[i]], values[self.finish[i]] = start[i] - self.base, finish[i] - self.base
         for (i, k), column in self.first.items():
-            values[column] = float(start[i] < start[k] or (start[i] == start[k] and i < k))
+            values[column] = float((start[i], finish[i], i) < (start[k], finish[k], k))
         values[self.makespan] = max(finish[i] - self.base + self.tails[i] for i in range(self.m))
         return values
 
