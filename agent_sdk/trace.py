@@ -6,6 +6,7 @@ worked out when somebody asks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -154,11 +155,13 @@ class Trace:
         events: list[tuple[float, int, str]] = []
         for (name, processor), start in born.items():
             size = self.program.graph.tensor[name].bytes
-            # At equal times what dies is counted out last: the peak is never understated.
-            events += [(start, size, processor), (dies.get((name, processor), start), -size, processor)]
+            # A segment starts at the very clock reading at which the one before it ended and freed its inputs: at equal
+            # times deaths come first. Whatever is born lives for an instant at least.
+            end = max(dies.get((name, processor), start), math.nextafter(start, math.inf))
+            events += [(start, size, processor), (end, -size, processor)]
         live = dict.fromkeys(self.program.processors, 0)
         peak = dict(live)
-        for _, size, processor in sorted(events, key=lambda event: (event[0], -event[1])):
+        for _, size, processor in sorted(events, key=lambda event: event[:2]):
             live[processor] += size
             peak[processor] = max(peak[processor], live[processor])
         return peak

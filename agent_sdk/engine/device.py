@@ -11,6 +11,7 @@ program's order is acyclic: nobody waits for ever, and nobody overtakes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -22,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.wait import pause_briefly
-from agent_sdk.errors import InputError, UnknownNameError
+from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
 from agent_sdk.processors.base import Processor
 
 T = TypeVar("T")
@@ -270,7 +271,9 @@ class Device:
             self._closed = True
             users = list(self._users)
         for user in users:
-            user.close()
+            # A session that hangs is freed by its thread, should that come back in time; if not, it is reported below.
+            with contextlib.suppress(ExecutionError):
+                user.close()
         hanging = [lane.name for lane in self._lanes.values() if not lane.stop(JOIN_S)]
         if hanging:
             raise DeviceClosedError(f"the runtime on {', '.join(hanging)} hangs; its thread could not be joined")

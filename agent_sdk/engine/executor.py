@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic, perf_counter_ns
@@ -19,6 +20,7 @@ import numpy as np
 
 from agent_sdk.engine.device import JOIN_S, Device, Ticket, bound_to
 from agent_sdk.engine.errors import DeviceClosedError, FeedError, RunTimeoutError, SegmentFailedError
+from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.program import Program, ProgramSegment
 from agent_sdk.engine.wait import FINISHED, Progress, Turn
@@ -43,12 +45,13 @@ class _Run:
         abandoned: lanes left behind in a runtime that hangs; guarded by ``lock``.
     """
 
-    __slots__ = ("abandoned", "go", "home", "lock", "progress", "stamps", "ticket")
+    __slots__ = ("abandoned", "go", "home", "interrupts", "lock", "progress", "stamps", "ticket")
 
     def __init__(self, lanes: int, home: int) -> None:
         self.home = home
         self.lock = threading.Lock()
         self.progress = Progress(lanes)
+        self.interrupts = DeferredInterrupts(self.progress.fail)
         self.stamps: list[list[int]] = [[] for _ in range(lanes)]
         self.go = threading.Lock()
         self.go.acquire()
@@ -78,6 +81,8 @@ class Executor:
         self._closed = False
         self._abandoned: _Run | None = None
         self._executables: list[Executable] = []
+        # A session that nobody holds any more is freed as if it had been closed.
+        self._close_executables = weakref.finalize(self, _close_all, self._executables)
         try:
             for segment in program.segments:
                 self._executables.append(program.processors[segment.processor].compile(segment.segment))
@@ -192,28 +197,28 @@ class Executor:
         feeds = self._check(inputs)
         asked = perf_counter_ns()
         end = None if timeout_s is None else monotonic() + timeout_s
-        self._refuse_when_unusable()
-        if not self._turn.acquire(-1 if timeout_s is None else timeout_s):
-            raise RunTimeoutError(f"earlier runs of this session took all of the {timeout_s:g} s allowed")
         # With a watchdog the caller must stay free to watch.
         run = _Run(len(self._lanes), self._home if end is None else -1)
-        try:
+        with run.interrupts as interrupts:
             self._refuse_when_unusable()
-            return self._carry_out(run, feeds, end, asked)
-        finally:
-            with run.lock:
-                if run.abandoned:
-                    self._abandoned = run
-                else:
-                    self._turn.release()
+            if not self._turn.acquire(interrupts, -1 if timeout_s is None else timeout_s):
+                raise RunTimeoutError(f"earlier runs of this session took all of the {timeout_s:g} s allowed")
+            try:
+                self._refuse_when_unusable()
+                return self._carry_out(run, feeds, end, asked)
+            finally:
+                with run.lock:
+                    if run.abandoned:
+                        self._abandoned = run
+                    else:
+                        self._turn.release()
 
     def _carry_out(
         self, run: _Run, feeds: Mapping[str, np.ndarray], end: float | None, asked: int
     ) -> tuple[Outputs, Trace]:
         program = self.program
-        home = run.home
         starts = [
-            run.go.release if lane == home else partial(thread.submit, partial(self._serve, run, lane))
+            run.go.release if lane == run.home else partial(thread.submit, partial(self._serve, run, lane))
             for lane, thread in enumerate(self._lanes)
         ]
         run.ticket = Ticket(program.lane_resources, starts)
@@ -223,10 +228,12 @@ class Executor:
                 processor.from_host(feeds[name], buffer)
             loaded = perf_counter_ns()
             self.device.enter(run.ticket)
-            if home >= 0:
+            if run.home >= 0:
+                run.interrupts.raising = True
                 run.go.acquire()
-                with bound_to(*self._cores[home]):
-                    self._drive(run, home)
+                run.interrupts.raising = False
+                with bound_to(*self._cores[run.home]):
+                    self._drive(run, run.home)
                     self._settle(run, end)
             else:
                 self._settle(run, end)
@@ -235,6 +242,7 @@ class Executor:
                 raise run.progress.failures[0]
             outputs = {name: self._stored(name, processor.to_host(buffer)) for name, processor, buffer in self._stores}
         except BaseException as error:
+            run.interrupts.raising = False
             self._give_up(run, error)
             raise
         finally:
@@ -306,16 +314,20 @@ class Executor:
         if last:
             # The runtime came back after all: what it held is free again.
             self._abandoned = None
+            if self._closed:
+                self._free()
             self._turn.release()
         return self._quiet[lane]
 
     def _settle(self, run: _Run, end: float | None) -> None:
         """Wait until every lane has ended. Raises RunTimeoutError when their time is over."""
         poll = run.home >= 0 and self._quiet[run.home]
+        run.interrupts.raising = True
         for lane in range(len(self._lanes)):
             left = -1.0 if end is None else max(end - monotonic(), 0.0)
             if not run.progress.wait(Progress.CALLER, lane, FINISHED, poll, left):
                 raise RunTimeoutError(f"the run took longer than allowed; {self._state(run)}")
+        run.interrupts.raising = False
 
     def _give_up(self, run: _Run, error: BaseException) -> None:
         """Stop a run that cannot go on: let the segments in flight end, leave behind those that hang.
@@ -329,8 +341,10 @@ class Executor:
         grace = GRACE_S if isinstance(error, RunTimeoutError) else 0.0 if impatient else -1.0
         started = [lane for lane in self.device.withdraw(run.ticket) if lane != run.home]
         with contextlib.suppress(KeyboardInterrupt):
+            run.interrupts.raising = True
             for lane in started:
                 run.progress.wait(Progress.CALLER, lane, FINISHED, False, grace)
+        run.interrupts.raising = False
         with run.lock:
             run.abandoned = {lane for lane in started if run.progress.done[lane] < FINISHED}
             if run.abandoned:
@@ -386,18 +400,27 @@ class Executor:
         if self._closed:
             return
         self._closed = True
-        if not self._turn.acquire(JOIN_S):
-            raise ExecutionError("a run of this session hangs; its memory cannot be freed while it does")
-        self._free()
-        self._turn.release()
+        with DeferredInterrupts(_ignore) as interrupts:
+            if not self._turn.acquire(interrupts, JOIN_S):
+                raise ExecutionError("a run of this session hangs; its memory cannot be freed while it does")
+            self._free()
+            self._turn.release()
 
     def _free(self) -> None:
-        for executable in self._executables:
-            executable.close()
-        self._executables = []
+        self._close_executables()
         self._code = ()
         self._loads = []
         self._stores = []
+
+
+def _ignore(interrupt: BaseException) -> None:
+    """Nothing to stop: closing goes on, and the interrupt is raised at its end."""
+
+
+def _close_all(executables: list[Executable]) -> None:
+    for executable in executables:
+        executable.close()
+    executables.clear()
 
 
 def _check_types(program: Program, segment: ProgramSegment, executable: Executable) -> None:

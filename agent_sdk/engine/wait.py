@@ -15,6 +15,8 @@ from collections.abc import Sized
 from contextlib import suppress
 from time import perf_counter_ns
 
+from agent_sdk.engine.interrupt import DeferredInterrupts
+
 POLL_NS = 200_000
 """How long a thread polls before it sleeps: about ten times what being woken costs."""
 
@@ -125,7 +127,7 @@ class Turn:
         self._lock = threading.Lock()
         self._queue: deque[threading.Lock] = deque()
 
-    def acquire(self, timeout_s: float = -1) -> bool:
+    def acquire(self, interrupts: DeferredInterrupts, timeout_s: float = -1) -> bool:
         """Wait for the turn; False when ``timeout_s`` is over. An interrupted wait leaves the queue."""
         mine = threading.Lock()
         with self._lock:
@@ -134,8 +136,11 @@ class Turn:
                 return True
             mine.acquire()
         try:
+            interrupts.raising = True
             got = mine.acquire(timeout=timeout_s)
+            interrupts.raising = False
         except BaseException:
+            interrupts.raising = False
             self._leave(mine)
             raise
         if not got:

@@ -1,0 +1,53 @@
+"""Ctrl-C during a run: noted at once, raised only where nothing can be left half done.
+
+Python raises KeyboardInterrupt between any two bytecodes of the main thread. A run that is interrupted while it hands
+out work would leave other threads waiting for ever, so for its duration SIGINT is noted instead (as asyncio's
+runner does), and raised where the caller merely waits, or at the end.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+
+class DeferredInterrupts:
+    """Within ``with``, SIGINT calls ``note`` unless ``raising`` is set; does nothing outside the main thread.
+
+    Attributes:
+        raising: set it to True around a wait that may be left by an exception.
+    """
+
+    __slots__ = ("_note", "_noted", "_previous", "raising")
+
+    def __init__(self, note: Callable[[BaseException], None]) -> None:
+        self.raising = False
+        self._note = note
+        self._noted = False
+        self._previous: Callable[[int, FrameType | None], object] | None = None
+
+    def __enter__(self) -> DeferredInterrupts:
+        if threading.get_ident() == threading.main_thread().ident:
+            previous = signal.getsignal(signal.SIGINT)
+            # Where Ctrl-C is ignored or handled outside Python there is nothing to defer.
+            if callable(previous):
+                self._previous = previous
+                signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.raising:
+            raise KeyboardInterrupt
+        self._noted = True
+        self._note(KeyboardInterrupt())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._previous is None:
+            return
+        signal.signal(signal.SIGINT, self._previous)
+        if self._noted and not isinstance(error, KeyboardInterrupt):
+            self._previous(signal.SIGINT, None)

@@ -1,0 +1,164 @@
+"""A processor that stands in for another runtime: memory of its own, transfers that really copy, faults on demand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime as ort
+
+from agent_sdk.processors.base import Executable, Processor, Segment
+from agent_sdk.reader import Model, extract
+from hope_schema import Processor as Spec
+from hope_schema import SuperOp, TensorType
+
+Hook = Callable[[Segment], None]
+
+
+@dataclass(eq=False)
+class Box:
+    """A buffer that only its own processor can look into."""
+
+    owner: SimulatedProcessor
+    array: np.ndarray
+
+
+@dataclass(frozen=True)
+class Interval:
+    """When a processor was at work."""
+
+    processor: str
+    start: float
+    end: float
+
+
+class SimulatedProcessor(Processor):
+    """Computes with a private ONNX Runtime session; its buffers are boxes that nobody else may open.
+
+    ``hook`` is called inside every segment and may raise or block. ``log`` collects when it computed.
+    """
+
+    def __init__(self, name: str, resources: tuple[str, ...], hook: Hook | None = None) -> None:
+        self.spec = Spec(
+            id=name, runtime="sim", version="1", threads=1, core_class="core", resources=resources, host="host"
+        )
+        self.hook = hook
+        self.log: list[Interval] = []
+        self.closed = False
+        self.open_executables = 0
+        self.transfers = 0
+
+    @property
+    def caller_cores(self) -> frozenset[int]:
+        """Bound to nothing."""
+        return frozenset()
+
+    def supports(self, super_op: SuperOp, model: Model) -> bool:
+        """Everything."""
+        return True
+
+    def compile(self, segment: Segment) -> SimulatedExecutable:
+        """A private session."""
+        return SimulatedExecutable(self, segment)
+
+    def allocate(self, kind: TensorType) -> Box:
+        """A box full of NaN: whoever reads what nobody wrote is found out."""
+        array = np.empty(kind.shape, kind.dtype)
+        array.fill(np.nan if array.dtype.kind == "f" else 77)
+        return Box(self, array)
+
+    def from_host(self, array: np.ndarray, into: Box | None = None) -> Box:
+        """Copy, always."""
+        if into is None:
+            return Box(self, array.copy())
+        assert into.owner is self
+        np.copyto(into.array, array, casting="no")
+        return into
+
+    def to_host(self, buffer: Box) -> np.ndarray:
+        """The inside of one of its own boxes."""
+        assert buffer.owner is self, "another processor's memory was handed over without a transfer"
+        return buffer.array
+
+    def transfer(self, buffer: Box, source: Processor, into: Box | None = None) -> Box:
+        """Count and copy."""
+        self.transfers += 1
+        return super().transfer(buffer, source, into)
+
+    def same_layout(self, other: Processor) -> bool:
+        """Nobody shares its layout."""
+        return other is self
+
+    def shares_memory(self, other: Processor) -> bool:
+        """Nobody sees its memory."""
+        return other is self
+
+    def close(self) -> None:
+        """Note it."""
+        assert self.open_executables == 0, "closed before its executables"
+        self.closed = True
+
+
+class SimulatedExecutable(Executable):
+    """A session, and the processor's hook around it."""
+
+    def __init__(self, processor: SimulatedProcessor, segment: Segment) -> None:
+        self.segment = segment
+        self.output_types = {name: segment.model.graph.tensor[name].type for name in segment.outputs}
+        self._processor = processor
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        piece = extract(segment.model, segment.ops, segment.inputs, segment.outputs)
+        self._session = ort.InferenceSession(piece.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        processor.open_executables += 1
+
+    @property
+    def ran_on(self) -> Mapping[str, str]:
+        """Nothing real."""
+        return {"simulated": "yes"}
+
+    @property
+    def processor(self) -> SimulatedProcessor:
+        """Its processor."""
+        return self._processor
+
+    def bind(self, inputs: Mapping[str, Box], outputs: Mapping[str, Box]) -> Callable[[], None]:
+        """Read the boxes, compute, write the boxes."""
+        here = self._processor
+        assert set(inputs) == set(self.segment.inputs)
+        assert set(outputs) == set(self.segment.outputs)
+
+        def call() -> None:
+            start = time.perf_counter()
+            try:
+                if here.hook is not None:
+                    here.hook(self.segment)
+                results = self._session.run(
+                    list(self.segment.outputs), {name: here.to_host(box) for name, box in inputs.items()}
+                )
+                for name, result in zip(self.segment.outputs, results, strict=True):
+                    assert outputs[name].owner is here
+                    np.copyto(outputs[name].array, result, casting="no")
+            finally:
+                here.log.append(Interval(here.id, start, time.perf_counter()))
+
+        return call
+
+    def close(self) -> None:
+        """Note it once."""
+        if self._session is not None:
+            self._session = None
+            self._processor.open_executables -= 1
+
+
+def four_processors() -> list[SimulatedProcessor]:
+    """Two cores, their gang, and an accelerator."""
+    return [
+        SimulatedProcessor("a", ("x",)),
+        SimulatedProcessor("b", ("y",)),
+        SimulatedProcessor("ab", ("x", "y")),
+        SimulatedProcessor("c", ("z",)),
+    ]

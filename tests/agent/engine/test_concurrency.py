@@ -1,0 +1,252 @@
+"""Several sessions and several callers at once: legal, correct, exclusive, fair, and without deadlock."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine.device import Ticket
+from agent_sdk.engine.interrupt import DeferredInterrupts
+from agent_sdk.engine.wait import FINISHED, Progress, Turn
+from agent_sdk.processors.base import Segment
+from agent_sdk.reader import Model
+from tests.agent.engine.conftest import Reference
+from tests.agent.engine.generate import random_inputs, random_legal_plan, random_model, whole_plan
+from tests.agent.engine.simulated import Interval, SimulatedProcessor, four_processors
+
+WATCHDOG_S = 60.0
+
+
+def assert_exclusive(processors: list[SimulatedProcessor]) -> int:
+    """No two intervals on a shared resource overlap; returns how many were compared."""
+    compared = 0
+    resources = {r for p in processors for r in p.spec.resources}
+    for resource in resources:
+        rows: list[Interval] = [i for p in processors if resource in p.spec.resources for i in p.log]
+        rows.sort(key=lambda interval: interval.start)
+        for before, after in pairwise(rows):
+            assert before.end <= after.start, f"{before} and {after} overlap on {resource}"
+            compared += 1
+    return compared
+
+
+def test_concurrent_sessions_exclude_each_other_and_are_right(reference: Reference) -> None:
+    """Six callers over three sessions with plans of their own: right outputs, no shared resource used twice."""
+    processors = four_processors()
+    rng = random.Random(0)
+    for processor in processors:
+        processor.hook = lambda segment: time.sleep(0.0003)
+    with Device(processors) as device:
+        sessions: list[tuple[Model, Executor]] = []
+        for _ in range(3):
+            model = random_model(rng, 12)
+            plan = random_legal_plan(model, processors, rng)
+            sessions.append((model, Executor(build_program(plan, model, device.processors), device)))
+
+        def call(caller: int) -> None:
+            model, executor = sessions[caller % 3]
+            for repeat in range(8):
+                feeds = random_inputs(model, 100 * caller + repeat)
+                outputs, _ = executor.run(feeds, timeout_s=WATCHDOG_S if repeat % 2 else None)
+                for name, expected in reference(model, feeds).items():
+                    np.testing.assert_array_equal(outputs[name], expected)
+
+        with ThreadPoolExecutor(6) as pool:
+            for future in [pool.submit(call, caller) for caller in range(6)]:
+                future.result(WATCHDOG_S)
+    assert assert_exclusive(processors) > 100
+
+
+def test_concurrent_sessions_on_real_processors(device: Device, reference: Reference) -> None:
+    """Cores and their gang under four callers and four sessions: every output bit-exact."""
+    rng = random.Random(1)
+    sessions = []
+    for _ in range(4):
+        model = random_model(rng, 15)
+        plan = random_legal_plan(model, list(device.processors.values()), rng)
+        feeds = random_inputs(model, 7)
+        executor = Executor(build_program(plan, model, device.processors), device)
+        sessions.append((executor, feeds, reference(model, feeds)))
+
+    def call(caller: int) -> None:
+        order = random.Random(caller)
+        for _ in range(25):
+            executor, feeds, expected = order.choice(sessions)
+            outputs, _ = executor.run(feeds, timeout_s=WATCHDOG_S if order.random() < 0.5 else None)
+            for name, want in expected.items():
+                np.testing.assert_array_equal(outputs[name], want)
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(call, caller) for caller in range(4)]:
+            future.result(WATCHDOG_S)
+
+
+def test_runs_on_disjoint_resources_overlap() -> None:
+    """One session per core: each waits inside its segment for the other, which works only if both run at once."""
+    meeting = threading.Barrier(2, timeout=30)
+
+    def meet(segment: Segment) -> None:
+        meeting.wait()
+
+    processors = [SimulatedProcessor("a", ("x",), meet), SimulatedProcessor("b", ("y",), meet)]
+    model = random_model(random.Random(2), 5)
+    feeds = random_inputs(model, 0)
+    with Device(processors) as device:
+        sessions = [
+            Executor(build_program(whole_plan(model, name), model, device.processors), device) for name in ("a", "b")
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            for future in [pool.submit(session.run, feeds) for session in sessions]:
+                future.result(30)
+
+
+def test_runs_are_served_in_the_order_of_their_calls() -> None:
+    """Sessions that want the same resource get it first come, first served."""
+    go = threading.Event()
+    served: list[str] = []
+    names: dict[int, str] = {}
+
+    def note(segment: Segment) -> None:
+        go.wait(30)
+        served.append(names[id(segment.model)])
+
+    processor = SimulatedProcessor("a", ("x",), note)
+    with Device([processor]) as device:
+        threads = []
+        for index in range(6):
+            model = random_model(random.Random(2), 5)
+            names[id(model)] = str(index)
+            executor = Executor(build_program(whole_plan(model, "a"), model, device.processors), device)
+            threads.append(threading.Thread(target=executor.run, args=(random_inputs(model, 0),)))
+            threads[-1].start()
+            while len(device._queues["x"]) <= index:
+                time.sleep(0.001)
+        go.set()
+        for thread in threads:
+            thread.join(30)
+    assert served == [str(index) for index in range(6)]
+
+
+def test_measuring_alone_excludes_runs() -> None:
+    """`Device.call` holds the processor's resources, so nothing disturbs what is measured there."""
+    processors = four_processors()
+    model = random_model(random.Random(2), 8)
+    feeds = random_inputs(model, 0)
+    with Device(processors) as device:
+        executor = Executor(build_program(whole_plan(model, "ab"), model, device.processors), device)
+        log = processors[0].log
+        stop = threading.Event()
+
+        def measure() -> None:
+            start = time.perf_counter()
+            time.sleep(0.002)
+            log.append(Interval("a", start, time.perf_counter()))
+
+        def keep_running() -> None:
+            while not stop.is_set():
+                executor.run(feeds)
+
+        thread = threading.Thread(target=keep_running)
+        thread.start()
+        for _ in range(20):
+            device.call("a", measure)
+        stop.set()
+        thread.join(30)
+        with pytest.raises(ZeroDivisionError):
+            device.call("b", lambda: 1 / 0)
+        assert device.call("b", lambda: threading.current_thread().name) == "hope-y"
+    assert assert_exclusive(processors) > 20
+
+
+def test_the_arbiter_never_grants_a_resource_twice() -> None:
+    """Random tickets from several threads: exclusion, arrival order per resource, and everybody is served."""
+    processors = [SimulatedProcessor(f"p{i}", (f"r{i}",)) for i in range(4)]
+    device = Device(processors)
+    holder: dict[str, Ticket | None] = {f"r{i}": None for i in range(4)}
+    served = []
+
+    def use(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(60):
+            lanes = [tuple(rng.sample(sorted(holder), rng.randint(1, 3))) for _ in range(rng.randint(1, 3))]
+            started = [threading.Event() for _ in lanes]
+            ticket = Ticket(lanes, [event.set for event in started])
+            device.enter(ticket)
+            for lane, event in rng.sample(list(enumerate(started)), len(lanes)):
+                assert event.wait(30)
+                for resource in lanes[lane]:
+                    assert holder[resource] in (None, ticket)
+                    holder[resource] = ticket
+            for lane in rng.sample(range(len(lanes)), len(lanes)):
+                kept = {r for other, held in enumerate(ticket.resources) if held and other != lane for r in held}
+                for resource in set(lanes[lane]) - kept:
+                    holder[resource] = None
+                device.leave(ticket, lane)
+            device.leave(ticket)
+            served.append(ticket)
+
+    with ThreadPoolExecutor(5) as pool:
+        for future in [pool.submit(use, seed) for seed in range(5)]:
+            future.result(60)
+    assert len(served) == 300
+    assert all(not queue for queue in device._queues.values())
+
+
+@pytest.mark.parametrize("poll", [True, False])
+def test_no_wake_up_is_lost(poll: bool) -> None:
+    """Two lanes that hand over to each other a thousand times, polling or sleeping, both reach the end."""
+    progress = Progress(2)
+    rounds = 1000
+
+    def lane(me: int) -> None:
+        for count in range(1, rounds + 1):
+            if me == 1:
+                assert progress.wait(1, 0, count, poll, 30)
+            progress.finish(me, count)
+            if me == 0:
+                assert progress.wait(0, 1, count, poll, 30)
+        progress.finish(me, FINISHED)
+
+    threads = [threading.Thread(target=lane, args=(me,)) for me in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for me in (0, 1):
+        assert progress.wait(Progress.CALLER, me, FINISHED, poll, 30)
+    for thread in threads:
+        thread.join(30)
+    assert not progress.sleepers
+
+
+def test_a_turn_is_passed_on_in_order_and_can_be_given_up() -> None:
+    """First come, first served; whoever stops waiting is skipped."""
+    turn = Turn()
+    order: list[int] = []
+    calm = DeferredInterrupts(lambda error: None)
+    assert turn.acquire(calm)
+    threads = []
+    for index in range(5):
+        timeout = 0.01 if index == 2 else 30
+
+        def take(index: int = index, timeout: float = timeout) -> None:
+            if turn.acquire(DeferredInterrupts(lambda error: None), timeout):
+                order.append(index)
+                turn.release()
+
+        threads.append(threading.Thread(target=take))
+        threads[-1].start()
+        if index == 2:
+            threads[-1].join(30)
+        expected = index + 2 if index < 2 else index + 1
+        while len(turn._queue) < expected:
+            time.sleep(0.001)
+    turn.release()
+    for thread in threads:
+        thread.join(30)
+    assert order == [0, 1, 3, 4]

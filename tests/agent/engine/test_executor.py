@@ -1,0 +1,270 @@
+"""Running programs: outputs, traces and memory, for any legal plan on real and on foreign processors."""
+
+from __future__ import annotations
+
+import os
+import random
+from itertools import pairwise
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import TensorProto, helper
+
+from agent_sdk.engine import Device, Executor, FeedError, build_program
+from agent_sdk.reader import Model, read_model
+from agent_sdk.trace import to_perfetto
+from hope_schema import merge
+from tests.agent.engine.conftest import Reference
+from tests.agent.engine.generate import (
+    plan_of,
+    random_inputs,
+    random_legal_plan,
+    random_model,
+    random_order,
+    whole_plan,
+)
+from tests.agent.engine.simulated import four_processors
+
+CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
+WATCHDOG_S = 60.0
+
+
+def sane(executor: Executor, trace: object) -> None:
+    """A trace whose spans respect lanes, waits and exclusion, and whose memory stays within what is allocated."""
+    from agent_sdk.trace import Trace
+
+    assert isinstance(trace, Trace)
+    program = executor.program
+    spans = trace.segments
+    assert [span.segment for span in spans] == [s.index for s in program.segments]
+    for segment in program.segments:
+        start = spans[segment.index].start_us
+        assert 0 <= start <= spans[segment.index].end_us <= trace.total_us
+        for wait in segment.waits:
+            before = program.by_lane[wait.lane][wait.count - 1]
+            assert spans[before.index].end_us <= start
+    allocated = executor.allocated_bytes
+    for processor, peak in trace.peak_bytes.items():
+        assert peak <= allocated.get(processor, 0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_plans_on_real_processors_are_bit_exact(seed: int, device: Device, reference: Reference) -> None:
+    """Any placement and order on cores and their gang gives the whole model's outputs, run after run."""
+    rng = random.Random(seed)
+    model = random_model(rng, rng.randint(1, 25))
+    plan = random_legal_plan(model, list(device.processors.values()), rng)
+    with Executor(build_program(plan, model, device.processors), device) as executor:
+        for repeat in range(3):
+            feeds = random_inputs(model, seed + repeat)
+            outputs, trace = executor.run(feeds, timeout_s=WATCHDOG_S if repeat == 2 else None)
+            for name, expected in reference(model, feeds).items():
+                np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
+            sane(executor, trace)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_plans_across_separate_memories_are_bit_exact(seed: int, reference: Reference) -> None:
+    """Processors that share no memory get every tensor by a transfer, once per tensor and target."""
+    rng = random.Random(seed)
+    model = random_model(rng, rng.randint(1, 25))
+    processors = four_processors()
+    feeds = random_inputs(model, seed)
+    with Device(processors) as device:
+        plan = random_legal_plan(model, processors, rng)
+        with Executor(build_program(plan, model, device.processors), device) as executor:
+            for _ in range(2):
+                outputs, trace = executor.run(feeds)
+                for name, expected in reference(model, feeds).items():
+                    np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
+                sane(executor, trace)
+            copies = sum(move.copies for s in executor.program.segments for move in s.moves)
+            assert sum(p.transfers for p in processors) == 2 * copies
+    assert all(p.closed and p.open_executables == 0 for p in processors)
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "inception_v1", "lstm", "nasnet_mobile"])
+def test_random_plans_of_real_models(name: str, device: Device, reference: Reference) -> None:
+    """Real networks, scattered over all processors of this machine, agree with the whole model."""
+    rng = random.Random(len(name))
+    model = read_model(name)
+    feeds = random_inputs(model, 1)
+    expected = reference(model, feeds)
+    for _ in range(1 if name == "nasnet_mobile" else 2):
+        plan = random_legal_plan(model, list(device.processors.values()), rng)
+        with Executor(build_program(plan, model, device.processors), device) as executor:
+            for _ in range(2):
+                outputs, trace = executor.run(feeds, timeout_s=WATCHDOG_S)
+                for key, want in expected.items():
+                    # Cutting moves the borders of ONNX Runtime's fusions, and with them the last bit.
+                    assert np.abs(outputs[key] - want).max() <= 1e-4 * np.abs(want).max()
+                sane(executor, trace)
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(not CAMPAIGN, reason="set HOPE_CAMPAIGN=1 for 10 000 plans")
+def test_ten_thousand_random_plans(reference: Reference) -> None:
+    """No wrong bit, no deadlock within the watchdog's time, and memory that does not grow."""
+    from agent_sdk.processors.discovery import discover
+
+    process = psutil.Process()
+    settled = 0
+    for count in range(10_000):
+        rng = random.Random(10**6 + count)
+        model = random_model(rng, rng.randint(1, 30))
+        feeds = random_inputs(model, count)
+        chosen = four_processors() if count % 3 == 0 else discover("ort")
+        chosen = rng.sample(chosen, rng.randint(1, len(chosen)))
+        with Device(chosen) as device:
+            plan = random_legal_plan(model, chosen, rng)
+            with Executor(build_program(plan, model, device.processors), device) as executor:
+                for _ in range(2):
+                    outputs, _ = executor.run(feeds, timeout_s=WATCHDOG_S)
+        for name, expected in reference(model, feeds).items():
+            np.testing.assert_array_equal(outputs[name], expected, err_msg=f"{count}: {name}")
+        if count == 2000:
+            settled = process.memory_info().rss
+    assert process.memory_info().rss < settled + 64 * 2**20
+
+
+def small_model() -> Model:
+    """Two inputs, one of them also an output's only source; an output that is read on; a dead second result.
+
+    ``mid`` is an output and read by the next op; ``top_k`` has indices nobody reads; ``side`` is dead code until
+    somebody asks for it.
+    """
+    shape = (1, 8)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["mid"]),
+        helper.make_node("TopK", ["mid", "k"], ["values", "indices"], axis=1),
+        helper.make_node("Mul", ["y", "y"], ["square"]),
+        helper.make_node("Concat", ["values", "square"], ["end"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")],
+        [
+            helper.make_tensor_value_info("mid", TensorProto.FLOAT, shape),
+            helper.make_tensor_value_info("end", TensorProto.FLOAT, (1, 11)),
+        ],
+        [onnx.numpy_helper.from_array(np.array([3], np.int64), "k")],
+    )
+    return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_outputs_that_are_read_on_and_results_nobody_reads(seed: int, reference: Reference) -> None:
+    """An output that is also consumed, a second result that nobody reads, ops that read graph inputs anywhere."""
+    model = small_model()
+    processors = four_processors()
+    feeds = random_inputs(model, seed)
+    with Device(processors) as device:
+        plan = random_legal_plan(model, processors, random.Random(seed))
+        executor = Executor(build_program(plan, model, device.processors), device)
+        outputs, _ = executor.run(feeds)
+        for name, expected in reference(model, feeds).items():
+            np.testing.assert_array_equal(outputs[name], expected)
+
+
+def test_outputs_belong_to_the_caller(device: Device, reference: Reference) -> None:
+    """The next run does not change what an earlier one returned, nor does changing it disturb the next run."""
+    model = random_model(random.Random(2), 10)
+    with Executor(build_program(whole_plan(model, "ort@0"), model, device.processors), device) as executor:
+        first, _ = executor.run(random_inputs(model, 1))
+        kept = {name: array.copy() for name, array in first.items()}
+        second, _ = executor.run(random_inputs(model, 2))
+        for name, array in first.items():
+            np.testing.assert_array_equal(array, kept[name])
+            assert not np.shares_memory(array, second[name])
+            array.fill(0)
+        third, _ = executor.run(random_inputs(model, 2))
+        for name, array in third.items():
+            np.testing.assert_array_equal(array, second[name])
+
+
+def test_a_single_lane_runs_in_the_callers_thread(device: Device) -> None:
+    """No thread is started for a plan on one processor, and the caller's binding is given back."""
+    import threading
+
+    model = random_model(random.Random(2), 10)
+    before, cores = threading.active_count(), os.sched_getaffinity(0)
+    with Executor(build_program(whole_plan(model, "ort@0"), model, device.processors), device) as executor:
+        executor.run(random_inputs(model, 1))
+        assert threading.active_count() == before
+    assert os.sched_getaffinity(0) == cores
+
+
+def test_buffers_are_reused_within_and_across_runs(device: Device) -> None:
+    """A chain that changes processor at every op holds a few buffers, not one per op, and the same for every run."""
+    shape = (1, 16, 32, 32)
+    names = [f"t{i}" for i in range(31)]
+    nodes = [helper.make_node("Sin", [a], [b]) for a, b in pairwise(names)]
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info(names[0], TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, shape)],
+    )
+    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    super_ops = merge(model.graph)
+    ids = list(device.processors)
+    order = random_order(super_ops, random.Random(0))
+    where = {index: ids[place % len(ids)] for place, index in enumerate(order)}
+    plan = plan_of(model, super_ops, order, where, ids)
+    with Executor(build_program(plan, model, device.processors), device) as executor:
+        one = int(np.prod(shape)) * 4
+        assert len(executor.program.segments) == 30
+        assert sum(executor.allocated_bytes.values()) <= (2 * len(ids) + 2) * one
+        _, trace = executor.run(random_inputs(model, 0))
+        assert max(trace.peak_bytes.values()) <= 3 * one
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda feeds: feeds.pop("x"), "input 'x' .* is missing"),
+        (lambda feeds: feeds.update(z=feeds["x"]), "no input 'z'"),
+        (lambda feeds: feeds.update(x=feeds["x"][:, :4]), r"float32\[1, 4\], the model wants float32\[1, 8\]"),
+        (lambda feeds: feeds.update(x=feeds["x"].astype(np.float64)), "is float64"),
+    ],
+)
+def test_wrong_inputs_are_refused_before_anything_runs(change: object, message: str, device: Device) -> None:
+    """A missing, unknown, misshapen or mistyped input is one clear error, and the next run works."""
+    model = small_model()
+    with Executor(build_program(whole_plan(model, "ort@0"), model, device.processors), device) as executor:
+        feeds = random_inputs(model, 0)
+        change(feeds)  # type: ignore[operator]
+        with pytest.raises(FeedError, match=message):
+            executor.run(feeds)
+        executor.run(random_inputs(model, 0))
+
+
+def test_inputs_need_not_be_contiguous(device: Device, reference: Reference) -> None:
+    """A transposed view is read by its values, not by its memory."""
+    model = small_model()
+    feeds = {name: np.asfortranarray(np.repeat(a, 2, axis=0))[:1] for name, a in random_inputs(model, 3).items()}
+    with Executor(build_program(whole_plan(model, "ort@1"), model, device.processors), device) as executor:
+        outputs, _ = executor.run(feeds)
+    for name, expected in reference(model, feeds).items():
+        np.testing.assert_array_equal(outputs[name], expected)
+
+
+def test_the_perfetto_trace_is_complete(device: Device) -> None:
+    """Every segment appears once as measured and once as predicted, with arrows where tensors change processor."""
+    import json
+
+    rng = random.Random(11)
+    model = random_model(rng, 20)
+    plan = random_legal_plan(model, list(device.processors.values()), rng)
+    with Executor(build_program(plan, model, device.processors), device) as executor:
+        _, trace = executor.run(random_inputs(model, 0))
+        events = json.loads(json.dumps(to_perfetto(trace)))["traceEvents"]
+        segments = executor.program.segments
+    for category in ("segment", "predicted"):
+        assert sorted(e["args"]["segment"] for e in events if e.get("cat") == category) == list(range(len(segments)))
+    moves = [move for s in segments for move in s.moves if move.source != "host"]
+    assert len([e for e in events if e["ph"] == "s"]) == len([e for e in events if e["ph"] == "f"]) == len(moves)
+    assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")

@@ -1,0 +1,332 @@
+"""What goes wrong in one run stays in that run: one clear error, everything settled, the next run works."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from agent_sdk.engine import (
+    Device,
+    DeviceClosedError,
+    Executor,
+    RunTimeoutError,
+    SegmentFailedError,
+    build_program,
+)
+from agent_sdk.errors import ExecutionError
+from agent_sdk.processors.base import OutOfMemory, Segment, WrongOutput
+from agent_sdk.reader import Model
+from hope_schema import TensorType, merge
+from tests.agent.engine.conftest import Reference
+from tests.agent.engine.generate import plan_of, random_inputs, random_model, random_order, whole_plan
+from tests.agent.engine.simulated import SimulatedProcessor, four_processors
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """A model with enough ops for four processors."""
+    return random_model(random.Random(8), 24)
+
+
+class Scene:
+    """Four simulated processors that all take part in one session."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.processors = four_processors()
+        self.by_id = {p.id: p for p in self.processors}
+        self.device = Device(self.processors)
+        self.executor = self.open()
+        self.feeds = random_inputs(model, 1)
+
+    def open(self) -> Executor:
+        """Another session."""
+        super_ops = merge(self.model.graph)
+        order = random_order(super_ops, random.Random(5))
+        where = {index: self.processors[place % 4].id for place, index in enumerate(order)}
+        plan = plan_of(self.model, super_ops, order, where, list(self.by_id))
+        return Executor(build_program(plan, self.model, self.device.processors), self.device)
+
+    def works(self, reference: Reference) -> None:
+        """The next run is right."""
+        for processor in self.processors:
+            processor.hook = None
+        outputs, _ = self.executor.run(self.feeds, timeout_s=30)
+        for name, expected in reference(self.model, self.feeds).items():
+            np.testing.assert_array_equal(outputs[name], expected)
+
+
+@pytest.fixture
+def scene(model: Model) -> Iterator[Scene]:
+    """Closed afterwards, with every thread joined."""
+    before = {t for t in threading.enumerate() if t.name.startswith("hope-")}
+    made = Scene(model)
+    yield made
+    made.device.close()
+    assert {t for t in threading.enumerate() if t.name.startswith("hope-")} <= before
+    assert all(p.closed for p in made.processors)
+
+
+@pytest.mark.parametrize("victim", ["a", "b", "ab", "c"])
+@pytest.mark.parametrize("watched", [False, True])
+def test_an_exception_ends_the_run_with_one_error(
+    victim: str, watched: bool, scene: Scene, reference: Reference
+) -> None:
+    """It names processor and segment, chains the cause, and the next run works."""
+
+    def die(segment: Segment) -> None:
+        raise ValueError("the device is on fire")
+
+    scene.by_id[victim].hook = die
+    with pytest.raises(SegmentFailedError, match=rf"failed on '{victim}': ValueError: .*on fire") as caught:
+        scene.executor.run(scene.feeds, timeout_s=30 if watched else None)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert caught.value.processor == victim
+    failed = scene.executor.program.segments[caught.value.segment]
+    assert failed.processor == victim
+    assert failed.ops == caught.value.ops
+    scene.works(reference)
+
+
+def test_nothing_of_a_failed_run_goes_on(scene: Scene) -> None:
+    """Once `run` has raised, no processor of this run is at work or starts again."""
+    calls: list[str] = []
+
+    def slow(segment: Segment) -> None:
+        time.sleep(0.002)
+        calls.append(segment.outputs[0])
+
+    def die(segment: Segment) -> None:
+        raise RuntimeError("dead")
+
+    for processor in scene.processors:
+        processor.hook = slow
+    scene.by_id["b"].hook = die
+    with pytest.raises(SegmentFailedError):
+        scene.executor.run(scene.feeds)
+    settled = len(calls)
+    time.sleep(0.05)
+    assert len(calls) == settled
+    assert settled < len(scene.executor.program.segments)
+
+
+def test_a_failure_leaves_other_sessions_alone(scene: Scene, reference: Reference) -> None:
+    """While one session fails again and again, another one's runs all succeed."""
+    other = scene.open()
+    theirs = {id(s.segment) for s in scene.executor.program.segments}
+
+    def die_if_theirs(segment: Segment) -> None:
+        if id(segment) in theirs:
+            raise RuntimeError("dead")
+
+    scene.by_id["ab"].hook = die_if_theirs
+    expected = reference(scene.model, scene.feeds)
+    failures: list[BaseException] = []
+
+    def fail_often() -> None:
+        for _ in range(30):
+            try:
+                scene.executor.run(scene.feeds)
+            except SegmentFailedError as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=fail_often)
+    thread.start()
+    for _ in range(30):
+        outputs, _ = other.run(scene.feeds, timeout_s=30)
+        for name, want in expected.items():
+            np.testing.assert_array_equal(outputs[name], want)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(failures) == 30
+
+
+def test_out_of_memory_while_opening_frees_what_was_opened(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that does not fit leaves no compiled segment behind."""
+    open_before = [p.open_executables for p in scene.processors]
+
+    def full(kind: TensorType) -> None:
+        raise OutOfMemory(f"c: no room for {kind}")
+
+    monkeypatch.setattr(scene.by_id["c"], "allocate", full)
+    with pytest.raises(OutOfMemory, match="no room"):
+        scene.open()
+    assert [p.open_executables for p in scene.processors] == open_before
+
+
+def test_a_runtime_that_makes_another_shape_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an executable says it makes must be what the graph declares, before anything runs."""
+    compile_right = SimulatedProcessor.compile
+
+    def compile_wrong(self: SimulatedProcessor, segment: Segment) -> object:
+        executable = compile_right(self, segment)
+        executable.output_types = {name: TensorType(shape=(3,), dtype="float32") for name in segment.outputs}
+        return executable
+
+    monkeypatch.setattr(SimulatedProcessor, "compile", compile_wrong)
+    with pytest.raises(WrongOutput, match=r"float32\[3\]"):
+        scene.open()
+
+
+def test_a_runtime_that_changes_the_shape_while_running_is_caught(
+    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outputs that reach the caller have the declared shape or the run fails."""
+    right = SimulatedProcessor.to_host
+    home = scene.executor.program.home[scene.model.graph.outputs[0]]
+
+    def wrong(self: SimulatedProcessor, buffer: object) -> np.ndarray:
+        array = right(self, buffer)  # type: ignore[arg-type]
+        return array[:, :1] if threading.current_thread() is threading.main_thread() and self.id == home else array
+
+    # Only the main thread reads outputs when a watchdog is set.
+    monkeypatch.setattr(SimulatedProcessor, "to_host", wrong)
+    with pytest.raises(WrongOutput, match="the graph declares"):
+        scene.executor.run(scene.feeds, timeout_s=30)
+    monkeypatch.undo()
+    scene.works(reference)
+
+
+def test_the_watchdog_ends_a_run_that_takes_too_long(scene: Scene, reference: Reference) -> None:
+    """A slow segment is given up with an error that says who was doing what; later runs work."""
+    scene.by_id["ab"].hook = lambda segment: time.sleep(0.4)
+    with pytest.raises(RunTimeoutError, match="'ab' is at segment"):
+        scene.executor.run(scene.feeds, timeout_s=0.05)
+    scene.works(reference)
+
+
+def test_a_runtime_that_hangs_blocks_nobody_else(
+    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that does not come back costs its processor, not the program; when it does come back all is well."""
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.05)
+    release = threading.Event()
+    scene.by_id["c"].hook = lambda segment: release.wait(30)
+    with pytest.raises(RunTimeoutError):
+        scene.executor.run(scene.feeds, timeout_s=0.5)
+    with pytest.raises(DeviceClosedError, match="hangs on z"):
+        scene.executor.run(scene.feeds, timeout_s=1)
+    with (
+        Executor(
+            build_program(whole_plan(scene.model, "c"), scene.model, scene.device.processors), scene.device
+        ) as needs_it,
+        pytest.raises(DeviceClosedError, match="hangs on z"),
+    ):
+        needs_it.run(scene.feeds)
+    with Executor(
+        build_program(whole_plan(scene.model, "ab"), scene.model, scene.device.processors), scene.device
+    ) as elsewhere:
+        elsewhere.run(scene.feeds, timeout_s=30)
+    release.set()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            scene.works(reference)
+            break
+        except DeviceClosedError:
+            time.sleep(0.01)
+    else:
+        pytest.fail("the session stayed unusable after the runtime had come back")
+
+
+@pytest.mark.parametrize("victim", ["a", "b", "ab", "c"])
+def test_ctrl_c_cancels_the_run(victim: str, scene: Scene, reference: Reference) -> None:
+    """KeyboardInterrupt reaches the caller once all threads have left the run; the device stays usable."""
+    at_work = threading.Event()
+
+    def slow(segment: Segment) -> None:
+        at_work.set()
+        time.sleep(0.05)
+
+    scene.by_id[victim].hook = slow
+
+    def press() -> None:
+        at_work.wait(30)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    cores = os.sched_getaffinity(0)
+
+    def run_until_pressed() -> None:
+        for _ in range(1000):
+            scene.executor.run(scene.feeds)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_until_pressed()
+    presser.join(30)
+    assert os.sched_getaffinity(0) == cores
+    counts = [len(p.log) for p in scene.processors]
+    time.sleep(0.1)
+    assert [len(p.log) for p in scene.processors] == counts
+    scene.works(reference)
+
+
+def test_closing_ends_sessions_and_threads(model: Model) -> None:
+    """A closed device refuses runs and new sessions; closing twice is fine."""
+    scene = Scene(model)
+    scene.executor.run(scene.feeds)
+    scene.device.close()
+    scene.device.close()
+    with pytest.raises(DeviceClosedError):
+        scene.executor.run(scene.feeds)
+    with pytest.raises(DeviceClosedError):
+        scene.open()
+    assert all(p.open_executables == 0 for p in scene.processors)
+
+
+def test_closing_waits_for_runs_in_progress(model: Model, reference: Reference) -> None:
+    """A run that another thread is in ends properly before its memory is freed."""
+    scene = Scene(model)
+    at_work = threading.Event()
+
+    def slow(segment: Segment) -> None:
+        at_work.set()
+        time.sleep(0.01)
+
+    scene.by_id["a"].hook = slow
+    results: list[dict[str, np.ndarray]] = []
+    thread = threading.Thread(target=lambda: results.append(scene.executor.run(scene.feeds)[0]))
+    thread.start()
+    at_work.wait(30)
+    scene.device.close()
+    thread.join(30)
+    for name, expected in reference(model, scene.feeds).items():
+        np.testing.assert_array_equal(results[0][name], expected)
+
+
+def test_a_dropped_session_frees_its_memory(scene: Scene) -> None:
+    """Neither threads nor queues keep a session alive that nobody holds any more."""
+    other = scene.open()
+    other.run(scene.feeds)
+    watch = weakref.ref(other)
+    buffers = weakref.ref(other.memory)
+    del other
+    deadline = time.monotonic() + 10
+    while watch() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert watch() is None
+    assert buffers() is None
+
+
+def test_a_closed_session_that_hangs_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a session whose run hangs is an error, not a wait without end."""
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.02)
+    monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
+    release = threading.Event()
+    scene.by_id["c"].hook = lambda segment: release.wait(30)
+    with pytest.raises(RunTimeoutError):
+        scene.executor.run(scene.feeds, timeout_s=0.5)
+    with pytest.raises(ExecutionError, match="hangs"):
+        scene.executor.close()
+    release.set()

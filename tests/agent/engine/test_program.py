@@ -1,0 +1,204 @@
+"""Plan → program: what is refused, and that what is built keeps every order the plan asks for."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations, pairwise
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_sdk.engine import IllegalPlanError, Program, build_program
+from agent_sdk.engine.memory import plan_memory
+from agent_sdk.errors import PlanMismatchError
+from agent_sdk.reader import Model
+from hope_schema import HOST, Part, Plan, merge
+from tests.agent.engine.generate import plan_of, random_legal_plan, random_model, random_order, whole_plan
+from tests.agent.engine.simulated import four_processors
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """A random model with branches."""
+    return random_model(random.Random(3), 14)
+
+
+def program_of(plan: Plan, model: Model) -> Program:
+    """Build for the four simulated processors."""
+    return build_program(plan, model, {p.id: p for p in four_processors()})
+
+
+def happens_before(program: Program) -> nx.DiGraph:
+    """The order that lanes and waits enforce, closed under transitivity: an oracle of its own."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(s.index for s in program.segments)
+    for row in program.by_lane:
+        graph.add_edges_from((a.index, b.index) for a, b in pairwise(row))
+    for segment in program.segments:
+        for wait in segment.waits:
+            graph.add_edge(program.by_lane[wait.lane][wait.count - 1].index, segment.index)
+    return nx.transitive_closure_dag(graph)
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32), ops=st.integers(1, 24))
+def test_order_and_memory_hold_for_every_legal_plan(seed: int, ops: int) -> None:
+    """Waits order every reader after its writer and exclude shared resources; slots never hold two live tensors."""
+    rng = random.Random(seed)
+    model = random_model(rng, ops)
+    plan = random_legal_plan(model, four_processors(), rng)
+    program = program_of(plan, model)
+    order = happens_before(program)
+    maker = {name: s for s in program.segments for name in s.segment.outputs}
+    for segment in program.segments:
+        for name in segment.segment.inputs:
+            assert name in maker or name in model.graph.inputs
+            if name in maker:
+                assert order.has_edge(maker[name].index, segment.index)
+        # What it knows to be finished is exactly what the oracle knows, or less.
+        for lane, count in enumerate(segment.finished):
+            for earlier in program.by_lane[lane][:count]:
+                assert order.has_edge(earlier.index, segment.index)
+    place = {step: index for index, step in enumerate(plan.order)}
+    for a, b in combinations(program.segments, 2):
+        shared = set(program.processors[a.processor].spec.resources) & set(
+            program.processors[b.processor].spec.resources
+        )
+        if shared:
+            assert order.has_edge(a.index, b.index)
+            assert place[a.steps[-1]] < place[b.steps[0]]
+    assert sorted(op for s in program.segments for op in s.ops) == sorted(set(model.graph.op) - set(program.dead))
+    _check_cuts(program)
+    _check_memory(program, order)
+
+
+def _check_cuts(program: Program) -> None:
+    """A processor's work is cut only where it waits, where others wait for it, or where its lane serves another."""
+    awaited = {(wait.lane, wait.count) for s in program.segments for wait in s.waits}
+    for row in program.by_lane:
+        for before, after in pairwise(row):
+            assert (
+                after.processor != before.processor or after.waits or (before.lane, before.position + 1) in awaited
+            ), "a cut that nobody needs"
+
+
+def _check_memory(program: Program, order: nx.DiGraph) -> None:
+    """Everyone who touches a tensor comes before everyone who touches the next one in the same slot."""
+    types = [{n: program.graph.tensor[n].type for n in s.segment.outputs} for s in program.segments]
+    memory = plan_memory(program, types)
+    touches: dict[tuple[int, str], set[int]] = {}
+    writer: dict[tuple[int, str], int] = {}
+    for segment in program.segments:
+        for move in segment.moves:
+            slot = memory.place[move.tensor, move.target]
+            assert slot.kind == program.graph.tensor[move.tensor].type
+            if move.source != HOST and move.copies:
+                touches.setdefault((id(memory.place[move.tensor, move.source]), move.tensor), set()).add(segment.index)
+                writer[id(slot), move.tensor] = segment.index
+        for name in (*segment.segment.inputs, *segment.segment.outputs):
+            touches.setdefault((id(memory.place[name, segment.processor]), name), set()).add(segment.index)
+        for name in segment.segment.outputs:
+            writer[id(memory.place[name, segment.processor]), name] = segment.index
+    for slot in memory.slots:
+        for first, second in pairwise(slot.tensors):
+            after = writer[id(slot), second]
+            assert all(order.has_edge(s, after) for s in touches[id(slot), first])
+    for name in program.graph.outputs:
+        if name in program.graph.producer:
+            assert memory.place[name, program.home[name]].tensors[-1] == name
+
+
+def test_a_plan_for_another_model_is_refused(model: Model) -> None:
+    """The model hash decides, and the message says what to do."""
+    other = random_model(random.Random(4), 5)
+    with pytest.raises(PlanMismatchError, match="ask the planner"):
+        program_of(whole_plan(other, "a"), model)
+
+
+def test_a_plan_for_a_processor_this_device_lacks_is_refused(model: Model) -> None:
+    """The message names the processor and what there is instead."""
+    with pytest.raises(PlanMismatchError, match=r"'npu'.*lacks.*a, ab, b, c"):
+        program_of(whole_plan(model, "npu"), model)
+
+
+def test_a_processor_without_steps_may_be_missing(model: Model) -> None:
+    """A plan that lists a processor it does not use can still be carried out."""
+    plan = whole_plan(model, "a").model_copy(update={"processors": ("a", "npu")})
+    assert program_of(plan, model).processors_used == ("a",)
+
+
+def test_an_order_that_is_not_topological_is_refused(model: Model) -> None:
+    """Reversed, every plan with a dependency would deadlock."""
+    plan = whole_plan(model, "a")
+    with pytest.raises(IllegalPlanError, match="which makes it"):
+        program_of(plan.model_copy(update={"order": plan.order[::-1]}), model)
+
+
+def test_a_missing_op_is_refused(model: Model) -> None:
+    """Leaving out the step that makes an output is found before anything is compiled."""
+    plan = whole_plan(model, "a")
+    end = next(s for s in plan.steps if model.graph.producer[model.graph.outputs[0]] in s.ops)
+    rest = tuple(s for s in plan.steps if s is not end)
+    broken = plan.model_copy(update={"steps": rest, "order": tuple(i for i in plan.order if i != end.id)})
+    with pytest.raises(IllegalPlanError, match="no step of the plan runs op"):
+        program_of(broken, model)
+
+
+def test_an_unknown_op_is_refused(model: Model) -> None:
+    """A step that names an op the model lacks."""
+    plan = whole_plan(model, "a")
+    step = plan.steps[0].model_copy(update={"ops": (*plan.steps[0].ops, "nonsense")})
+    with pytest.raises(IllegalPlanError, match="'nonsense'"):
+        program_of(plan.model_copy(update={"steps": (step, *plan.steps[1:])}), model)
+
+
+def test_parts_are_refused(model: Model) -> None:
+    """Slices of an op belong to another issue; silence would compute the wrong thing."""
+    plan = whole_plan(model, "a")
+    step = plan.steps[0].model_copy(update={"part": Part(axis=1, start=0, stop=4)})
+    with pytest.raises(IllegalPlanError, match="part of an op"):
+        program_of(plan.model_copy(update={"steps": (step, *plan.steps[1:])}), model)
+
+
+def test_a_step_that_is_not_convex_is_refused() -> None:
+    """Two ops in one step with a third between them cannot be launched as one."""
+    model = next(m for m in (random_model(random.Random(s), 12) for s in range(50)) if len(merge(m.graph)) > 4)
+    plan = whole_plan(model, "a")
+    chain = next(
+        (a, b, c)
+        for b in plan.steps
+        for a in plan.steps
+        for c in plan.steps
+        if _feeds(model, a.ops, b.ops) and _feeds(model, b.ops, c.ops)
+    )
+    a, _, c = chain
+    fat = a.model_copy(update={"ops": (*a.ops, *c.ops)})
+    steps = tuple(fat if s is a else s for s in plan.steps if s is not c)
+    with pytest.raises(IllegalPlanError):
+        program_of(plan.model_copy(update={"steps": steps, "order": tuple(i for i in plan.order if i != c.id)}), model)
+
+
+def _feeds(model: Model, before: tuple[str, ...], after: tuple[str, ...]) -> bool:
+    made = {name for op in before for name in model.graph.op[op].outputs}
+    return any(name in made for op in after for name in model.graph.op[op].inputs)
+
+
+def test_one_processor_is_one_segment(model: Model) -> None:
+    """Nobody waits, so nothing is cut."""
+    program = program_of(whole_plan(model, "ab"), model)
+    assert len(program.segments) == 1
+    assert program.segments[0].waits == ()
+    assert program.segments[0].segment.exports == frozenset(model.graph.outputs)
+
+
+def test_processors_that_share_a_leading_resource_share_a_thread(model: Model) -> None:
+    """A plan that changes between a core and a gang led by it never changes thread."""
+    super_ops = merge(model.graph)
+    order = random_order(super_ops, random.Random(1))
+    where = {index: ("a", "ab")[place % 2] for place, index in enumerate(order)}
+    program = program_of(plan_of(model, super_ops, order, where, ["a", "ab"]), model)
+    assert program.lanes == ("x",)
+    assert all(not s.waits for s in program.segments)
+    assert len(program.segments) > 1
