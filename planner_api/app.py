@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,13 +16,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from planner_api import openapi
-from planner_api.devices.routes import router as devices
 from planner_api.errors import ApiError, headers_of, unavailable
-from planner_api.fleet.routes import router as fleet
+from planner_api.http.asgi import Asgi, Scope
 from planner_api.models.routes import router as models
 from planner_api.ops.logs import stay_quiet
 from planner_api.ops.observe import Observe
-from planner_api.ops.routes import router as operations
 from planner_api.ops.traces import build_tracer
 from planner_api.plans.front import PlanFront
 from planner_api.plans.routes import router as plans
@@ -31,9 +29,6 @@ from planner_api.runtime import Planner
 from planner_api.settings import Settings
 
 log = structlog.get_logger(__name__)
-
-Scope = MutableMapping[str, Any]
-Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 class App:
@@ -68,7 +63,7 @@ def create_app(settings: Settings | None = None) -> App:
         finally:
             await planner.stop()
 
-    api = _api(lifespan)
+    api = _api(lifespan, embedded=planner.settings.embedded)
     api.state.planner = planner
     planner.front = PlanFront(api, planner.plan_cache)
     layers: Asgi = api
@@ -100,7 +95,7 @@ def _guarded(app: Asgi, planner: Planner) -> Asgi:
     )
 
 
-def _api(lifespan: Any) -> FastAPI:
+def _api(lifespan: Any, *, embedded: bool = False) -> FastAPI:
     api = FastAPI(
         title="HOPE planner",
         version=_version(),
@@ -110,8 +105,16 @@ def _api(lifespan: Any) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    for router in (models, profiles, plans, devices, fleet, operations):
+    for router in (models, profiles, plans):
         api.include_router(router)
+    if not embedded:
+        # NOTE: imported here, because an agent with the planner inside has no fleet to watch over.
+        from planner_api.devices.routes import router as devices
+        from planner_api.fleet.routes import router as fleet
+        from planner_api.ops.routes import router as operations
+
+        for router in (devices, fleet, operations):
+            api.include_router(router)
     api.openapi = lambda: openapi.build(api)  # type: ignore[method-assign]
     api.add_exception_handler(ApiError, _refused)
     api.add_exception_handler(RequestValidationError, _invalid_parameter)

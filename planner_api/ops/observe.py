@@ -10,8 +10,8 @@ from typing import Any
 
 import structlog
 
-from planner_api.devices.guard import Asgi, Scope
 from planner_api.devices.principal import principal_of
+from planner_api.http.asgi import Asgi, Scope
 from planner_api.ops.logs import request_id
 from planner_api.ops.metrics import Metrics
 from planner_api.ops.traces import Tracer

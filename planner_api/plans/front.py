@@ -7,14 +7,12 @@ Whoever asks has been authenticated and counted by the layers outside. Everythin
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from planner_api.http.asgi import Asgi, Scope
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.stored import Coding, StoredPlan, choose_coding, matches
 
-Scope = MutableMapping[str, Any]
-Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 MAX_KEY_BYTES = 2048

@@ -89,7 +89,7 @@ def measure(
 @contextmanager
 def serving(database_url: str, **settings: Any) -> Iterator[Api]:
     """Run the application on a database; nothing folds or solves in the background unless asked to."""
-    values = {"database_url": database_url, "fold_interval_s": 3600.0, **settings}
+    values = {"database_url": database_url, "fold_interval_s": 3600.0, "worker_in_process": False, **settings}
     app = create_app(Settings(**values))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield Api(app, client)
