@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +35,20 @@ class PhoneProfile:
     plans: dict[str, str]
 
     @property
+    def model(self) -> str:
+        """The model's name: what follows the phone's."""
+        return self.stem.split("--", 1)[-1]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every CPU configuration that some op was measured on, in the order of the file."""
+        return tuple(dict.fromkeys(key for op in self.ops for key in op["latency_us"] if key != "gpu"))
+
+    @property
     def cpus(self) -> tuple[str, ...]:
-        """The CPU configurations that every op was measured on, in the file's order."""
-        return tuple(
-            key
-            for key in self.ops[0]["latency_us"]
-            if key.startswith("cpu_big_") and all(key in op["latency_us"] for op in self.ops)
-        )
+        """The big cluster's configurations; every configuration where none is called big."""
+        big = tuple(key for key in self.keys if key.startswith("cpu_big_"))
+        return big or self.keys
 
 
 def load(path: Path) -> PhoneProfile:
@@ -48,27 +57,50 @@ def load(path: Path) -> PhoneProfile:
     Raises:
         BadProfile: the file is not readable, not JSON, or lacks a key.
     """
+    beside = path.with_suffix(".plans.json")
     try:
         content = json.loads(path.read_text())
+        plans = json.loads(beside.read_text())["placements"] if beside.exists() else {}
         ops, shapes, transfers = content["ops"], content["tensors"], content["transfer_us"]
         if not ops:
             raise BadProfile(f"{path}: the profile has no ops")
         for op in ops:
+            if not (isinstance(op["name"], str) and isinstance(op["latency_us"], dict)):
+                raise TypeError("'name' or 'latency_us'")
             for tensor in (*op["inputs"], *op["outputs"]):
-                shapes[tensor]
-            op["name"], op["latency_us"]["gpu"]
+                elements(shapes[tensor])
         for row in transfers:
-            row["shape"], row["gpu_to_cpu"], row["cpu_to_gpu"]
-        beside = path.with_suffix(".plans.json")
-        plans = json.loads(beside.read_text())["placements"] if beside.exists() else {}
-    except (OSError, json.JSONDecodeError) as error:
+            elements(row["shape"])
+            float(row["gpu_to_cpu"]), float(row["cpu_to_gpu"])
+        for key, letters in plans.items():
+            if len(letters) != len(ops) or set(letters) - set("CG"):
+                raise BadProfile(f"{beside}: placement '{key}' must give C or G for each of {len(ops)} ops")
+    except BadProfile:
+        raise
+    except KeyError as error:
+        raise BadProfile(f"{path}: not a phone profile, {error} is missing") from error
+    except (OSError, ValueError) as error:
         raise BadProfile(f"{path}: {error}") from error
-    except (KeyError, TypeError) as error:
-        raise BadProfile(f"{path}: not a phone profile, {error} is missing or of the wrong kind") from error
-    for key, letters in plans.items():
-        if len(letters) != len(ops):
-            raise BadProfile(f"{beside}: placement '{key}' lists {len(letters)} ops, the profile has {len(ops)}")
+    except (TypeError, AttributeError) as error:
+        raise BadProfile(f"{path}: not a phone profile, something is of the wrong kind ({error})") from error
     return PhoneProfile(path.stem, ops, shapes, transfers, plans)
+
+
+def find(folder: Path, models: Collection[str] = ()) -> list[PhoneProfile]:
+    """Every profile of a folder, or those whose model or file stem is named.
+
+    Raises:
+        BadProfile: the folder is missing or holds no profile, or a name matches none.
+    """
+    if not folder.is_dir():
+        raise BadProfile(f"{folder}: there is no such folder")
+    found = [load(path) for path in sorted(folder.glob("*--*.json")) if not path.name.endswith(".plans.json")]
+    if not found:
+        raise BadProfile(f"{folder}: no <phone>--<model>.json here")
+    for name in models:
+        if not any(name in (profile.model, profile.stem) for profile in found):
+            raise BadProfile(f"no profile of '{name}' in {folder}, which has {', '.join(p.stem for p in found)}")
+    return [profile for profile in found if not models or profile.model in models or profile.stem in models]
 
 
 def phone_problem(profile: PhoneProfile, cpu: str, mode: TransferMode = "blocking") -> Problem:
@@ -77,11 +109,11 @@ def phone_problem(profile: PhoneProfile, cpu: str, mode: TransferMode = "blockin
     Graph inputs and outputs are free on both sides; transfers that were not measured are fitted per direction.
 
     Raises:
-        BadProfile: the CPU configuration was not measured for some op.
+        BadProfile: nothing was measured on the CPU configuration, or no transfer was.
+        PlanningError: the figures make no problem, e.g. an op without any latency.
     """
-    for op in profile.ops:
-        if cpu not in op["latency_us"]:
-            raise BadProfile(f"{profile.stem}: op '{op['name']}' was not measured on '{cpu}'")
+    if cpu not in profile.keys:
+        raise BadProfile(f"{profile.stem} was not measured on '{cpu}', only on {', '.join(profile.keys)}")
     names = tuple(profile.shapes)
     index = {name: tensor for tensor, name in enumerate(names)}
     costs = {
@@ -96,6 +128,8 @@ def phone_problem(profile: PhoneProfile, cpu: str, mode: TransferMode = "blockin
     transfer = np.zeros((len(names), 3, 3))
     for direction, source, target in (("cpu_to_gpu", CPU, GPU), ("gpu_to_cpu", GPU, CPU)):
         known = costs[direction]
+        if not known:
+            raise BadProfile(f"{profile.stem}: no transfer was measured")
         line = fit([elements(shape) for shape in known], list(known.values()))
         for name, tensor in index.items():
             shape = tuple(profile.shapes[name])
@@ -103,7 +137,7 @@ def phone_problem(profile: PhoneProfile, cpu: str, mode: TransferMode = "blockin
     return Problem(
         ops=tuple(row["name"] for row in profile.ops),
         processors=("cpu", "gpu"),
-        latency_us=np.array([[row["latency_us"][cpu], row["latency_us"]["gpu"]] for row in profile.ops], dtype=float),
+        latency_us=np.array([[_latency(row, cpu), _latency(row, "gpu")] for row in profile.ops]),
         conflicts=np.eye(2, dtype=bool),
         producer=producer,
         reads=tuple(tuple(dict.fromkeys(index[name] for name in row["inputs"])) for row in profile.ops),
@@ -112,3 +146,9 @@ def phone_problem(profile: PhoneProfile, cpu: str, mode: TransferMode = "blockin
         mode=mode,
         tensors=names,
     )
+
+
+def _latency(op: dict[str, Any], key: str) -> float:
+    """Microseconds; an op that has no figure, or null, does not run there."""
+    value = op["latency_us"].get(key)
+    return math.inf if value is None else float(value)
