@@ -1,0 +1,171 @@
+"""Never slower: of several executors that compute the same, run the one that is fastest here and now.
+
+The plan stands beside whole-model executors of single processors. A trial finds the winner. While serving, a drift
+of the winner's own times (other work on its cores, heat) calls for a new trial, which costs no extra run: the
+requests that come in are simply answered by one contender after the other. A contender that fails is dropped, and
+the request is answered by the next best.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from agent_sdk.engine import Executor, SegmentFailedError
+from agent_sdk.trace import Trace
+
+PLAN: Final = "plan"
+"""The contender that stands for the plan; it wins ties."""
+SLOWER: Final = 1.15
+"""Times its reference that a run must take to count as slow."""
+WINDOW: Final = 4
+"""Latest runs looked at; when all but one of them are slow, the contenders are tried again."""
+TRIAL_RUNS: Final = 2
+"""Runs per contender in a trial while serving; the faster counts, so that one interruption does not decide."""
+HOPELESS: Final = 3.0
+"""A contender this many times slower than the best of the first trial is not tried while serving."""
+RECHECK: Final = 64
+"""Runs after which a winner that is not the first choice has to win again."""
+
+
+class Contest:
+    """Runs the fastest of its contenders; safe to use from several threads.
+
+    Attributes:
+        current: name of the contender that is run.
+        first_us: median times of the first trial by name, microseconds; empty before it.
+        changes: what was decided, in sentences, latest last.
+    """
+
+    def __init__(self, contenders: Mapping[str, Executor]) -> None:
+        self._contenders = dict(contenders)
+        self.current = PLAN if PLAN in self._contenders else next(iter(self._contenders))
+        self.first_us: dict[str, float] = {}
+        self.changes: deque[str] = deque(maxlen=32)
+        self._lock = threading.Lock()
+        self._reference_us = math.inf
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._settled_for = 0
+        self._queue: deque[str] = deque()
+        self._tried: dict[str, float] = {}
+        self._pending = 0
+
+    @property
+    def executor(self) -> Executor:
+        """The executor that is run at present."""
+        return self._contenders[self.current]
+
+    def trial(self, inputs: Mapping[str, np.ndarray], rounds: int = 5) -> dict[str, float]:
+        """Run all contenders ``rounds`` times, interleaved, and make the fastest the current one.
+
+        Returns the median time of each in microseconds; one far behind has fewer runs. Raises what a run raises.
+        """
+        times: dict[str, list[float]] = {name: [] for name in self._contenders}
+        for turn in range(-1, rounds):
+            best = min((min(own) for own in times.values() if own), default=math.inf)
+            for name, executor in self._contenders.items():
+                if turn >= 2 and min(times[name]) > HOPELESS * best:
+                    continue
+                total = executor.run(inputs)[1].total_us
+                if turn >= 0:
+                    times[name].append(total)
+        self.first_us = {name: statistics.median(own) for name, own in times.items()}
+        with self._lock:
+            self._settle(self.first_us, "after timing all of them")
+        return dict(self.first_us)
+
+    def run(
+        self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
+    ) -> tuple[dict[str, np.ndarray], Trace]:
+        """Compute the outputs with the current contender, or with the next one on trial.
+
+        Raises what ``Executor.run`` raises; a failing processor only when no contender is left.
+        """
+        while True:
+            with self._lock:
+                on_trial = bool(self._queue)
+                name = self._queue.popleft() if on_trial else self.current
+                executor = self._contenders[name]
+            try:
+                outputs, trace = executor.run(inputs, timeout_s=timeout_s)
+            except SegmentFailedError as error:
+                with self._lock:
+                    if not self._drop(name, error, on_trial):
+                        raise
+                continue
+            with self._lock:
+                self._learn(name, trace.total_us, on_trial)
+            return outputs, trace
+
+    def close(self) -> None:
+        """Close every executor."""
+        for executor in self._contenders.values():
+            executor.close()
+
+    def _learn(self, name: str, us: float, on_trial: bool) -> None:
+        if on_trial:
+            self._tried[name] = min(us, self._tried.get(name, math.inf))
+            self._count_down()
+            return
+        if name != self.current or self._pending:
+            return
+        self._recent.append(us)
+        self._settled_for += 1
+        slow = sum(one > SLOWER * self._reference_us for one in self._recent)
+        if len(self._recent) == WINDOW and slow >= WINDOW - 1:
+            self._begin([name for name in self._contenders if self._hopeful(name)])
+        elif self._settled_for >= RECHECK and self.current != self._first_choice():
+            self._begin([self._first_choice(), self.current])
+
+    def _begin(self, names: list[str]) -> None:
+        """Have the next requests answered by these contenders in turn."""
+        self._tried = {}
+        self._queue = deque(names * TRIAL_RUNS)
+        self._pending = len(self._queue)
+
+    def _count_down(self) -> None:
+        self._pending -= 1
+        if self._pending == 0 and self._tried:
+            self._settle(self._tried, "under the present load")
+
+    def _settle(self, times: Mapping[str, float], when: str) -> None:
+        winner = min(times, key=lambda name: (times[name], name != PLAN))
+        if winner != self.current:
+            before = f" against {times[self.current] / 1e3:.2f} ms" if self.current in times else ""
+            self.changes.append(
+                f"running '{winner}' instead of '{self.current}' {when}: {times[winner] / 1e3:.2f} ms{before}"
+            )
+            self.current = winner
+        self._reference_us = times[winner]
+        self._recent.clear()
+        self._settled_for = 0
+
+    def _drop(self, name: str, error: SegmentFailedError, on_trial: bool) -> bool:
+        """Leave a contender out from now on; False when it was the last one."""
+        if len(self._contenders) == 1 and name in self._contenders:
+            return False
+        failed = self._contenders.pop(name, None)
+        if failed is not None:
+            self.changes.append(f"'{name}' failed and is not used any more: {error}")
+            self._pending -= self._queue.count(name)
+            self._queue = deque(other for other in self._queue if other != name)
+            if self.current == name:
+                self.current = self._first_choice()
+                self._reference_us = self.first_us.get(self.current, math.inf)
+            failed.close()
+        if on_trial:
+            self._count_down()
+        return True
+
+    def _first_choice(self) -> str:
+        return min(self._contenders, key=lambda name: (self.first_us.get(name, math.inf), name != PLAN))
+
+    def _hopeful(self, name: str) -> bool:
+        best = min(self.first_us.values(), default=math.inf)
+        return self.first_us.get(name, 0.0) <= HOPELESS * best

@@ -1,0 +1,203 @@
+"""Is the plan true on this device? Its segments measured alone, and the plan simulated again with what was found.
+
+A plan rests on latencies of single super-ops that other runs, or other devices, measured. Segments are what really
+runs: fused across super-ops, with launches and changes of layout. So the chosen segments are timed alone, in program
+order on the data they really see, and the program's own timeline is worked out again with these times.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from agent_sdk.engine import Executor, Program
+from agent_sdk.processors.base import Buffer
+from agent_sdk.processors.cores import bound_to
+from agent_sdk.timing import Timing, clock_overhead_us, summarise
+from hope_schema import HOST, LatencyColumns, Observations, merge
+
+DRIFT_THRESHOLD: Final = 0.25
+"""A plan whose re-measured latency differs from its makespan by more than this fraction is asked for again."""
+MIN_ROUNDS: Final = 4
+MAX_ROUNDS: Final = 25
+POLLED_US: Final = 4.0
+"""A hand-over to a thread that polls for it."""
+SLEEPING_US: Final = 22.0
+"""A hand-over to a thread that sleeps."""
+SEGMENT_US: Final = 2.0
+"""What the engine adds to every segment: a clock reading and the walk over its program."""
+
+
+@dataclass(frozen=True)
+class SegmentTruth:
+    """One segment as planned and as measured alone; microseconds."""
+
+    index: int
+    processor: str
+    planned_us: float
+    alone: Timing
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What re-measuring found.
+
+    ``predicted_us`` is the end-to-end latency simulated with the segments' own times, ``planned_us`` the plan's
+    makespan; ``start_us`` and ``finish_us`` are the simulated times by segment index.
+    """
+
+    segments: tuple[SegmentTruth, ...]
+    planned_us: float
+    predicted_us: float
+    start_us: tuple[float, ...]
+    finish_us: tuple[float, ...]
+
+    @property
+    def drift(self) -> float:
+        """How far the plan was off, as a fraction of what was found; 0 for a plan without times of its own."""
+        return abs(self.planned_us - self.predicted_us) / self.predicted_us if self.planned_us else 0.0
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the planner should be asked again, with what was measured."""
+        return self.drift > DRIFT_THRESHOLD
+
+
+def remeasure(executor: Executor, inputs: Mapping[str, np.ndarray], *, budget_s: float = 3.0) -> Truth:
+    """Time every segment of an executor alone and simulate the program with these times.
+
+    Runs the network twice through the engine first, which also tells what loading inputs and storing outputs
+    costs. Needs memory for every boundary tensor once more. Raises what a run raises.
+    """
+    program = executor.program
+    traces = [executor.run(inputs)[1] for _ in range(3)][1:]
+    border_us = min(trace.load_us + trace.store_us for trace in traces)
+    timings = _rehearse(executor, inputs, time.monotonic() + budget_s)
+    start, finish = simulate(program, [timing.us for timing in timings])
+    return Truth(
+        segments=tuple(
+            SegmentTruth(s.index, s.processor, max(0.0, s.finish_us - s.start_us), timing)
+            for s, timing in zip(program.segments, timings, strict=True)
+        ),
+        planned_us=program.plan.makespan_us,
+        predicted_us=border_us + max(finish),
+        start_us=start,
+        finish_us=finish,
+    )
+
+
+def simulate(program: Program, busy_us: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Start and finish of every segment when each is busy for so long: lanes in order, waits as the program has them.
+
+    Waiting costs a hand-over only if what is waited for is not finished yet.
+    """
+    start = [0.0] * len(program.segments)
+    finish = [0.0] * len(program.segments)
+    free = [0.0] * len(program.lanes)
+    for segment in program.segments:
+        begin = free[segment.lane]
+        for wait in segment.waits:
+            done = finish[program.by_lane[wait.lane][wait.count - 1].index]
+            if done > begin:
+                begin = done + (POLLED_US if wait.spin else SLEEPING_US)
+        start[segment.index] = begin
+        finish[segment.index] = begin + busy_us[segment.index] + SEGMENT_US
+        free[segment.lane] = finish[segment.index]
+    return tuple(start), tuple(finish)
+
+
+def observations(truth: Truth, executor: Executor, *, soc: str, frequency: str, device_id: str) -> Observations | None:
+    """What re-measuring says about single super-ops, for the planner; None for a plan without times of its own.
+
+    A segment's time is shared among its super-ops in proportion to their planned times.
+    """
+    program = executor.program
+    super_ops = {super_op.ops[0].id: super_op for super_op in merge(program.graph)}
+    samples: dict[tuple[str, str], list[float]] = {}
+    for segment, found in zip(program.segments, truth.segments, strict=True):
+        kind = program.processors[segment.processor].spec.kind
+        steps = [program.plan.step[step] for step in segment.steps]
+        planned = sum(step.finish_us - step.start_us for step in steps)
+        if planned <= 0:
+            continue
+        for step in steps:
+            super_op = super_ops.get(step.ops[0])
+            if super_op is not None and tuple(op.id for op in super_op.ops) == step.ops:
+                share = (step.finish_us - step.start_us) / planned
+                samples.setdefault((super_op.signature, kind), []).append(found.alone.us * share)
+    if not samples:
+        return None
+    rows = [(key, statistics.median(times), len(times)) for key, times in samples.items()]
+    return Observations(
+        soc=soc,
+        frequency=frequency,
+        processors=tuple(processor.spec for processor in program.processors.values()),
+        latencies=LatencyColumns(
+            signature=tuple(signature for (signature, _), _, _ in rows),
+            kind=tuple(kind for (_, kind), _, _ in rows),
+            us=tuple(us for _, us, _ in rows),
+            spread_us=tuple(statistics.median(abs(sample - us) for sample in samples[key]) for key, us, _ in rows),
+            count=tuple(count for _, _, count in rows),
+        ),
+        device_id=device_id,
+        upload_id=f"execution-{uuid.uuid4().hex}",
+        origin="execution",
+    )
+
+
+def _rehearse(executor: Executor, inputs: Mapping[str, np.ndarray], deadline: float) -> list[Timing]:
+    """Run the segments one at a time in program order, round after round, each on its processor's cores.
+
+    Round after round, not each in a loop of its own: so a segment finds the caches as it does in a real run.
+    """
+    program = executor.program
+    calls = _bound(executor, inputs)
+    samples: list[list[float]] = [[] for _ in calls]
+    overhead = {own: clock_overhead_us(own_thread=own) for own in (True, False)}
+    rounds = 0
+    while rounds < MIN_ROUNDS or (rounds < MAX_ROUNDS and time.monotonic() < deadline):
+        for segment, call in zip(program.segments, calls, strict=True):
+            processor = program.processors[segment.processor]
+            own = processor.on_caller_thread
+            clock = time.thread_time_ns if own else time.perf_counter_ns
+            with bound_to(processor.caller_cores):
+                started = clock()
+                call()
+                took = (clock() - started) / 1e3
+            samples[segment.index].append(max(0.0, took - overhead[own]))
+        rounds += 1
+    return [summarise(times[1:]) for times in samples]
+
+
+def _bound(executor: Executor, inputs: Mapping[str, np.ndarray]) -> list[Callable[[], None]]:
+    """Bind every segment to buffers of its own and run each once, so that all hold what a real run would."""
+    program = executor.program
+    made: dict[str, Buffer] = {}
+    here: dict[tuple[str, str], Buffer] = {}
+    calls: list[Callable[[], None]] = []
+    for segment, executable in zip(program.segments, executor.executables, strict=True):
+        processor = program.processors[segment.processor]
+        read = {}
+        for name in segment.segment.inputs:
+            key = (name, processor.id)
+            if key not in here:
+                home = program.home[name]
+                here[key] = (
+                    processor.from_host(np.ascontiguousarray(inputs[name]))
+                    if home == HOST
+                    else processor.transfer(made[name], program.processors[home])
+                )
+            read[name] = here[key]
+        written = {name: processor.allocate(executable.output_types[name]) for name in segment.segment.outputs}
+        call = executable.bind(read, written)
+        call()
+        calls.append(call)
+        made |= written
+        here |= {(name, processor.id): buffer for name, buffer in written.items()}
+    return calls
