@@ -19,7 +19,9 @@ PositiveMicroseconds = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=Fal
 """A finite duration in microseconds above zero."""
 Fraction = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
 """A finite, non-negative ratio: 0.05 is five per cent."""
-Name = Annotated[str, Field(min_length=1, max_length=512)]
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+"""No control characters: such text may stand in a log line or a database column as it is."""
+Name = Annotated[str, Field(min_length=1, max_length=512, pattern=PRINTABLE)]
 """A tensor's or an op's name as its model writes it."""
 Label = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$")]
 """A short identifier that may stand in a URL, a file name or a log line."""

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hope_schema.base import MAX_OPS, MAX_TENSORS, Contract, Digest, Name, Shape
+from hope_schema.base import MAX_OPS, MAX_TENSORS, PRINTABLE, Contract, Digest, Name, Shape
 from hope_schema.hashing import digest
 
 DType = Literal[
@@ -76,7 +76,7 @@ class Op(Contract):
     because every tensor has exactly one producer.
     """
 
-    type: Annotated[str, Field(min_length=1, max_length=128)]
+    type: Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
     attributes: Annotated[dict[Annotated[str, Field(max_length=128)], AttributeValue], Field(max_length=64)] = {}
     inputs: Annotated[tuple[Name, ...], Field(max_length=4096)] = ()
     outputs: Annotated[tuple[Name, ...], Field(min_length=1, max_length=256)]
@@ -95,7 +95,7 @@ class ModelGraph(Contract):
     twice or produced twice, an op that reads what nobody produces, a graph without ops or outputs, a cycle.
     """
 
-    name: Annotated[str, Field(min_length=1, max_length=256)]
+    name: Annotated[str, Field(min_length=1, max_length=256, pattern=PRINTABLE)]
     tensors: Annotated[tuple[Tensor, ...], Field(min_length=1, max_length=MAX_TENSORS)]
     ops: Annotated[tuple[Op, ...], Field(min_length=1, max_length=MAX_OPS)]
     inputs: Annotated[tuple[Name, ...], Field(max_length=4096)]
@@ -125,9 +125,17 @@ class ModelGraph(Contract):
                 raise ValueError(f"graph input or output '{name}' is not a tensor that the graph holds")
         order = self.topological_ops
         if len(order) != len(self.ops):
-            stuck = sorted({op.id for op in self.ops} - {op.id for op in order})
-            raise ValueError(f"graph '{self.name}' has a cycle through op '{stuck[0]}'")
+            stuck = {op.id for op in self.ops} - {op.id for op in order}
+            raise ValueError(f"graph '{self.name}' has a cycle through op '{self._on_cycle(stuck)}'")
         return self
+
+    def _on_cycle(self, stuck: set[str]) -> str:
+        """Return an op that lies on a cycle, given those that never became ready: some merely wait behind one."""
+        here, passed = min(stuck), set()
+        while here not in passed:
+            passed.add(here)
+            here = next(self.producer[name] for name in self.op[here].inputs if self.producer.get(name) in stuck)
+        return here
 
     @cached_property
     def tensor(self) -> dict[str, Tensor]:

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hope_schema.base import MAX_ROWS, Contract, Label, Microseconds
+from hope_schema.base import MAX_ROWS, PRINTABLE, Contract, Label, Microseconds
 from hope_schema.graph import TensorType
 
 HOST = "host"
 """The side on which graph inputs start and outputs must end."""
 
-Signature = Annotated[str, Field(min_length=1, max_length=160)]
+Signature = Annotated[str, Field(min_length=1, max_length=160, pattern=PRINTABLE)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -38,7 +38,7 @@ class Processor(Contract):
         return f"{self.runtime}-{self.version}/{self.threads}x{self.core_class}"
 
 
-Kind = Annotated[str, Field(min_length=3, max_length=512)]
+Kind = Annotated[str, Field(min_length=3, max_length=512, pattern=PRINTABLE)]
 """A ``Processor.kind``."""
 
 

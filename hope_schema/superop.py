@@ -86,7 +86,7 @@ class SuperOp:
             rows.append(
                 [op.type, op.attributes, reads, [str(p) for p in op.parameters], [place[o] for o in op.outputs]]
             )
-        types = [str(self.graph.tensor[name].type) for name in place]
+        types = [str(self.graph.tensor[name]) for name in place]
         text = "+".join(op.type.rsplit(":", 1)[-1] for op in self.ops)
         return f"{text[:96]}:{digest([rows, types])[:16]}"
 

@@ -141,8 +141,11 @@ def _sorted(graph: onnx.GraphProto, known: set[str]) -> Iterator[onnx.NodeProto]
             if waiting[reader] == 0:
                 ready.append(reader)
     if done != len(graph.node):
-        stuck = next(index for index, count in waiting.items() if count)
-        raise ModelError(f"the graph has a cycle through {describe(graph.node[stuck])}")
+        here, passed = next(index for index, count in waiting.items() if count), set()
+        while here not in passed:  # some nodes merely wait behind the cycle: walk back onto it
+            passed.add(here)
+            here = next(writer[name] for name in graph.node[here].input if waiting.get(writer.get(name, -1)))
+        raise ModelError(f"the graph has a cycle through {describe(graph.node[here])}")
 
 
 class _Folder:

@@ -14,7 +14,7 @@ from agent_sdk.zoo import inception, lstm, nasnet, shipped
 from agent_sdk.zoo.weights import Topology
 
 BUILT_IN_CODE = "built in code"
-SHIPPED = "ONNX Model Zoo graph from the onnx package"
+SHIPPED = "onnx package"
 
 _TOPOLOGIES: Mapping[str, tuple[str, Callable[[], Topology]]] = {
     "inception_v3": (BUILT_IN_CODE, inception.inception_v3),
