@@ -11,18 +11,20 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from planner_api.db.engine import Database
+from planner_api.db.outage import AWAY
 from planner_api.devices import repository
 from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.rate import RateLimit
 from planner_api.devices.tokens import hash_token
 from planner_api.errors import ApiError, send_problem, unavailable
-from planner_api.solving.events import Events
-from planner_api.solving.outage import TRANSIENT
+
+if TYPE_CHECKING:
+    from planner_api.solving.events import Events
 
 log = structlog.get_logger(__name__)
 
@@ -123,7 +125,7 @@ class Tokens:
         try:
             async with self._database.write() as session:
                 await repository.saw(session, seen)
-        except TRANSIENT as error:
+        except AWAY as error:
             self._seen = {**seen, **self._seen}
             log.warning("devices_seen_not_written", error=str(error)[:200])
 
@@ -187,7 +189,7 @@ class Guard:
     async def _look_up(self, token_hash: str) -> Known:
         try:
             return await self._tokens.look_up(token_hash)
-        except TRANSIENT as error:
+        except AWAY as error:
             log.warning("token_lookup_failed", error=str(error)[:200])
             raise unavailable("the database is away for the moment; try again") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hope_schema import Device, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
 from planner_api.db.engine import Database
@@ -14,7 +14,9 @@ from planner_api.devices import repository
 from planner_api.devices.guard import unauthorised
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.errors import ApiError
-from planner_api.solving.events import Events
+
+if TYPE_CHECKING:
+    from planner_api.solving.events import Events
 
 
 async def enrol(database: Database, claim: str, request: Enrolment) -> EnrolmentReceipt:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 REQUEST_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SOLVE_BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -46,11 +47,6 @@ class Metrics:
         self._counts: defaultdict[str, int] = defaultdict(int)
         self.gauges: dict[str, tuple[str, Mapping[str, float]]] = {}
         """Set at each scrape: name to (label name, value per label)."""
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request."""
@@ -66,6 +62,8 @@ class Metrics:
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
         requests = HistogramMetricFamily(
             "hope_http_request_seconds", "Requests by route and status.", labels=["method", "route", "status"]
         )
@@ -86,4 +84,11 @@ class Metrics:
 
     def render(self) -> bytes:
         """The page that Prometheus reads."""
-        return generate_latest(self._registry)
+        # NOTE: imported here, because an agent with the planner inside is never scraped.
+        from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        return generate_latest(registry)

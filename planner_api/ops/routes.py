@@ -10,16 +10,16 @@ from sqlalchemy.exc import DBAPIError
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import HEAD
+from planner_api.db.outage import AWAY
 from planner_api.db.tables import InboxRow
 from planner_api.errors import ApiError, unavailable
 from planner_api.http.contract import describe
 from planner_api.ops.metrics import Metrics
-from planner_api.solving.outage import TRANSIENT
 from planner_api.solving.repository import count_by_status
 
 router = APIRouter(tags=["operations"])
 
-AWAY: tuple[type[Exception], ...] = (DBAPIError, *TRANSIENT)
+BROKEN: tuple[type[Exception], ...] = (DBAPIError, *AWAY)
 PROBE_S = 2.0
 """A database that does not answer within this is away."""
 
@@ -33,7 +33,7 @@ async def check_ready(database: Database) -> None:
     try:
         async with asyncio.timeout(PROBE_S), database.read() as session:
             revision = await session.scalar(text("SELECT version_num FROM alembic_version"))
-    except AWAY:
+    except BROKEN:
         raise unavailable("the database does not answer, or was never migrated") from None
     if revision != HEAD:
         raise unavailable(f"the database stands at migration {revision}, not {HEAD}: run hope-planner migrate")
@@ -48,7 +48,7 @@ async def scrape(database: Database, metrics: Metrics) -> bytes:
         metrics.gauges["plans"] = ("status", {status: float(count) for status, count in by_status.items()})
         metrics.gauges["inbox"] = ("state", {"waiting": float(inbox or 0)})
         metrics.gauges["database"] = ("state", {"up": 1.0})
-    except AWAY:
+    except BROKEN:
         metrics.gauges = {"database": ("state", {"up": 0.0})}
     return metrics.render()
 

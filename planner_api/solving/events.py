@@ -12,25 +12,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-import psycopg
-import structlog
-from psycopg import sql
-from sqlalchemy import event, select, text
+from sqlalchemy import event, select
 
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.outage import AWAY
 from planner_api.db.tables import PlanRow, TokenRow
-from planner_api.solving.outage import TRANSIENT
 
-log = structlog.get_logger(__name__)
-
-CHANNEL = "hope"
 POLL_S = 0.05
 """How often SQLite is asked whether another process wrote."""
 OVERLAP = timedelta(seconds=5)
 """How far back a poll looks again: rows are stamped before they commit."""
 RECONNECT_S = 0.5
-CHECK_S = 5.0
-"""A silent LISTEN connection is checked this often: a vanished server sends no goodbye."""
+"""Pause before listening again after the database went away."""
 
 PlanListener = Callable[[str | None, int], None]
 """Called with (plan id, version); (None, 0) says that news may have been missed: forget everything."""
@@ -173,46 +166,6 @@ class LocalEvents:
         raise NotImplementedError
 
 
-class PostgresEvents(LocalEvents):
-    """``NOTIFY`` and one ``LISTEN`` connection."""
-
-    async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
-        """See :class:`Events`."""
-        await _notify(session, f"{'settled' if settled else 'plan'} {version} {plan_id}")
-
-    async def revoke(self, session: WriteSession, token_hash: str) -> None:
-        """See :class:`Events`."""
-        await _notify(session, f"token {token_hash}")
-
-    async def _listen(self) -> None:
-        conninfo = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        while True:
-            try:
-                connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, connect_timeout=5)
-                async with connection:
-                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
-                    await self._missed()
-                    await self._follow(connection)
-            except TRANSIENT as error:
-                log.warning("events_lost_database", error=str(error)[:200])
-            await asyncio.sleep(RECONNECT_S)
-
-    async def _follow(self, connection: psycopg.AsyncConnection[object]) -> None:
-        while True:
-            async for notice in connection.notifies(timeout=CHECK_S):
-                kind, _, rest = notice.payload.partition(" ")
-                if kind in ("plan", "settled"):
-                    version, _, plan_id = rest.partition(" ")
-                    self._plan_changed(plan_id, int(version), kind == "settled")
-                elif kind == "token":
-                    self._token_revoked(rest)
-            await connection.execute("SELECT 1")
-
-
-async def _notify(session: WriteSession, payload: str) -> None:
-    await session.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})
-
-
 class SqliteEvents(LocalEvents):
     """Direct calls within the process, polling across processes."""
 
@@ -234,7 +187,7 @@ class SqliteEvents(LocalEvents):
         seen: dict[str, int] = {}
         version = None
         while True:
-            with contextlib.suppress(*TRANSIENT):
+            with contextlib.suppress(*AWAY):
                 async with self._database.reader.connect() as connection:
                     while True:
                         found = (await connection.exec_driver_sql("PRAGMA data_version")).scalar()
@@ -265,4 +218,9 @@ class SqliteEvents(LocalEvents):
 
 def build_events(database: Database) -> Events:
     """The events of this database's dialect."""
-    return SqliteEvents(database) if database.dialect == "sqlite" else PostgresEvents(database)
+    if database.dialect == "sqlite":
+        return SqliteEvents(database)
+    # NOTE: imported here, because a planner on SQLite needs no psycopg.
+    from planner_api.solving.notify import PostgresEvents
+
+    return PostgresEvents(database)

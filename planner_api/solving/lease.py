@@ -9,8 +9,8 @@ import structlog
 from sqlalchemy import event
 
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.outage import AWAY
 from planner_api.solving import repository
-from planner_api.solving.outage import TRANSIENT
 from planner_api.solving.queue import GRACE_S, LEASE_S, Handler, RowQueue
 from planner_api.solving.repository import Lease
 from planner_api.solving.slots import Slots
@@ -63,6 +63,6 @@ class LeaseQueue(RowQueue):
                 if not await repository.any_ready(session):
                     return None
             return await self._take()
-        except TRANSIENT as error:
+        except AWAY as error:
             log.warning("queue_unreachable", error=str(error)[:200])
             return None

@@ -1,20 +1,17 @@
-"""What a database that goes away looks like from here, so that callers can wait for it instead of failing."""
+"""What a database that goes away looks like to a worker: through SQLAlchemy, psycopg or procrastinate."""
 
 from __future__ import annotations
 
 import psycopg
 import psycopg_pool
 from procrastinate.exceptions import ConnectorException
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from planner_api.db.outage import AWAY
 
 TRANSIENT: tuple[type[Exception], ...] = (
-    OperationalError,
-    InterfaceError,
-    PoolTimeout,
+    *AWAY,
     ConnectorException,
     psycopg.OperationalError,
     psycopg_pool.PoolTimeout,
-    OSError,
 )
 """Errors after which the same call may succeed once the database is back."""

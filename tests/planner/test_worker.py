@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -227,12 +228,8 @@ def test_a_rolled_back_version_is_no_news(database_url: str) -> None:
     on(database_url, scenario)
 
 
-def test_a_database_that_goes_away_and_returns_loses_nothing(tmp_path: Path) -> None:
+def test_a_database_that_goes_away_and_returns_loses_nothing() -> None:
     """PostgreSQL stops while solves run and wait; after it returns everything is solved once and waiters hear of it."""
-    server = Postgres(tmp_path / "pg", durable=False)
-    server.start()
-    url = server.create("hope")
-    upgrade(url)
 
     async def scenario(setup: Setup) -> None:
         plans = [f"p{i}" for i in range(4)]
@@ -248,7 +245,12 @@ def test_a_database_that_goes_away_and_returns_loses_nothing(tmp_path: Path) -> 
                 assert (found.solves, found.version) == (1, 2)
             assert await waiter == 2
 
-    try:
-        on(url, scenario, ttl_s=2.0)
-    finally:
-        server.close()
+    with tempfile.TemporaryDirectory(prefix="hope-pg-", ignore_cleanup_errors=True) as directory:
+        server = Postgres(Path(directory) / "data", durable=False)
+        server.start()
+        try:
+            url = server.create("hope")
+            upgrade(url)
+            on(url, scenario, ttl_s=2.0)
+        finally:
+            server.close()

@@ -1,0 +1,60 @@
+"""The news on PostgreSQL: ``NOTIFY`` in the storing transaction, one ``LISTEN`` connection per process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import structlog
+from psycopg import sql
+from sqlalchemy import text
+
+from planner_api.db.engine import WriteSession
+from planner_api.solving.events import RECONNECT_S, LocalEvents
+from planner_api.solving.outage import TRANSIENT
+
+log = structlog.get_logger(__name__)
+
+CHANNEL = "hope"
+CHECK_S = 5.0
+"""A silent connection is checked this often: a vanished server sends no goodbye."""
+
+
+class PostgresEvents(LocalEvents):
+    """``NOTIFY`` and one ``LISTEN`` connection."""
+
+    async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
+        """See :class:`Events`."""
+        await _notify(session, f"{'settled' if settled else 'plan'} {version} {plan_id}")
+
+    async def revoke(self, session: WriteSession, token_hash: str) -> None:
+        """See :class:`Events`."""
+        await _notify(session, f"token {token_hash}")
+
+    async def _listen(self) -> None:
+        conninfo = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        while True:
+            try:
+                connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, connect_timeout=5)
+                async with connection:
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
+                    await self._missed()
+                    await self._follow(connection)
+            except TRANSIENT as error:
+                log.warning("events_lost_database", error=str(error)[:200])
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _follow(self, connection: psycopg.AsyncConnection[object]) -> None:
+        while True:
+            async for notice in connection.notifies(timeout=CHECK_S):
+                kind, _, rest = notice.payload.partition(" ")
+                if kind in ("plan", "settled"):
+                    version, _, plan_id = rest.partition(" ")
+                    self._plan_changed(plan_id, int(version), kind == "settled")
+                elif kind == "token":
+                    self._token_revoked(rest)
+            await connection.execute("SELECT 1")
+
+
+async def _notify(session: WriteSession, payload: str) -> None:
+    await session.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})
