@@ -1,0 +1,372 @@
+"""Tokens, scopes and limits over HTTP on both databases."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select, update
+
+from hope_schema import DeviceReport, Enrolment, EnrolmentReceipt, MeasuredRun
+from planner_api import cli
+from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
+from planner_api.devices.principal import Principal
+from planner_api.devices.rate import RateLimit
+from planner_api.devices.tokens import hash_token, new_token
+from planner_api.ops.logs import redact
+from planner_api.ops.observe import route_of
+from tests.planner.samples import FREQUENCY, SOC, Api, chain, measure, missing_request, plan_request, serving
+
+GRAPH = chain()
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """A planner that wants tokens."""
+    with serving(database_url, tokens_required=True) as running:
+        yield running
+
+
+def tokens(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> str:
+    """Run ``hope-planner tokens`` and return what it printed."""
+    capsys.readouterr()
+    assert cli.main(["tokens", *arguments, "--database", url]) == 0
+    return capsys.readouterr().out.strip()
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header of a token."""
+    return {"authorization": f"Bearer {token}"}
+
+
+def enrol(api: Api, claim: str, device_id: str) -> Any:
+    """Ask for a token of the device's own."""
+    return api.post("/devices", Enrolment(device_id=device_id, soc=SOC), **bearer(claim))
+
+
+@pytest.fixture
+def operator(api: Api, database_url: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """An operator's header."""
+    return bearer(tokens(capsys, database_url, "create"))
+
+
+@pytest.fixture
+def claim(api: Api, database_url: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """A claim for two devices."""
+    return tokens(capsys, database_url, "create", "--claim", "--uses", "2", "--expires", "1h")
+
+
+@pytest.fixture
+def device(api: Api, claim: str) -> dict[str, str]:
+    """The header of the enrolled device-1."""
+    receipt = EnrolmentReceipt.model_validate_json(enrol(api, claim, "device-1").content)
+    return bearer(receipt.token)
+
+
+def test_nothing_but_probes_answers_without_a_token(api: Api) -> None:
+    """Every route says 401 with a challenge; probes and metrics answer."""
+    for method, path in (("GET", "/fleet"), ("POST", "/plans"), ("GET", f"/plans/{'p' * 8}"), ("POST", "/devices")):
+        response = api.client.request(method, path, content=b"{}", headers={"content-type": "application/json"})
+        assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+        assert response.json()["type"] == "urn:hope:unauthorised"
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert api.client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("value", ["Bearer", "Bearer ", "Basic abc", "Bearer " + "x" * 300, "Bearer hope_d_no", ""])
+def test_wrong_tokens_are_refused(api: Api, value: str) -> None:
+    """Malformed, oversized and unknown tokens are all 401, none is an error of ours."""
+    assert api.client.get("/fleet", headers={"authorization": value}).status_code == 401
+
+
+def test_a_claim_is_exchanged_for_a_token_as_often_as_it_says(api: Api, claim: str) -> None:
+    """Two uses enrol two devices; the third is refused, and so is a device that is enrolled already."""
+    first = enrol(api, claim, "device-1")
+    assert first.status_code == 201
+    assert first.headers["cache-control"] == "no-store"
+    again = enrol(api, claim, "device-1")
+    assert (again.status_code, again.json()["type"]) == (409, "urn:hope:device-enrolled")
+    assert enrol(api, claim, "device-2").status_code == 201, "a refused enrolment spends no use"
+    assert enrol(api, claim, "device-3").status_code == 401
+
+
+def test_tokens_are_stored_as_hashes_only(api: Api, claim: str, device: dict[str, str]) -> None:
+    """The database holds no token in clear."""
+
+    async def stored() -> list[str]:
+        async with api.app.planner.database.read() as session:
+            hashes = [*await session.scalars(select(TokenRow.token_hash))]
+            return [*hashes, *await session.scalars(select(ClaimRow.claim_hash))]
+
+    hashes = api.await_(stored)
+    token = device["authorization"].split()[1]
+    assert {hash_token(token), hash_token(claim)} <= set(hashes)
+    assert token not in hashes
+
+
+def test_a_device_does_what_devices_do_and_nothing_else(api: Api, device: dict[str, str]) -> None:
+    """It registers graphs, uploads, asks for plans and reports about itself; the rest takes an operator."""
+    assert api.post("/models", GRAPH, **device).status_code == 201
+    missing = api.post("/profiles/missing", missing_request(GRAPH), **device)
+    assert missing.status_code == 200
+    from hope_schema import Missing
+
+    upload = measure(Missing.model_validate_json(missing.content))
+    assert api.post("/profiles", upload, **device).status_code == 202
+    plan = api.post("/plans", plan_request(GRAPH), **device)
+    assert plan.status_code == 200
+    assert api.client.get(f"/plans/{plan.json()['plan_id']}", headers=device).status_code == 200
+    report = DeviceReport(soc=SOC, frequency=FREQUENCY)
+    body = report.model_dump_json()
+    headers = {**device, "content-type": "application/json"}
+    assert api.client.put("/devices/device-1/report", content=body, headers=headers).status_code == 204
+    refused = [
+        ("GET", "/fleet"),
+        ("GET", "/devices"),
+        ("GET", "/devices/device-1"),
+        ("DELETE", "/devices/device-1"),
+        ("PUT", "/devices/device-2/report"),
+        ("POST", f"/models/{GRAPH.model_hash}/plans"),
+    ]
+    for method, path in refused:
+        response = api.client.request(method, path, content=body, headers=headers)
+        assert (response.status_code, response.json()["type"]) == (403, "urn:hope:scope-missing"), path
+
+
+def test_a_device_cannot_upload_in_anothers_name(api: Api, device: dict[str, str]) -> None:
+    """Foreign device ids in bodies are refused, whatever the token."""
+    from hope_schema import Missing
+
+    assert api.post("/models", GRAPH, **device).status_code == 201
+    asked = api.post("/profiles/missing", missing_request(GRAPH, "device-2"), **device)
+    assert (asked.status_code, asked.json()["type"]) == (403, "urn:hope:foreign-device")
+    missing = Missing.model_validate_json(api.post("/profiles/missing", missing_request(GRAPH), **device).content)
+    sent = api.post("/profiles", measure(missing, "device-2"), **device)
+    assert (sent.status_code, sent.json()["type"]) == (403, "urn:hope:foreign-device")
+
+
+def test_revocation_acts_at_once(api: Api, operator: dict[str, str], device: dict[str, str], claim: str) -> None:
+    """A revoked device is refused although its token was just used, and may enrol again with a claim."""
+    assert api.client.get(f"/models/{GRAPH.model_hash}", headers=device).status_code == 404
+    assert api.client.delete("/devices/device-1", headers=operator).status_code == 204
+    import time
+
+    deadline = time.monotonic() + 5
+    while (found := api.client.get(f"/models/{GRAPH.model_hash}", headers=device)).status_code != 401:
+        assert time.monotonic() < deadline, found.status_code
+        time.sleep(0.02)
+    assert enrol(api, claim, "device-1").status_code == 201
+    assert api.client.delete("/devices/nobody", headers=operator).status_code == 404
+
+
+def test_expired_tokens_are_refused_and_skewed_clocks_tolerated(api: Api, database_url: str, capsys: Any) -> None:
+    """A token is good for half a minute more than it says, because replicas' clocks differ, and then no more."""
+
+    def with_expiry(seconds: float) -> int:
+        token = tokens(capsys, database_url, "create", "--expires", "1h")
+
+        async def expire() -> None:
+            async with api.app.planner.database.write() as session:
+                await session.execute(
+                    update(TokenRow)
+                    .where(TokenRow.token_hash == hash_token(token))
+                    .values(expires_at=datetime.now(UTC) + timedelta(seconds=seconds))
+                )
+
+        api.await_(expire)
+        return int(api.client.get("/fleet", headers=bearer(token)).status_code)
+
+    assert [with_expiry(seconds) for seconds in (60, -5, -60)] == [200, 200, 401]
+
+
+def test_an_expired_or_revoked_claim_enrols_nobody(api: Api, database_url: str, capsys: Any) -> None:
+    """Claims end too."""
+    claim = tokens(capsys, database_url, "create", "--claim")
+    listed = tokens(capsys, database_url, "list")
+    number = next(line.split()[0] for line in listed.splitlines() if " claim " in line)
+    assert claim not in listed
+    assert tokens(capsys, database_url, "revoke", "--claim", number) == "revoked"
+    assert enrol(api, claim, "device-9").status_code == 401
+
+
+def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, str], device: dict[str, str]) -> None:
+    """What a device reports comes back in the fleet view; its clock is shown and trusted for nothing."""
+    api.post("/models", GRAPH, **device)
+    from hope_schema import Missing
+
+    missing = Missing.model_validate_json(api.post("/profiles/missing", missing_request(GRAPH), **device).content)
+    api.post("/profiles", measure(missing), **device)
+    plan = api.post("/plans", plan_request(GRAPH), **device).json()
+    report = DeviceReport(
+        soc=SOC,
+        frequency=FREQUENCY,
+        versions={"hope-agent": "0.1.0"},
+        sent_at=datetime.now(UTC) + timedelta(hours=5),
+        measured=(
+            MeasuredRun(
+                plan_id=plan["plan_id"],
+                plan_version=plan["version"],
+                measured_us=plan["plan"]["makespan_us"] * 1.25,
+                runs=20,
+            ),
+            MeasuredRun(plan_id="p-nobody-knows", plan_version=1, measured_us=5.0, runs=1),
+        ),
+    )
+    headers = {**device, "content-type": "application/json"}
+    for _ in range(2):
+        sent = api.client.put("/devices/device-1/report", content=report.model_dump_json(), headers=headers)
+        assert sent.status_code == 204
+    found = api.client.get("/devices/device-1", headers=operator).json()
+    assert found["versions"] == {"hope-agent": "0.1.0"}
+    assert found["drift"] == pytest.approx(0.25)
+    assert found["clock_skew_s"] == pytest.approx(5 * 3600, abs=60)
+    assert datetime.fromisoformat(found["last_seen_at"]) < datetime.now(UTC) + timedelta(minutes=1)
+    plans = api.client.get("/fleet/plans", headers=operator).json()["plans"]
+    assert [(item["plan_id"], item["drift"]) for item in plans] == [(plan["plan_id"], pytest.approx(0.25))]
+    assert api.client.get("/fleet", headers=operator).json()["median_drift"] == pytest.approx(0.25)
+
+
+def test_too_many_requests_are_told_when_to_return(sqlite_url: str) -> None:
+    """Beyond its burst a token gets 429 with Retry-After, while another token goes on."""
+    with serving(sqlite_url, tokens_required=True, rate_per_token=0.5, burst_per_token=3) as api:
+
+        async def add(token: str) -> None:
+            from planner_api.devices import repository
+
+            async with api.app.planner.database.write() as session:
+                await repository.add_token(session, hash_token(token), "operator")
+
+        first, second = new_token("operator"), new_token("operator")
+        api.await_(add, first)
+        api.await_(add, second)
+        codes = [api.client.get("/fleet", headers=bearer(first)).status_code for _ in range(4)]
+        assert codes == [200, 200, 200, 429]
+        refused = api.client.get("/fleet", headers=bearer(first))
+        assert int(refused.headers["retry-after"]) in (1, 2)
+        assert refused.json()["type"] == "urn:hope:too-many-requests"
+        assert api.client.get("/fleet", headers=bearer(second)).status_code == 200
+
+
+def test_guessing_tokens_is_slowed_down(sqlite_url: str) -> None:
+    """Unknown tokens count against the address they come from, and do not reach the database each time."""
+    with serving(sqlite_url, tokens_required=True, rate_per_address=0.1, burst_per_address=5) as api:
+        codes = [api.client.get("/fleet", headers=bearer(new_token("operator"))).status_code for _ in range(7)]
+        assert codes == [401] * 5 + [429] * 2
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rate=st.floats(0.1, 100),
+    burst=st.integers(1, 20),
+    gaps=st.lists(st.floats(0, 3), min_size=1, max_size=60),
+)
+def test_a_rate_limit_never_lets_more_through_than_it_says(rate: float, burst: int, gaps: list[float]) -> None:
+    """In no window of any length do more than ``burst + rate x length`` requests pass; a refusal tells the truth."""
+    now = [0.0]
+    limit = RateLimit(rate, burst, clock=lambda: now[0])
+    passed: list[float] = []
+    for gap in gaps:
+        now[0] += gap
+        wait = limit.hit("caller")
+        if wait == 0:
+            passed.append(now[0])
+        else:
+            now[0] += wait * 1.001 + 1e-9
+            assert limit.hit("caller") == 0, "after Retry-After it passes"
+            passed.append(now[0])
+    for i, start in enumerate(passed):
+        for j in range(i, len(passed)):
+            assert j - i + 1 <= burst + rate * (passed[j] - start) + 1e-6
+
+
+def test_secrets_never_reach_the_log(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Tokens and database passwords are blotted out of every log line, however they got there."""
+    import structlog
+
+    from planner_api.ops.logs import configure
+    from planner_api.settings import Settings
+
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    token = new_token("device")
+    try:
+        configure(Settings(log_format="json"))
+        structlog.get_logger("test").warning(
+            "event", header=f"Bearer {token}", nested={"urls": [f"postgresql://hope:swordfish@db/hope?x={token}"]}
+        )
+        import logging
+
+        logging.getLogger("sqlalchemy").error("cannot connect to postgresql://hope:swordfish@db/hope")
+    finally:
+        structlog.reset_defaults()
+        logging.getLogger().handlers.clear()
+    text = stream.getvalue()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert len(lines) == 2
+    assert token not in text
+    assert "swordfish" not in text
+    assert redact(["plain", 1, None]) == ["plain", 1, None]
+
+
+@given(st.text())
+def test_metric_labels_are_bounded(path: str) -> None:
+    """Whatever path clients invent, its label is one of a few."""
+    labels = {"other", "/models/{model_hash}", "/models/{model_hash}/plans", "/plans/{plan_id}", "/fanouts/{fanout_id}"}
+    found = route_of("/" + path)
+    assert found in labels or found.startswith(("/devices/{device_id}",)) or len(found) < 20
+
+
+@given(st.text(), st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD"]))
+def test_a_device_may_do_nothing_unforeseen(path: str, method: str) -> None:
+    """Only what is listed is allowed to a device's token."""
+    device = Principal("device", "device:d", "d")
+    if device.may(method, "/" + path):
+        assert (method, "/" + path) in {
+            ("POST", "/models"), ("POST", "/profiles"), ("POST", "/profiles/missing"), ("POST", "/plans"),
+            ("PUT", "/devices/d/report"), ("GET", "/openapi.json"), ("HEAD", "/openapi.json"),
+        } or (method in ("GET", "HEAD") and path.startswith(("models/", "plans/")))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["create", "--uses", "3"],
+        ["create", "--claim", "--uses", "0"],
+        ["create", "--expires", "soon"],
+        ["revoke"],
+        ["revoke", "3", "--device", "x"],
+    ],
+)
+def test_the_command_line_refuses_nonsense_in_one_line(
+    sqlite_url: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2, one line on stderr, no traceback."""
+    assert cli.main(["tokens", *arguments, "--database", sqlite_url]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_devices_are_listed_by_pages(api: Api, operator: dict[str, str]) -> None:
+    """Pages follow each other without gaps or repeats."""
+
+    async def add() -> None:
+        async with api.app.planner.database.write() as session:
+            session.add_all(DeviceRow(id=f"d{i:02}", enrolled_at=datetime.now(UTC)) for i in range(7))
+
+    api.await_(add)
+    seen: list[str] = []
+    after = None
+    while True:
+        params = {"limit": 3, **({"after": after} if after else {})}
+        page = api.client.get("/devices", params=params, headers=operator).json()
+        seen += [item["device_id"] for item in page["devices"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert seen == [f"d{i:02}" for i in range(7)]
