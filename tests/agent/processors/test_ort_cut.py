@@ -1,0 +1,184 @@
+"""The frozen graph means what we think, and pieces cut from it compute what the network computes."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from agent_sdk import zoo
+from agent_sdk.processors.ort import OrtProcessor
+from agent_sdk.processors.ort_cut import cut, physical
+from agent_sdk.processors.ort_graph import GRAPH_FILE, WEIGHTS_FILE, FrozenGraph, FrozenGraphs
+from agent_sdk.reader import Model, read_model
+from agent_sdk.soc import read_soc
+from hope_schema import merge
+from tests.agent.processors.networks import (
+    Network,
+    borders,
+    cut_points,
+    error,
+    evaluate,
+    image,
+    random_model,
+    run_segments,
+    segments_of,
+)
+
+SEEDS = range(400 if os.environ.get("HOPE_CAMPAIGN") == "1" else 25)
+SHIPPED = ("squeezenet", "shufflenet")
+MISTAKEN = 1e-3
+"""A tensor taken for another one is off by far more; deep networks differ by up to a third of it in rounding alone."""
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> FrozenGraphs:
+    """Frozen graphs kept for this module."""
+    return FrozenGraphs(tmp_path_factory.mktemp("ort"))
+
+
+def processor(graphs: FrozenGraphs) -> OrtProcessor:
+    """ONNX Runtime on the first usable core."""
+    soc = read_soc()
+    return OrtProcessor(soc, frozenset(soc.cores[:1]), frozen=graphs)
+
+
+def assert_meanings_hold(model: Model, frozen: FrozenGraph, ort: OrtProcessor) -> int:
+    """Run the whole frozen graph with every identified tensor as an output; compare each with the source's."""
+    inputs = image(model)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(frozen.proto)
+    watched = {
+        name: meaning
+        for name, meaning in frozen.meaning.items()
+        if name in frozen.producer and len(frozen.source.tensor[meaning[0]].shape) > 0
+    }
+    del proto.graph.output[:]
+    for name, (klass, blocked) in watched.items():
+        kind = physical(frozen.source.tensor[klass].type, blocked=blocked)
+        proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, kind.shape))
+    session = ort.session(proto.SerializeToString(), optimise=False, weights=frozen.directory)
+    values = dict(zip(watched, session.run(list(watched), inputs), strict=True))
+    wanted = sorted({klass for klass, _ in watched.values()})
+    right = evaluate(model, inputs, wanted)
+    for name, (klass, blocked) in watched.items():
+        expected = right[klass]
+        found = values[name]
+        if blocked:
+            found = unblocked(found, expected.shape)
+        assert error(found, expected) < MISTAKEN, f"'{name}' is not '{klass}' (blocked: {blocked})"
+    return len(watched)
+
+
+def unblocked(blocked: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The plain tensor in a blocked one, worked out by NumPy: (N, C/B, H, W, B) → (N, C, H, W)."""
+    batch, channels, height, width = shape
+    padded = blocked.shape[1]
+    block = next(size for size in (16, 8) if padded % size == 0)
+    plain = blocked.reshape(batch, padded // block, height, width, block).transpose(0, 1, 4, 2, 3)
+    return plain.reshape(batch, padded, height, width)[:, :channels]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_identified_tensor_is_the_source_tensor(seed: int, graphs: FrozenGraphs) -> None:
+    """Whatever the runtime fused, merged or renamed: a frozen tensor holds the source tensor it is taken for."""
+    model = random_model(seed)
+    frozen = graphs.get(model)
+    assert frozen is not None
+    assert assert_meanings_hold(model, frozen, processor(graphs)) > 0
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_real_networks_are_identified(name: str, graphs: FrozenGraphs) -> None:
+    """In real networks almost every border between super-ops exists in the frozen graph, and is what it should be."""
+    model = read_model(zoo.build(name))
+    frozen = graphs.get(model)
+    assert frozen is not None
+    assert_meanings_hold(model, frozen, processor(graphs))
+    crossing = [name for super_op in merge(model.graph) for name in super_op.outputs]
+    held = {klass for klass, _ in frozen.forms}
+    lost = [name for name in crossing if frozen.class_of[name] not in held]
+    assert len(lost) <= 0.25 * len(crossing)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_cut_computes_the_network(seed: int, graphs: FrozenGraphs) -> None:
+    """Segments at random borders, each border native or plain at random, chain to the unoptimised network's answer."""
+    rng = random.Random(seed)
+    model = random_model(seed)
+    groups = cut_points(model, rng, largest=6)
+    crossing = sorted(borders(segments_of(model, groups, set())))
+    plain = {name for name in crossing if rng.random() < 0.3}
+    inputs = image(model)
+    outputs = run_segments([processor(graphs)], segments_of(model, groups, plain), inputs)
+    for name, expected in evaluate(model, inputs).items():
+        assert error(outputs[name], expected) < 1e-4, name
+
+
+def test_most_borders_travel_blocked(graphs: FrozenGraphs) -> None:
+    """Between segments of one family a convolution's output keeps its channel blocks: that is what cuts are for."""
+    model = read_model(zoo.build("squeezenet"))
+    frozen = graphs.get(model)
+    assert frozen is not None
+    segments = segments_of(model, [[super_op] for super_op in merge(model.graph)], set())
+    pieces = [cut(frozen, segment) for segment in segments]
+    reorders = [node for piece in pieces for node in piece.proto.graph.node if node.op_type == "ReorderInput"]
+    assert not any(piece.optimise for piece in pieces)
+    assert not reorders
+
+
+def test_padded_channels_have_room(graphs: FrozenGraphs) -> None:
+    """A blocked tensor's buffer has whole blocks of channels, whatever the graph declares."""
+    model = random_model(3, steps=30)
+    ort = processor(graphs)
+    frozen = graphs.get(model)
+    assert frozen is not None
+    for segment in segments_of(model, [[super_op] for super_op in merge(model.graph)], set()):
+        executable = ort.compile(segment)
+        for name, kind in executable.output_types.items():
+            native = name not in segment.exports and frozen.native_blocked(name)
+            assert kind.shape[1] % 8 == 0 if native else kind == model.graph.tensor[name].type
+
+
+def test_damaged_files_are_made_anew(tmp_path: Path) -> None:
+    """A frozen graph that was cut off on disk is noticed and replaced; the answer stays right."""
+    model = random_model(1)
+    first = FrozenGraphs(tmp_path).get(model)
+    assert first is not None
+    for name, keep in ((GRAPH_FILE, 100), (WEIGHTS_FILE, 10)):
+        path = first.directory / name
+        path.write_bytes(path.read_bytes()[:keep])
+        graphs = FrozenGraphs(tmp_path)
+        inputs = image(model)
+        outputs = run_segments([processor(graphs)], segments_of(model, [list(merge(model.graph))], set()), inputs)
+        for output, expected in evaluate(model, inputs).items():
+            assert error(outputs[output], expected) < 1e-4
+
+
+def test_weights_decide_the_frozen_graph(tmp_path: Path) -> None:
+    """Equal graphs with other weights are frozen apart, although they share a model hash and plans."""
+    network = Network(5, 10)
+    first = read_model(network.proto)
+    tensor = network.proto.graph.initializer[0]
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 2, tensor.name))
+    second = read_model(network.proto)
+    graphs = FrozenGraphs(tmp_path)
+    one, two = graphs.get(first), graphs.get(second)
+    assert first.graph.model_hash == second.graph.model_hash
+    assert one is not None
+    assert two is not None
+    assert one.directory != two.directory
+
+
+def test_frozen_graphs_survive_the_process(tmp_path: Path) -> None:
+    """A second reader of the same folder finds the same tensor names: plans stay valid across restarts."""
+    model = random_model(2)
+    one, two = FrozenGraphs(tmp_path).get(model), FrozenGraphs(tmp_path).get(model)
+    assert one is not None
+    assert two is not None
+    assert [list(node.output) for node in one.nodes] == [list(node.output) for node in two.nodes]
