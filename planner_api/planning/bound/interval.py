@@ -138,16 +138,18 @@ class _Program:
                         self._row(terms)
 
     def _duration(self, op: int) -> dict[int, float]:
-        """What surely passes between an op's start (or its inputs' finish) and its finish."""
+        """What surely passes between the finish of all that an op reads from and its own finish."""
         terms = {self.x(op, p): float(us) for p, us in enumerate(self.latency[op]) if us > 0}
-        for tensor in self.lists.reads[op]:
-            # A tensor with other readers may have been fetched by them.
-            if len(self.lists.readers[tensor]) == 1:
-                for target in range(self.host):
-                    if (tensor, target) in self.moves:
-                        column, cost = self.moves[tensor, target]
-                        terms[column] = cost
+        if self.problem.mode == "blocking":
+            for tensor in self.lists.reads[op]:
+                terms.update(self._fetch(tensor))
         return terms
+
+    def _fetch(self, tensor: int) -> dict[int, float]:
+        """What the only reader of a tensor waits for it. With other readers, one of them may have fetched it."""
+        if len(self.lists.readers[tensor]) > 1:
+            return {}
+        return dict(self.moves[tensor, p] for p in range(self.host) if (tensor, p) in self.moves)
 
     def _path_rows(self) -> None:
         lists = self.lists
@@ -159,6 +161,14 @@ class _Program:
                 if earlier >= 0:
                     terms[self.finish + earlier] = -1.0
                 self._row(terms)
+            if self.problem.mode == "overlap":
+                for tensor in lists.reads[op]:
+                    fetch = self._fetch(tensor)
+                    if fetch:
+                        terms = {self.finish + op: 1.0, **spent, **{column: -cost for column, cost in fetch.items()}}
+                        if lists.producer[tensor] >= 0:
+                            terms[self.finish + lists.producer[tensor]] = -1.0
+                        self._row(terms)
             export: dict[int, float] = {}
             for tensor in lists.writes[op]:
                 if self.problem.is_output[tensor]:
@@ -209,12 +219,11 @@ class _Program:
         blocking = self.problem.mode == "blocking"
         inside: list[int] = sorted({tensor for tensor, _ in self.moves}) if blocking else []
         self.tensors: IntArray = np.array(inside, dtype=np.int64)
-        self.tensor_below = np.array([below[lists.readers[tensor]].all(axis=0) for tensor in inside]).reshape(
-            len(inside), len(self.begins)
-        )
-        self.tensor_above = np.array([above[lists.readers[tensor]].all(axis=0) for tensor in inside]).reshape(
-            len(inside), len(self.ends)
-        )
+        self.tensor_below: BoolArray = np.zeros((len(inside), len(self.begins)), dtype=bool)
+        self.tensor_above: BoolArray = np.zeros((len(inside), len(self.ends)), dtype=bool)
+        for k, tensor in enumerate(inside):
+            self.tensor_below[k] = below[lists.readers[tensor]].all(axis=0)
+            self.tensor_above[k] = above[lists.readers[tensor]].all(axis=0)
         self.ops_inside = _factors(below, above)
         self.tensors_inside = _factors(self.tensor_below, self.tensor_above)
         column = np.full((len(inside), self.host), -1)

@@ -102,8 +102,8 @@ def pieces(problem: Problem) -> list[list[int]]:
 def decompose(problem: Problem, budget: Budget) -> Result | None:
     """Solve a blocking problem piece by piece.
 
-    Pieces that are too large, or whose turn comes after the deadline, enter the bound with their critical path and
-    load and leave the result without a schedule.
+    Pieces whose turn comes after the deadline get a good plan and a poor bound (critical path and load); pieces that
+    are too large leave the result without a schedule.
 
     Returns:
         None where there is nothing to decompose into small enough pieces.
@@ -268,25 +268,25 @@ def _solve_piece(
     path = (piece.latency.min(axis=1) + piece.tail_us).max()
     rough = float(max(path, piece.work.sum(axis=1).max()))
     for source in range(sources):
-        if budget.timed and budget.left() <= 0:
-            endings.append([None] * host)
-            lows.append([rough] * host)
-            continue
-        found, _ = _grow(piece, gate, source, math.inf, BEAM, budget)
-        known = np.array([math.inf if end is None else end.us for end in found])
-        limit = float((known[:, None] + detour).min(axis=0).max())
-        better, complete = _grow(piece, gate, source, limit, 0, budget) if limit < math.inf else ([None] * host, False)
-        for target, end in enumerate(better):
-            old = found[target]
-            if end is not None and (old is None or end.us < old.us):
-                found[target] = end
+        found, complete = _grow(piece, gate, source, math.inf, BEAM, budget)
+        limit = math.inf
+        if not complete:
+            known = np.array([math.inf if end is None else end.us for end in found])
+            limit = float((known[:, None] + detour).min(axis=0).max())
+            if limit < math.inf and budget.left() > 0:
+                better, complete = _grow(piece, gate, source, limit, 0, budget)
+                found = [min(pair, key=_length) for pair in zip(found, better, strict=True)]
         endings.append(found)
         if complete:
             # An ending that takes longer than the detour from a better one is worth no more than that detour.
-            lows.append([min(limit, end.us) if end is not None else limit for end in found])
+            lows.append([min(limit, _length(end)) for end in found])
         else:
             lows.append([rough] * host)
     return endings, lows
+
+
+def _length(ending: Ending | None) -> float:
+    return math.inf if ending is None else ending.us
 
 
 def _grow(
@@ -307,22 +307,27 @@ def _grow(
     for tensor, kind in enumerate(gate):
         where[0, tensor] = {0: (0, 0), 1: (1 << source, source), 2: (0, host)}[kind]
     history: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for _ in range(m):
+    complete = True
+    for level in range(m):
         if not beam and budget.left() <= 0:
             return [None] * host, False
         room = min(ROOM, len(done) * m * host)
         grown = expand(piece, done, latest, free, finish, peak, where, limit, room)
         count = grown[0]
         if count <= 0:
-            return [None] * host, count == 0
+            return [None] * host, complete and count == 0
         parent, op, processor, done, latest, free, finish, peak, where, bound = (field[:count] for field in grown[1:])
-        kept = undominated(np.lexsort((bound, done)), done, latest, free, finish, peak, where)
+        kept = np.lexsort((bound, done))
+        if level < m - 1:
+            # Complete labels differ in where the last op ran, which matters to the next piece.
+            kept = undominated(kept, done, latest, free, finish, peak, where)
         if beam and len(kept) > beam:
+            complete = False
             kept = kept[np.argsort(bound[kept], kind="stable")[:beam]]
         history.append((parent[kept], op[kept], processor[kept]))
         done, latest, free = done[kept], latest[kept], free[kept]
         finish, peak, where = finish[kept], peak[kept], where[kept]
-    return list(_endings(peak, history, host)), not beam
+    return list(_endings(peak, history, host)), complete
 
 
 def _endings(

@@ -54,8 +54,12 @@ class Search:
         """The best schedule, timed by the simulator."""
         return simulate(self.problem, self._assignment.tolist(), self._sequence.tolist())
 
-    def round(self, moves: int = MOVES) -> None:
-        """Anneal one window; the schedule never gets worse."""
+    def round(self, moves: int = MOVES) -> float:
+        """Anneal one window; the schedule never gets worse.
+
+        Returns:
+            The best makespan as the window sees it (the schedule's own is timed anew).
+        """
         n = len(self.problem.ops)
         width = min(n, int(self._random.integers(*WINDOW, endpoint=True)))
         low = int(self._random.integers(0, n - width, endpoint=True))
@@ -65,17 +69,18 @@ class Search:
         kept = self._assignment.copy(), self._sequence.copy()
         place = (self._assignment, self._sequence)
         if self._arrays.blocking:
-            anneal_window(
+            believed = anneal_window(
                 self._arrays, *place, self._finish, self._payer, low, low + width, moves, self._hot, self._cold,
                 self._state,
             )  # fmt: skip
         else:
-            anneal_whole(self._arrays, *place, low, low + width, moves, self._hot, self._cold, self._state)
+            believed = anneal_whole(self._arrays, *place, low, low + width, moves, self._hot, self._cold, self._state)
         self.makespan_us = self._evaluate()
         if self.makespan_us > before:
             self._assignment, self._sequence = kept
             self.makespan_us = self._evaluate()
         self.rounds += 1
+        return float(believed)
 
     def run(self, budget: Budget, target_us: float) -> None:
         """Anneal until the budget ends or the makespan reaches ``target_us``."""

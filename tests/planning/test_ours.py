@@ -1,0 +1,198 @@
+"""The portfolio and its parts against the simulator and against a brute force that shares nothing with them."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner_api.planning.bound import lower_bound
+from planner_api.planning.bound.trivial import trivial
+from planner_api.planning.checker import check
+from planner_api.planning.evaluator import arrays, evaluate
+from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.simulator import simulate
+from planner_api.planning.solver import Budget
+from planner_api.planning.solvers import portfolio
+from planner_api.planning.solvers.articulation import cut_ops, decompose, pieces, solve_pieces
+from planner_api.planning.solvers.constants import constant_ops, put_back, without
+from planner_api.planning.solvers.search import Search
+from planner_api.planning.solvers.single import singles
+from tests.planning.drawn import draw, optimum
+
+CASES = 1000 if os.environ.get("HOPE_CAMPAIGN") == "1" else 60
+seeds = st.integers(0, 2**32 - 1)
+
+
+def shuffled(problem: Problem, seed: int) -> tuple[list[int], list[int]]:
+    """A random placement on supporting processors and a random topological order."""
+    random = np.random.default_rng(seed)
+    assignment = [int(random.choice(np.flatnonzero(np.isfinite(row)))) for row in problem.latency_us]
+    left, sequence = set(range(len(problem.ops))), []
+    while left:
+        ready = sorted(op for op in left if not left.intersection(problem.lists.before[op]))
+        op = int(random.choice(ready))
+        sequence.append(op)
+        left.remove(op)
+    return assignment, sequence
+
+
+@settings(max_examples=CASES, deadline=None)
+@given(seeds)
+def test_evaluator_is_the_simulator_to_the_last_bit(seed: int) -> None:
+    """Any placement in any order gets the same times from the kernel as from the simulator."""
+    problem = draw(seed, 30)
+    assignment, sequence = shuffled(problem, seed)
+    n, p = problem.latency_us.shape
+    start, finish = np.zeros(n), np.zeros(n)
+    payer = np.zeros((len(problem.tensors), p), dtype=np.int64)
+    makespan = evaluate(arrays(problem), np.array(assignment), np.array(sequence), start, finish, payer)
+    expected = simulate(problem, assignment, sequence)
+    assert makespan == expected.makespan_us
+    if problem.mode == "blocking" or math.isfinite(makespan):
+        assert start.tolist() == list(expected.start_us)
+        assert finish.tolist() == list(expected.finish_us)
+
+
+@settings(max_examples=CASES, deadline=None)
+@given(seeds)
+def test_annealing_tracks_the_exact_makespan(seed: int) -> None:
+    """What a window believes its best schedule takes is what the simulator says, and it is never worse than before."""
+    problem = draw(seed, 60, mode="blocking", plain=True)
+    schedule = simulate(problem, *shuffled(problem, seed))
+    search = Search(problem, schedule, seed)
+    if not search.movable:
+        return
+    for _ in range(3):
+        before = search.makespan_us
+        believed = search.round(moves=300)
+        assert believed == pytest.approx(search.makespan_us, rel=1e-9)
+        assert search.makespan_us <= before
+    found = search.schedule()
+    assert found.makespan_us == search.makespan_us
+    check(problem, found)
+
+
+@settings(max_examples=CASES, deadline=None)
+@given(seeds)
+def test_pieces_add_up_to_the_optimum(seed: int) -> None:
+    """Where no output is written early, the decomposition's plan and its bound both equal the brute force's optimum."""
+    problem = draw(seed, 5, most_processors=3, mode="blocking")
+    best = optimum(problem)
+    result = decompose(problem, Budget(60.0))
+    assert result is not None
+    assert result.bound.us <= best * (1 + 1e-12)
+    last = set(pieces(problem)[-1])
+    early = any(out and problem.producer[t] not in last for t, out in enumerate(problem.is_output))
+    if math.isfinite(best) and not early:
+        assert result.schedule is not None
+        assert result.schedule.makespan_us == pytest.approx(best, rel=1e-12)
+        assert result.bound.us == pytest.approx(best, rel=1e-12)
+
+
+@settings(max_examples=CASES, deadline=None)
+@given(seeds)
+def test_no_bound_exceeds_the_optimum(seed: int) -> None:
+    """Critical path, load, intervals and pieces stay below the best of all schedules, in both transfer modes."""
+    most_processors = 4 if seed % 4 == 0 else 3
+    problem = draw(seed, 3 if most_processors == 4 else 5, most_processors=most_processors)
+    best = optimum(problem) * (1 + 1e-9)
+    assert trivial(problem).us <= best
+    assert lower_bound(problem, Budget(60.0)).us <= best
+    result = solve_pieces(problem, Budget(60.0))
+    assert result is None or result.bound.us <= best
+
+
+@settings(max_examples=CASES // 3, deadline=None)
+@given(seeds)
+def test_portfolio_is_legal_proven_and_never_worse_than_one_processor(seed: int) -> None:
+    """Any drawn problem gets a legal plan between its bound and the best single processor, twice the same."""
+    problem = draw(seed, 25)
+    try:
+        found = portfolio.solve(problem, Budget(rounds=2, seed=seed))
+    except PlanningError:
+        assert not np.isfinite(problem.transfer_us).all()
+        return
+    check(problem, found.schedule)
+    assert found.bound is not None
+    assert found.bound.us <= found.schedule.makespan_us
+    alone = min((plan.makespan_us for plan in singles(problem).values()), default=math.inf)
+    assert found.schedule.makespan_us <= alone
+    assert portfolio.solve(problem, Budget(rounds=2, seed=seed)) == found
+
+
+@settings(max_examples=CASES // 3, deadline=None)
+@given(seeds)
+def test_portfolio_finds_the_optimum_of_small_problems(seed: int) -> None:
+    """With five ops and blocking transfers the plan is as good as the brute force's."""
+    problem = draw(seed, 5, most_processors=2, mode="blocking", plain=True)
+    found = portfolio.solve(problem, Budget(rounds=5, seed=seed))
+    assert found.schedule.makespan_us == pytest.approx(optimum(problem), rel=1e-9)
+
+
+@settings(max_examples=CASES, deadline=None)
+@given(seeds)
+def test_constants_come_back_legally(seed: int) -> None:
+    """A plan of the problem without its constant ops grows back into a legal plan of the whole."""
+    problem = draw(seed, 25, mode="blocking", plain=True)
+    smaller, kept = without(problem, constant_ops(problem))
+    plan = simulate(smaller, *shuffled(smaller, seed))
+    check(problem, simulate(problem, *put_back(problem, kept, plan.assignment, plan.sequence)))
+
+
+def chain(n: int, processors: int = 2) -> Problem:
+    """A chain of ops, each as fast on every processor, with dear transfers."""
+    return Problem(
+        ops=tuple(f"op{op}" for op in range(n)),
+        processors=tuple(f"p{p}" for p in range(processors)),
+        latency_us=np.full((n, processors), 10.0),
+        conflicts=np.eye(processors, dtype=bool),
+        producer=np.arange(n),
+        reads=tuple(() if op == 0 else (op - 1,) for op in range(n)),
+        is_output=np.zeros(n, dtype=bool),
+        transfer_us=np.full((n, processors + 1, processors + 1), 100.0) * (1 - np.eye(processors + 1)),
+        mode="blocking",
+        tensors=tuple(f"t{op}" for op in range(n)),
+    )
+
+
+def test_every_op_of_a_chain_is_a_cut() -> None:
+    """A chain falls apart into single ops and is proven optimal without a search."""
+    problem = chain(50)
+    assert cut_ops(problem) == list(range(50))
+    found = portfolio.solve(problem, Budget(60.0))
+    assert found.rounds == 0
+    assert found.schedule.makespan_us == pytest.approx(500.0)
+    assert found.bound is not None
+    assert found.bound.us == pytest.approx(500.0)
+
+
+def test_a_tensor_that_jumps_over_an_op_forbids_the_cut() -> None:
+    """A residual edge around an op means that the op is no cut."""
+    problem = chain(4)
+    reads = (*problem.reads[:3], (2, 0))
+    jumping = Problem(**{**{name: getattr(problem, name) for name in problem.__dataclass_fields__}, "reads": reads})
+    assert cut_ops(jumping) == [0, 3]
+
+
+def test_a_budget_of_zero_answers_with_a_legal_plan() -> None:
+    """No time buys the best constructive plan and the bound that costs nothing."""
+    problem = draw(7, 200, mode="blocking", plain=True)
+    found = portfolio.solve(problem, Budget(0.0))
+    check(problem, found.schedule)
+    assert found.bound == trivial(problem)
+
+
+def test_an_unreachable_processor_is_a_planning_error() -> None:
+    """Two ops on two processors with no way between them: no plan, and the error says so."""
+    problem = chain(2)
+    latency = np.array([[1.0, math.inf], [math.inf, 1.0]])
+    transfer = np.where(np.eye(3, dtype=bool), 0.0, math.inf) * np.ones((2, 3, 3))
+    fields = {name: getattr(problem, name) for name in problem.__dataclass_fields__}
+    split = Problem(**{**fields, "latency_us": latency, "transfer_us": transfer})
+    with pytest.raises(PlanningError, match="no legal plan"):
+        portfolio.solve(split, Budget(rounds=1))
