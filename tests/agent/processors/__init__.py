@@ -1,0 +1,1 @@
+"""Tests of the processors, the profiler and what is measured with them."""

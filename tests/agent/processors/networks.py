@@ -228,11 +228,9 @@ def evaluate(model: Model, inputs: dict[str, np.ndarray], outputs: list[str] | N
 def image(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
     """Random inputs."""
     rng = np.random.default_rng(seed)
-    return {
-        name: rng.standard_normal(model.graph.tensor[name].shape).astype(np.float32) for name in model.graph.inputs
-    }
+    return {name: rng.standard_normal(model.graph.tensor[name].shape).astype(np.float32) for name in model.graph.inputs}
 
 
 def error(ours: np.ndarray, expected: np.ndarray) -> float:
-    """max |Δ| ÷ max |reference|."""
+    """Largest |Δ| ÷ largest |reference|."""
     return float(np.abs(ours - expected).max() / max(1e-30, float(np.abs(expected).max())))
