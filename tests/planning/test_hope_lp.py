@@ -111,9 +111,8 @@ def test_no_cut_forbids_a_schedule_that_exists(seed: int, cut: int):
     window = Window(problem, fixed, ops, limit * (1 + 1e-9) + 1e-9)
     columns = ([row[op] for op in ops] for row in (after.home, after.start, after.finish))
     for column, value in window.point(*columns).items():
-        slack = 0.0 if window.program.integer[column] else 1e-4
-        window.program.lower[column] = max(window.program.lower[column], value - slack)
-        window.program.upper[column] = min(window.program.upper[column], value + slack)
+        if window.program.integer[column]:
+            window.program.lower[column] = window.program.upper[column] = value
     assert run(window.program).objective <= limit - min(fixed.free) + 1e-3
 
 

@@ -22,7 +22,7 @@ MIN_SECONDS = 0.01
 """Below this a part is left to the greedy order: HiGHS would not get through its presolve."""
 GAP = 1e-4
 """Relative gap at which a part counts as solved."""
-SLACK = 1e-9
+SLACK = 1e-6
 """Room above the greedy makespan for rounding."""
 
 

@@ -255,14 +255,16 @@ class Window:
         conflicts.add_nodes_from(range(self.problem.host))
         conflicts.add_edges_from((p, q) for p, row in enumerate(self.lists.rivals) for q in row if p != q)
         for clique in nx.find_cliques(conflicts):
-            free = max(0.0, min(self.fixed.free[p] for p in clique) - self.base)
             seen: set[frozenset[int]] = set()
             for head, tail in itertools.product(sorted(set(self.head)), sorted(set(self.tail))):
                 inside = frozenset(k for k in range(self.m) if self.head[k] >= head and self.tail[k] >= tail)
                 if len(inside) > 1 and inside not in seen:
                     seen.add(inside)
-                    room = max(free, min(self.head[k] for k in inside)) + min(self.tail[k] for k in inside)
-                    program.at_least([(self.makespan, 1.0), *self._work(inside, clique)], room)
+                    room = min(self.head[k] for k in inside) + min(self.tail[k] for k in inside)
+                    work = self._work(inside, clique)
+                    if len(inside) == self.m:
+                        work += self._wait(clique, min(self.head))
+                    program.at_least([(self.makespan, 1.0), *work], room)
             for i in range(self.m):
                 below, above = self.later[i], self.earlier[i]
                 if len(below) > 1:
@@ -270,13 +272,25 @@ class Window:
                     work = self._work(below, clique)
                     program.at_least([(self.makespan, 1.0), (self.finish[i], -1.0), *work], rest)
                 if len(above) > 1:
-                    first = max(free, min(self.head[k] for k in above))
+                    first = min(self.head[k] for k in above)
                     program.at_least([(self.start[i], 1.0), *self._work(above, clique)], first)
                 for k in below:
                     between = below & self.earlier[k]
                     if len(between) > 1:
                         work = self._work(between, clique)
                         program.at_least([(self.start[k], 1.0), (self.finish[i], -1.0), *work], 0.0)
+
+    def _wait(self, clique: list[int], head: float) -> list[tuple[int, float]]:
+        """Minus the time from ``head`` until the clique is free, if the window uses it at all."""
+        wait = min(self.fixed.free[p] for p in clique) - self.base - head
+        if wait <= 0.0:
+            return []
+        used = self.program.column(0.0, 1.0)
+        for on in self.on:
+            for p in clique:
+                if p in on:
+                    self.program.at_least([(used, 1.0), (on[p], -1.0)], 0.0)
+        return [(used, -wait)]
 
     def _work(self, members: Collection[int], clique: list[int]) -> list[tuple[int, float]]:
         """Minus what the members spend on the processors of a clique, as a linear expression."""
