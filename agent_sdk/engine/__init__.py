@@ -3,6 +3,7 @@
 ``build_program(plan, model, device.processors)`` → ``Executor(program, device)`` → ``run(inputs)``.
 """
 
+from agent_sdk.engine.build import build_program
 from agent_sdk.engine.device import Device
 from agent_sdk.engine.errors import (
     DeviceClosedError,
@@ -12,7 +13,7 @@ from agent_sdk.engine.errors import (
     SegmentFailedError,
 )
 from agent_sdk.engine.executor import Executor
-from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait, build_program
+from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait
 
 __all__ = [
     "Device",

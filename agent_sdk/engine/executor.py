@@ -8,33 +8,26 @@ that a program on one lane involves no other thread at all.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from time import monotonic, perf_counter_ns
-from typing import Any
 
 import numpy as np
 
+from agent_sdk.engine.bound import BoundProgram, Feeds, Outputs
 from agent_sdk.engine.device import JOIN_S, Device, Ticket, bound_to
-from agent_sdk.engine.errors import DeviceClosedError, FeedError, RunTimeoutError, SegmentFailedError
+from agent_sdk.engine.errors import DeviceClosedError, RunTimeoutError, SegmentFailedError
 from agent_sdk.engine.interrupt import DeferredInterrupts
-from agent_sdk.engine.memory import MemoryPlan, plan_memory
+from agent_sdk.engine.memory import MemoryPlan
 from agent_sdk.engine.program import Program, ProgramSegment
 from agent_sdk.engine.wait import FINISHED, Progress, Turn
 from agent_sdk.errors import ExecutionError
-from agent_sdk.processors.base import Buffer, Executable, WrongOutput
+from agent_sdk.processors.base import Executable
 from agent_sdk.trace import Trace
 
 GRACE_S = 2.0
 """How long a run that its watchdog ended waits for the segments in flight before it leaves them behind."""
-
-Outputs = dict[str, np.ndarray]
-_Instruction = tuple[
-    tuple[tuple[int, int, bool], ...], tuple[Callable[[], Any], ...], Callable[[], None], ProgramSegment
-]
 
 
 class _Run:
@@ -80,56 +73,8 @@ class Executor:
         self._turn = Turn()
         self._closed = False
         self._abandoned: _Run | None = None
-        self._executables: list[Executable] = []
-        # A session that nobody holds any more is freed as if it had been closed.
-        self._close_executables = weakref.finalize(self, _close_all, self._executables)
-        try:
-            for segment in program.segments:
-                self._executables.append(program.processors[segment.processor].compile(segment.segment))
-            self._prepare()
-            device.register(self)
-        except BaseException:
-            self._free()
-            raise
-
-    def _prepare(self) -> None:
-        """Allocate every buffer and bind every call."""
-        program = self.program
-        types = []
-        for segment, executable in zip(program.segments, self._executables, strict=True):
-            _check_types(program, segment, executable)
-            types.append({name: executable.output_types[name] for name in segment.segment.outputs})
-        self.memory: MemoryPlan = plan_memory(program, types)
-        own = {id(slot): program.processors[slot.processor].allocate(slot.kind) for slot in self.memory.slots}
-        views: dict[tuple[int, str], Buffer] = {}
-        buffers: dict[tuple[str, str], Buffer] = {}
-        for (tensor, processor), slot in self.memory.place.items():
-            key = (id(slot), processor)
-            if key not in views:
-                keeper = program.processors[slot.processor]
-                views[key] = (
-                    own[id(slot)]
-                    if processor == slot.processor
-                    else program.processors[processor].transfer(own[id(slot)], keeper)
-                )
-            buffers[tensor, processor] = views[key]
-        self._code = tuple(tuple(self._instruction(s, buffers) for s in row) for row in program.by_lane)
-        self._loads = [
-            (move.tensor, program.processors[move.target], buffers[move.tensor, move.target])
-            for segment in program.segments
-            for move in segment.moves
-            if move.source == "host" and move.keeper == move.target
-        ]
-        self._stores = [
-            (name, program.processors[program.home[name]], buffers[name, program.home[name]])
-            for name in program.graph.outputs
-            if name in program.graph.producer
-        ]
-        self._feeds = {
-            name: (program.graph.tensor[name].shape, np.dtype(program.graph.tensor[name].dtype))
-            for name in program.graph.inputs
-        }
-        self._lanes = [self.device.lane(name) for name in program.lanes]
+        self._bound = BoundProgram(program)
+        self._lanes = [device.lane(name) for name in program.lanes]
         self._cores = [
             (program.processors[row[0].processor].caller_cores, program.processors[row[-1].processor].caller_cores)
             for row in program.by_lane
@@ -141,30 +86,22 @@ class Executor:
         ]
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.segments[0].lane
-
-    def _instruction(self, segment: ProgramSegment, buffers: Mapping[tuple[str, str], Buffer]) -> _Instruction:
-        here = segment.processor
-        processor = self.program.processors[here]
-        setup: list[Callable[[], Any]] = []
-        if segment.index in self.program.rebinds:
-            setup.append(partial(os.sched_setaffinity, 0, self.program.rebinds[segment.index]))
-        for move in segment.moves:
-            if move.copies:
-                source = self.program.processors[move.source]
-                into = buffers[move.tensor, here]
-                setup.append(partial(processor.transfer, buffers[move.tensor, move.source], source, into))
-        call = self._executables[segment.index].bind(
-            {name: buffers[name, here] for name in segment.segment.inputs},
-            {name: buffers[name, here] for name in segment.segment.outputs},
-        )
-        waits = tuple((wait.lane, wait.count, wait.spin) for wait in segment.waits)
-        return waits, tuple(setup), call, segment
+        try:
+            device.register(self)
+        except BaseException:
+            self._bound.close()
+            raise
 
     def __enter__(self) -> Executor:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """Which buffer holds which tensor."""
+        return self._bound.memory
 
     @property
     def allocated_bytes(self) -> dict[str, int]:
@@ -174,13 +111,14 @@ class Executor:
     @property
     def executables(self) -> tuple[Executable, ...]:
         """The compiled segments, by segment index: for measuring them alone and asking what they ran on."""
-        return tuple(self._executables)
+        return tuple(self._bound.executables)
 
     def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> tuple[Outputs, Trace]:
         """Compute the outputs.
 
         Args:
-            inputs: an array for every graph input, of its exact shape and element type.
+            inputs: an array for every graph input, of its exact shape and element type. Large ones are read in place:
+                do not change them before the run is over.
             timeout_s: watchdog; the whole run, waiting for others included, may take this long. With it all lanes
                 run on the device's threads, at the price of one hand-over.
 
@@ -194,7 +132,7 @@ class Executor:
             DeviceClosedError: the executor or its device is closed, or a runtime hangs in an abandoned run.
             KeyboardInterrupt: passed on after the other threads have ended this run; a second one does not wait.
         """
-        feeds = self._check(inputs)
+        feeds = self._bound.check(inputs)
         asked = perf_counter_ns()
         end = None if timeout_s is None else monotonic() + timeout_s
         # With a watchdog the caller must stay free to watch.
@@ -213,9 +151,7 @@ class Executor:
                     else:
                         self._turn.release()
 
-    def _carry_out(
-        self, run: _Run, feeds: Mapping[str, np.ndarray], end: float | None, asked: int
-    ) -> tuple[Outputs, Trace]:
+    def _carry_out(self, run: _Run, feeds: Feeds, end: float | None, asked: int) -> tuple[Outputs, Trace]:
         program = self.program
         starts = [
             run.go.release if lane == run.home else partial(thread.submit, partial(self._serve, run, lane))
@@ -224,8 +160,7 @@ class Executor:
         run.ticket = Ticket(program.lane_resources, starts)
         began = perf_counter_ns()
         try:
-            for name, processor, buffer in self._loads:
-                processor.from_host(feeds[name], buffer)
+            self._bound.load(feeds)
             loaded = perf_counter_ns()
             self.device.enter(run.ticket)
             if run.home >= 0:
@@ -240,7 +175,8 @@ class Executor:
             computed = perf_counter_ns()
             if run.progress.failures:
                 raise run.progress.failures[0]
-            outputs = {name: self._stored(name, processor.to_host(buffer)) for name, processor, buffer in self._stores}
+            outputs = self._bound.store(feeds)
+            finished = perf_counter_ns()
         except BaseException as error:
             run.interrupts.raising = False
             self._give_up(run, error)
@@ -250,8 +186,6 @@ class Executor:
                 over = [lane for lane in range(len(self._lanes)) if lane not in run.abandoned]
             for lane in over if run.abandoned else (None,):
                 self.device.leave(run.ticket, lane)
-        outputs |= {name: feeds[name].copy() for name in program.graph.outputs if name not in outputs}
-        finished = perf_counter_ns()
         first = min(stamps[0] for stamps in run.stamps)
         load = loaded - began
         return outputs, Trace(
@@ -274,7 +208,7 @@ class Executor:
         count = 0
         try:
             stamp(now())
-            for waits, setup, call, segment in self._code[lane]:  # noqa: B007  read by the handler
+            for waits, setup, call, segment in self._bound.code[lane]:  # noqa: B007  read by the handler
                 if waits:
                     for target, wanted, poll in waits:
                         if done[target] < wanted:
@@ -315,7 +249,7 @@ class Executor:
             # The runtime came back after all: what it held is free again.
             self._abandoned = None
             if self._closed:
-                self._free()
+                self._bound.close()
             self._turn.release()
         return self._quiet[lane]
 
@@ -361,31 +295,6 @@ class Executor:
                 parts.append(f"'{segment.processor}' is at segment {segment.index} (op '{segment.ops[0]}')")
         return "; ".join(parts) or "all segments are finished"
 
-    def _check(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        feeds = {}
-        for name, (shape, dtype) in self._feeds.items():
-            if name not in inputs:
-                raise FeedError(
-                    f"input '{name}' ({dtype}{list(shape)}) is missing; given: {', '.join(inputs) or 'none'}"
-                )
-            array = np.asarray(inputs[name])
-            if array.shape != shape or array.dtype != dtype:
-                raise FeedError(
-                    f"input '{name}' is {array.dtype}{list(array.shape)}, the model wants {dtype}{list(shape)}"
-                )
-            feeds[name] = array
-        if len(inputs) != len(feeds):
-            unknown = next(name for name in inputs if name not in feeds)
-            raise FeedError(f"the model has no input '{unknown}'; it has {', '.join(feeds) or 'none'}")
-        return feeds
-
-    def _stored(self, name: str, array: np.ndarray) -> np.ndarray:
-        """A copy that the next run does not overwrite, of the shape that the graph declares."""
-        tensor = self.program.graph.tensor[name]
-        if array.shape != tensor.shape:
-            raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {tensor}")
-        return np.array(array)
-
     def _refuse_when_unusable(self) -> None:
         if self._closed:
             raise DeviceClosedError("the session is closed")
@@ -403,31 +312,9 @@ class Executor:
         with DeferredInterrupts(_ignore) as interrupts:
             if not self._turn.acquire(interrupts, JOIN_S):
                 raise ExecutionError("a run of this session hangs; its memory cannot be freed while it does")
-            self._free()
+            self._bound.close()
             self._turn.release()
-
-    def _free(self) -> None:
-        self._close_executables()
-        self._code = ()
-        self._loads = []
-        self._stores = []
 
 
 def _ignore(interrupt: BaseException) -> None:
     """Nothing to stop: closing goes on, and the interrupt is raised at its end."""
-
-
-def _close_all(executables: list[Executable]) -> None:
-    for executable in executables:
-        executable.close()
-    executables.clear()
-
-
-def _check_types(program: Program, segment: ProgramSegment, executable: Executable) -> None:
-    """Refuse an executable that does not make what the graph declares."""
-    for name in segment.segment.outputs:
-        made, declared = executable.output_types.get(name), program.graph.tensor[name].type
-        if made is None or (name in segment.segment.exports and made != declared):
-            raise WrongOutput(
-                f"'{segment.processor}' makes {made or 'nothing'} for '{name}', the graph says {declared}"
-            )

@@ -252,6 +252,42 @@ def test_inputs_need_not_be_contiguous(device: Device, reference: Reference) -> 
         np.testing.assert_array_equal(outputs[name], expected)
 
 
+@pytest.mark.parametrize("where", [["ort@0"], ["ort@0", "ort@1"]])
+def test_large_inputs_are_read_where_they_are(where: list[str], device: Device, reference: Reference) -> None:
+    """The same array with new values, another array, a strided one and a read-only one: always today's values."""
+    shape = (1, 64, 32, 32)
+    nodes = [helper.make_node(kind, ["x"], [kind]) for kind in ("Sin", "Cos")]
+    graph = helper.make_graph(
+        nodes,
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(kind, TensorProto.FLOAT, shape) for kind in ("Sin", "Cos")],
+    )
+    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    placed = {index: where[index % len(where)] for index in range(2)}
+    plan = plan_of(model, merge(model.graph), [0, 1], placed, where)
+    rng = np.random.default_rng(0)
+    array = rng.standard_normal(shape).astype(np.float32)
+    with Executor(build_program(plan, model, device.processors), device) as executor:
+
+        def agree(array: np.ndarray) -> None:
+            outputs, trace = executor.run({"x": array})
+            for name, expected in reference(model, {"x": array}).items():
+                np.testing.assert_array_equal(outputs[name], expected)
+            sane(executor, trace)
+
+        agree(array)
+        array += 1
+        agree(array)
+        agree(np.flip(array))
+        agree(array)
+        frozen = array * 2
+        frozen.setflags(write=False)
+        agree(frozen)
+        agree(array * 3)
+        agree(np.zeros(shape, np.float32)[:, ::1])
+
+
 def test_the_perfetto_trace_is_complete(device: Device) -> None:
     """Every segment appears once as measured and once as predicted, with arrows where tensors change processor."""
     import json

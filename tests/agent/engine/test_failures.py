@@ -198,9 +198,9 @@ def test_a_runtime_that_changes_the_shape_while_running_is_caught(
 
 def test_the_watchdog_ends_a_run_that_takes_too_long(scene: Scene, reference: Reference) -> None:
     """A slow segment is given up with an error that says who was doing what; later runs work."""
-    scene.by_id["ab"].hook = lambda segment: time.sleep(0.4)
+    scene.by_id["ab"].hook = lambda segment: time.sleep(0.8)
     with pytest.raises(RunTimeoutError, match="'ab' is at segment"):
-        scene.executor.run(scene.feeds, timeout_s=0.05)
+        scene.executor.run(scene.feeds, timeout_s=0.3)
     scene.works(reference)
 
 
@@ -208,11 +208,11 @@ def test_a_runtime_that_hangs_blocks_nobody_else(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that does not come back costs its processor, not the program; when it does come back all is well."""
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.05)
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.5)
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
     with pytest.raises(RunTimeoutError):
-        scene.executor.run(scene.feeds, timeout_s=0.5)
+        scene.executor.run(scene.feeds, timeout_s=1)
     with pytest.raises(DeviceClosedError, match="hangs on z"):
         scene.executor.run(scene.feeds, timeout_s=1)
     with (
@@ -321,12 +321,12 @@ def test_a_dropped_session_frees_its_memory(scene: Scene) -> None:
 
 def test_a_closed_session_that_hangs_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing a session whose run hangs is an error, not a wait without end."""
-    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.02)
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.2)
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
     with pytest.raises(RunTimeoutError):
-        scene.executor.run(scene.feeds, timeout_s=0.5)
+        scene.executor.run(scene.feeds, timeout_s=1)
     with pytest.raises(ExecutionError, match="hangs"):
         scene.executor.close()
     release.set()

@@ -1,0 +1,234 @@
+"""A program with its memory: every segment compiled, every buffer allocated, every call bound.
+
+Large inputs are not copied: the segments that read them are bound to the caller's own array, once per array, so that
+running again with the same array costs nothing. The array is read during runs only, but held until the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from agent_sdk.engine.errors import FeedError
+from agent_sdk.engine.memory import plan_memory
+from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.processors.base import Buffer, Executable, Processor, WrongOutput
+from hope_schema import HOST
+
+COPY_BELOW_BYTES = 128 * 1024
+"""Inputs smaller than this, times the number of segments that read them, are copied: that is cheaper than binding."""
+
+Feeds = dict[str, np.ndarray]
+Outputs = dict[str, np.ndarray]
+Instruction = tuple[
+    tuple[tuple[int, int, bool], ...], tuple[Callable[[], Any], ...], Callable[[], None], ProgramSegment
+]
+"""What a lane does for a segment: waits (lane, count, poll), steps before it, the bound call, and what it is."""
+
+
+@dataclass
+class _Load:
+    """How a graph input reaches the processors that read it.
+
+    Attributes:
+        tensor: its name.
+        keeper: the processor whose memory holds it.
+        own: that memory, used when the caller's array cannot be.
+        readers: the segments that read it there, or through a view.
+        shares: whether the caller's array may be used in place.
+        bound: the caller's array that the readers are bound to; None when they are bound to ``own``.
+    """
+
+    tensor: str
+    keeper: Processor
+    own: Buffer
+    readers: tuple[ProgramSegment, ...]
+    shares: bool
+    bound: np.ndarray | None = None
+
+
+class BoundProgram:
+    """Executables, buffers and bound calls of one program. One run at a time.
+
+    Attributes:
+        program: what was bound.
+        code: per lane its instructions.
+        memory: which buffer holds which tensor.
+        executables: the compiled segments, by index; empty once closed.
+
+    Raises ProcessorError when a processor refuses a segment; what was compiled before is freed.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.executables: list[Executable] = []
+        # Whatever nobody holds any more is freed as if it had been closed.
+        self._close = weakref.finalize(self, _close_all, self.executables)
+        try:
+            for segment in program.segments:
+                executable = program.processors[segment.processor].compile(segment.segment)
+                self.executables.append(executable)
+                _check_types(program, segment, executable)
+            self.memory = plan_memory(
+                program,
+                [
+                    {name: executable.output_types[name] for name in segment.segment.outputs}
+                    for segment, executable in zip(program.segments, self.executables, strict=True)
+                ],
+            )
+            self._buffers = self._allocate()
+            self.code = [[self._instruction(segment) for segment in row] for row in program.by_lane]
+            self._loads = self._plan_loads()
+        except BaseException:
+            self._close()
+            raise
+        graph = program.graph
+        self._stores = [
+            (name, program.processors[program.home[name]], self._buffers[name, program.home[name]])
+            for name in graph.outputs
+            if name in graph.producer
+        ]
+        self._wanted = {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in graph.inputs}
+
+    def _allocate(self) -> dict[tuple[str, str], Buffer]:
+        """A buffer for every (tensor, processor): its slot's, or a view of that."""
+        processors = self.program.processors
+        own = {id(slot): processors[slot.processor].allocate(slot.kind) for slot in self.memory.slots}
+        views: dict[tuple[int, str], Buffer] = {}
+        buffers: dict[tuple[str, str], Buffer] = {}
+        for (tensor, processor), slot in self.memory.place.items():
+            key = (id(slot), processor)
+            if key not in views:
+                buffer = own[id(slot)]
+                if processor != slot.processor:
+                    buffer = processors[processor].transfer(buffer, processors[slot.processor])
+                views[key] = buffer
+            buffers[tensor, processor] = views[key]
+        return buffers
+
+    def _instruction(self, segment: ProgramSegment) -> Instruction:
+        here = self.program.processors[segment.processor]
+        setup: list[Callable[[], Any]] = []
+        if segment.index in self.program.rebinds:
+            setup.append(partial(os.sched_setaffinity, 0, self.program.rebinds[segment.index]))
+        for move in segment.moves:
+            if move.copies:
+                source = self.program.processors[move.source]
+                buffer, into = self._buffers[move.tensor, move.source], self._buffers[move.tensor, here.id]
+                setup.append(partial(here.transfer, buffer, source, into))
+        waits = tuple((wait.lane, wait.count, wait.spin) for wait in segment.waits)
+        return waits, tuple(setup), self._call(segment), segment
+
+    def _call(self, segment: ProgramSegment) -> Callable[[], None]:
+        return self.executables[segment.index].bind(
+            {name: self._buffers[name, segment.processor] for name in segment.segment.inputs},
+            {name: self._buffers[name, segment.processor] for name in segment.segment.outputs},
+        )
+
+    def _plan_loads(self) -> list[_Load]:
+        loads = []
+        moves = [move for segment in self.program.segments for move in segment.moves if move.source == HOST]
+        for move in moves:
+            if move.keeper != move.target:
+                continue
+            viewers = {other.target for other in moves if (other.tensor, other.keeper) == (move.tensor, move.keeper)}
+            readers = tuple(
+                segment
+                for segment in self.program.segments
+                if segment.processor in viewers and move.tensor in segment.segment.inputs
+            )
+            own = self._buffers[move.tensor, move.target]
+            keeper = self.program.processors[move.target]
+            kind = self.program.graph.tensor[move.tensor]
+            shares = kind.bytes >= COPY_BELOW_BYTES * len(readers) and _uses_in_place(keeper, own)
+            loads.append(_Load(move.tensor, keeper, own, readers, shares))
+        return loads
+
+    def check(self, inputs: Mapping[str, np.ndarray]) -> Feeds:
+        """Return the inputs as arrays. Raises FeedError for wrong names, shapes or element types."""
+        feeds = {}
+        for name, (shape, dtype) in self._wanted.items():
+            if name not in inputs:
+                given = ", ".join(inputs) or "none"
+                raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {given}")
+            array = np.asarray(inputs[name])
+            if array.shape != shape or array.dtype != dtype:
+                raise FeedError(
+                    f"input '{name}' is {array.dtype}{list(array.shape)}, the model wants {dtype}{list(shape)}"
+                )
+            feeds[name] = array
+        if len(inputs) != len(feeds):
+            unknown = next(name for name in inputs if name not in feeds)
+            raise FeedError(f"the model has no input '{unknown}'; it has {', '.join(feeds) or 'none'}")
+        return feeds
+
+    def load(self, feeds: Feeds) -> None:
+        """Bring the inputs to where they are read."""
+        for load in self._loads:
+            array = feeds[load.tensor]
+            if load.shares and array.flags.carray:
+                if array is not load.bound:
+                    self._rebind(load, load.keeper.from_host(array), array)
+            else:
+                if load.bound is not None:
+                    self._rebind(load, load.own, None)
+                load.keeper.from_host(array, load.own)
+
+    def _rebind(self, load: _Load, buffer: Buffer, array: np.ndarray | None) -> None:
+        """Have the readers of an input read ``buffer`` from now on."""
+        for segment in load.readers:
+            here = self.program.processors[segment.processor]
+            view = buffer if here is load.keeper else here.transfer(buffer, load.keeper)
+            self._buffers[load.tensor, segment.processor] = view
+            row = self.code[segment.lane]
+            waits, setup, _, _ = row[segment.position]
+            row[segment.position] = (waits, setup, self._call(segment), segment)
+        load.bound = array
+
+    def store(self, feeds: Feeds) -> Outputs:
+        """Return copies of the outputs that no later run overwrites. Raises WrongOutput."""
+        outputs = {}
+        for name, processor, buffer in self._stores:
+            array = processor.to_host(buffer)
+            tensor = self.program.graph.tensor[name]
+            if array.shape != tensor.shape:
+                raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {tensor}")
+            outputs[name] = np.array(array)
+        for name in self.program.graph.outputs:
+            if name not in outputs:
+                outputs[name] = feeds[name].copy()
+        return outputs
+
+    def close(self) -> None:
+        """Free executables and buffers."""
+        self._close()
+        self.code = [[] for _ in self.code]
+        self._buffers = {}
+        self._loads = []
+        self._stores = []
+
+
+def _uses_in_place(processor: Processor, buffer: Buffer) -> bool:
+    """Whether ``from_host`` of this processor uses an array's memory as it is."""
+    array = np.empty_like(processor.to_host(buffer))
+    return array.flags.carray and bool(np.may_share_memory(processor.to_host(processor.from_host(array)), array))
+
+
+def _check_types(program: Program, segment: ProgramSegment, executable: Executable) -> None:
+    """Refuse an executable that does not make what the graph declares."""
+    for name in segment.segment.outputs:
+        made, declared = executable.output_types.get(name), program.graph.tensor[name].type
+        if made is None or (name in segment.segment.exports and made != declared):
+            raise WrongOutput(f"'{segment.processor}' makes {made or 'nothing'} of '{name}', the graph says {declared}")
+
+
+def _close_all(executables: list[Executable]) -> None:
+    for executable in executables:
+        executable.close()
+    executables.clear()
