@@ -65,14 +65,7 @@ def create_app(settings: Settings | None = None) -> App:
 
     api = _api(lifespan, embedded=planner.settings.embedded)
     api.state.planner = planner
-    planner.front = PlanFront(api, planner.plan_cache)
-    layers: Asgi = api
-    if planner.tokens is not None:
-        # NOTE: an embedded planner looks at what was uploaded before it answers, so nothing may stand in front of it.
-        layers = _guarded(planner.front, planner)
-    tracer = build_tracer(planner.settings.telemetry)
-    routine = planner.settings.log_level == "debug"
-    return App(planner, api, Observe(layers, planner.metrics, tracer, log_routine=routine))
+    return App(planner, api, _layers(planner, api))
 
 
 def openapi_document() -> dict[str, Any]:
@@ -80,19 +73,26 @@ def openapi_document() -> dict[str, Any]:
     return openapi.build(_api(None))
 
 
-def _guarded(app: Asgi, planner: Planner) -> Asgi:
+def _layers(planner: Planner, api: Asgi) -> Asgi:
+    """Put the layers around the routes: the plan cache, then observation, then the guard."""
+    settings = planner.settings
+    tracer = build_tracer(settings.telemetry)
+    routine = settings.log_level == "debug"
+    if planner.tokens is None:
+        # NOTE: an embedded planner looks at what was uploaded before it answers, so nothing may stand in front of it.
+        return Observe(api, planner.metrics, tracer, log_routine=routine)
+    from planner_api.devices.gate import Gate
     from planner_api.devices.guard import Guard
     from planner_api.devices.rate import RateLimit
 
-    assert planner.tokens is not None
-    settings = planner.settings
-    return Guard(
-        app,
-        planner.tokens,
-        required=settings.tokens_required,
-        per_token=RateLimit(settings.rate_per_token, settings.burst_per_token),
-        per_address=RateLimit(settings.rate_per_address, settings.burst_per_address),
-    )
+    required = settings.tokens_required
+    per_token = RateLimit(settings.rate_per_token, settings.burst_per_token)
+    per_address = RateLimit(settings.rate_per_address, settings.burst_per_address)
+    guard = Guard(api, planner.tokens, required=required, per_token=per_token, per_address=per_address)
+    observed = Observe(guard, planner.metrics, tracer, log_routine=routine)
+    gate = Gate(planner.tokens, required=required, per_token=per_token)
+    planner.front = PlanFront(observed, planner.plan_cache, gate, planner.metrics)
+    return planner.front
 
 
 def _api(lifespan: Any, *, embedded: bool = False) -> FastAPI:

@@ -52,7 +52,7 @@ class Planner:
         self.events: Events | None = None
         self.tokens: Tokens | None = None
         self.metrics = Metrics()
-        self.front: PlanFront
+        self.front: PlanFront | None = None
         if not settings.embedded:
             # NOTE: imported here, because an agent with the planner inside needs none of it.
             from planner_api.devices.guard import Tokens

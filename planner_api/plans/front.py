@@ -1,13 +1,18 @@
-"""The cache in front of the application: a plan that is in memory is answered here, in pure ASGI.
+"""The cache in front of everything: a plan that is in memory is answered here, in pure ASGI.
 
-Whoever asks has been authenticated and counted by the layers outside. Everything this layer does not know for certain
-(another path, a body it has not seen, a device that wants to wait for a better plan) is passed on.
+The caller is authenticated and limited by the gate, and the answer is counted. Whatever this layer does not know for
+certain (another path, a caller it has not seen lately, a body that is new, a device that wants to wait for a better
+plan) is passed on to the layers behind, which decide in full.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
+import secrets
+import time
 from collections import OrderedDict
-from typing import Any
+from typing import Any, Protocol
 
 from planner_api.http.asgi import Asgi, Scope
 from planner_api.plans.cache import PlanCache
@@ -20,16 +25,21 @@ MAX_KEY_BYTES = 2048
 MAX_KEYS = 50_000
 MAX_CODINGS = 1024
 _GET = "/plans/"
+_GET_ROUTE = "/plans/{plan_id}"
 _POST = "/plans"
+_REQUEST_ID = b"x-request-id"
+_GIVEN_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
 
 
 class Ready:
     """A plan with the headers of its answers made ready."""
 
-    __slots__ = ("_answers", "stored")
+    __slots__ = ("_answers", "stored", "tags")
 
     def __init__(self, stored: StoredPlan) -> None:
         self.stored = stored
+        codings: tuple[Coding, ...] = ("identity", "zstd", "gzip")
+        self.tags = frozenset(stored.tag(coding).encode() for coding in codings)
         self._answers: dict[Coding, tuple[bytes, Headers, Headers]] = {}
 
     def answer(self, coding: Coding) -> tuple[bytes, Headers, Headers]:
@@ -50,15 +60,42 @@ class Ready:
         return found
 
 
-class PlanFront:
-    """ASGI middleware that answers ``GET /plans/{id}`` and ``POST /plans`` from ``cache``."""
+class Gate(Protocol):
+    """Says whether a caller is known and may ask this now (``devices/gate.py``)."""
 
-    def __init__(self, app: Asgi, cache: PlanCache) -> None:
+    def recognises(self, authorization: bytes | None, method: str, path: str) -> bool:
+        """Count and admit one request; False leaves the decision to the layers behind."""
+        ...
+
+
+class Count(Protocol):
+    """Where answers are counted (``ops/metrics.py``)."""
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count one answered request."""
+        ...
+
+
+class PlanFront:
+    """ASGI layer that answers ``GET /plans/{id}`` and ``POST /plans`` from ``cache``.
+
+    Args:
+        app: what decides about everything else.
+        cache: the plans in memory.
+        gate: who may be answered.
+        count: told of every answer.
+    """
+
+    def __init__(self, app: Asgi, cache: PlanCache, gate: Gate, count: Count) -> None:
         self._app = app
         self._cache = cache
+        self._gate = gate
+        self._count = count
         self._keys: OrderedDict[bytes, str] = OrderedDict()
         self._ready: dict[str, Ready] = {}
         self._codings: dict[bytes, Coding] = {}
+        self._prefix = secrets.token_hex(6).encode() + b"-%x"
+        self._numbers = itertools.count()
 
     def learn(self, body: bytes, plan_id: str) -> None:
         """Remember which plan a request body asks for; the same bytes always ask for the same plan."""
@@ -74,40 +111,57 @@ class PlanFront:
             if method == "GET" and path.startswith(_GET):
                 stored = self._cache.get(path[len(_GET) :])
                 if stored is not None:
-                    return await self._answer(scope, send, stored, revalidates=True)
+                    return await self._served(scope, receive, send, stored)
             elif method == "POST" and path == _POST:
                 return await self._by_key(scope, receive, send)
         return await self._app(scope, receive, send)
 
     async def _by_key(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Answer a ``POST /plans`` whose body was seen before; the body that was read is handed on otherwise."""
-        for name, _ in scope["headers"]:
-            if name in (b"content-encoding", b"prefer", b"transfer-encoding"):
-                return await self._app(scope, receive, send)
+        """Answer a ``POST /plans`` whose body was seen before; a body that was read in vain is handed on.
+
+        Only bodies in plain JSON are remembered, so a compressed one never looks like one of them.
+        """
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             plan_id = self._keys.get(message.get("body", b""))
             stored = None if plan_id is None else self._cache.get(plan_id)
             if stored is not None:
-                return await self._answer(scope, send, stored, revalidates=False)
+                return await self._served(scope, _Replay(message, receive), send, stored)
         return await self._app(scope, _Replay(message, receive), send)
 
-    async def _answer(self, scope: Scope, send: Any, stored: StoredPlan, *, revalidates: bool) -> None:
+    async def _served(self, scope: Scope, receive: Any, send: Any, stored: StoredPlan) -> None:
+        started = time.perf_counter()
+        authorization: bytes | None = None
         accepted: bytes | None = None
         known: bytes | None = None
+        request_id = b""
         for name, value in scope["headers"]:
-            if name == b"accept-encoding":
+            if name == b"authorization":
+                authorization = value
+            elif name == b"accept-encoding":
                 accepted = value
             elif name == b"if-none-match":
                 known = value
-        body, full, unchanged = self._ready_for(stored).answer(self._coding(accepted))
-        self._cache.hits[stored.plan_id] += 1
-        if revalidates and known is not None and matches(known, stored.etag):
-            await send({"type": "http.response.start", "status": 304, "headers": unchanged})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": full})
+            elif name == b"x-request-id":
+                request_id = value
+            elif name == b"prefer" and stored.provisional:
+                return await self._app(scope, receive, send)
+        method = scope["method"]
+        if not self._gate.recognises(authorization, method, scope["path"]):
+            return await self._app(scope, receive, send)
+        if not request_id:
+            request_id = self._prefix % next(self._numbers)
+        elif not _GIVEN_ID.fullmatch(request_id):
+            return await self._app(scope, receive, send)
+        ready = self._ready_for(stored)
+        body, full, unchanged = ready.answer(self._coding(accepted))
+        status, headers = 200, full
+        if known is not None and method == "GET" and (known in ready.tags or matches(known, stored.etag)):
+            status, headers, body = 304, unchanged, b""
+        await send({"type": "http.response.start", "status": status, "headers": [*headers, (_REQUEST_ID, request_id)]})
         await send({"type": "http.response.body", "body": body})
+        self._cache.hits[stored.plan_id] += 1
+        self._count.request(method, _GET_ROUTE if method == "GET" else _POST, status, time.perf_counter() - started)
 
     def _ready_for(self, stored: StoredPlan) -> Ready:
         ready = self._ready.get(stored.plan_id)

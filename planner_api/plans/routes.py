@@ -49,7 +49,7 @@ async def request_plan(request: Request) -> Response:
     message = parse(inflate(body, limit=settings.max_inflated_bytes), PlanRequest)
     wait_s = preferred_wait(request.headers.get("prefer", ""))
     served = await planner.plans.plan(message, wait_s=wait_s)
-    if body.encoding == "identity" and message.jobs is None:
+    if planner.front is not None and body.encoding == "identity":
         planner.front.learn(body.raw, served.stored.plan_id)
     response = plan_response(request, served.stored, hit=served.hit)
     if wait_s:
