@@ -1,0 +1,176 @@
+"""The profiler measures what is missing, once, says what is unsupported, and stops in time."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+
+import pytest
+from onnx import TensorProto, helper
+
+from agent_sdk.processors import Processor
+from agent_sdk.processors.discovery import discover
+from agent_sdk.processors.ort_graph import FrozenGraphs
+from agent_sdk.processors.ort_profile import attribute
+from agent_sdk.processors.work import work
+from agent_sdk.profiler import handover_us, profile
+from agent_sdk.reader import Model, read_model
+from agent_sdk.timing import Timing
+from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
+from tests.agent.processors.networks import random_model
+
+
+@pytest.fixture(scope="module")
+def processors(tmp_path_factory: pytest.TempPathFactory) -> list[Processor]:
+    """All processors of this machine."""
+    return discover(cache=tmp_path_factory.mktemp("ort"))
+
+
+def everything(model: Model, processors: list[Processor]) -> Missing:
+    """All latencies on all kinds, and all transfers of all tensor types between all sides."""
+    kinds = list(dict.fromkeys(processor.spec.kind for processor in processors))
+    super_ops = merge(model.graph)
+    signatures = dict.fromkeys(super_op.signature for super_op in super_ops)
+    types = dict.fromkeys(model.graph.tensor[name].type for super_op in super_ops for name in super_op.inputs)
+    sides = [HOST, *kinds]
+    return Missing(
+        profile_version=0,
+        latencies=tuple(MissingLatency(signature=s, kind=kind) for s in signatures for kind in kinds),
+        transfers=tuple(
+            MissingTransfer(tensor=t, source=a, target=b) for t in types for a in sides for b in sides if a != b
+        ),
+    )
+
+
+def measured(model: Model, processors: list[Processor], missing: Missing, budget_s: float = 60.0) -> Observations:
+    """Run the profiler."""
+    return profile(model, processors, missing, soc="soc", frequency="fixed", device_id="device", budget_s=budget_s)
+
+
+def test_everything_missing_is_measured_once(processors: list[Processor]) -> None:
+    """Each signature once per kind, each transfer once per type and pair of sides; launch costs for every kind."""
+    model = random_model(21, steps=10)
+    missing = everything(model, processors)
+    steps: list[tuple[int, int]] = []
+    found = profile(
+        model, processors, missing, soc="soc", frequency="fixed", device_id="device",
+        progress=lambda done, total, _: steps.append((done, total)),
+    )  # fmt: skip
+    rows = list(zip(found.latencies.signature, found.latencies.kind, strict=True))
+    assert sorted(rows) == sorted((row.signature, row.kind) for row in missing.latencies)
+    moves = list(zip(found.transfers.tensor, found.transfers.source, found.transfers.target, strict=True))
+    assert set(moves) == {(row.tensor, row.source, row.target) for row in missing.transfers}
+    assert len(set(moves)) == len(moves)
+    assert all(us is not None and us > 0 for us in found.latencies.us)
+    assert set(found.overheads.launch_us) == {processor.spec.kind for processor in processors}
+    assert steps == sorted(steps)
+    assert steps[-1] == (len(rows) + len(moves), len(rows) + len(moves))
+
+
+def test_only_what_is_missing_is_measured(processors: list[Processor]) -> None:
+    """Two figures asked for, two given; what this device or this model does not have is left alone."""
+    model = random_model(22, steps=8)
+    full = everything(model, processors)
+    asked = full.latencies[:2]
+    foreign = (
+        MissingLatency(signature="Conv:0000000000000000", kind=asked[0].kind),
+        MissingLatency(signature=asked[0].signature, kind="npu-1/1xnpu"),
+    )
+    moves = (MissingTransfer(tensor=full.transfers[0].tensor, source="npu-1/1xnpu", target=HOST),)
+    found = measured(model, processors, Missing(profile_version=0, latencies=asked + foreign, transfers=moves))
+    assert set(zip(found.latencies.signature, found.latencies.kind, strict=True)) == {
+        (row.signature, row.kind) for row in asked
+    }
+    assert found.transfers.us == ()
+
+
+def test_a_spent_budget_leaves_figures_absent(processors: list[Processor]) -> None:
+    """Without time nothing is invented: rows are absent, the upload is still legal, and it ends at once."""
+    model = random_model(23, steps=8)
+    started = time.monotonic()
+    found = measured(model, processors, everything(model, processors), budget_s=0.0)
+    assert time.monotonic() - started < 20
+    assert len(found.transfers.us) == 0
+
+
+def test_unsupported_is_explicit(processors: list[Processor]) -> None:
+    """An op that a runtime refuses is reported as a row without a figure; its neighbours are measured all the same."""
+    infos = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, [1, 2, 4, 4]) for name in ("x", "y", "z")]
+    weights = helper.make_tensor("w", TensorProto.DOUBLE, [2, 2, 1, 1], [1.0] * 4)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("LRN", ["x"], ["z"], size=3)]
+    nodes = [nodes[0], helper.make_node("Add", ["c", "x"], ["y"]), helper.make_node("Neg", ["y"], ["z"])]
+    graph = helper.make_graph(nodes, "double", infos[:1], infos[1:], [weights])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = read_model(proto)
+    ours = [processor for processor in processors if processor.spec.runtime == "ort"]
+    found = measured(model, ours, everything(model, ours))
+    figures = {signature.partition(":")[0]: us for signature, us in zip(
+        found.latencies.signature, found.latencies.us, strict=True)}  # fmt: skip
+    assert figures["Conv"] is None
+    assert figures["Neg"] is not None
+
+
+def test_transfers_inside_a_layout_family_cost_nothing(processors: list[Processor]) -> None:
+    """A pointer is handed over between cores of one runtime; between runtimes a blocked tensor is converted."""
+    kinds = {p.spec.kind: p for p in processors if p.spec.runtime == "ort"}
+    tensor = TensorType(shape=(1, 64, 56, 56), dtype="float32")
+    sides = [HOST, *kinds]
+    asked = tuple(MissingTransfer(tensor=tensor, source=a, target=b) for a in sides for b in sides if a != b)
+    found = measured(random_model(1, steps=2), processors, Missing(profile_version=0, transfers=asked))
+    us = dict(zip(zip(found.transfers.source, found.transfers.target, strict=True), found.transfers.us, strict=True))
+    for (source, target), cost in us.items():
+        assert (cost == 0) == (HOST not in (source, target)), (source, target)
+
+
+def test_whole_network_runs_add_up(processors: list[Processor]) -> None:
+    """Latencies from a whole-network run sum to that run: each kernel is given to somebody, once."""
+    model = random_model(24, steps=20)
+    for processor in processors:
+        found = processor.time_ops(model, time.monotonic() + 5)
+        ids = {super_op.id for super_op in merge(model.graph)}
+        assert found
+        assert set(found) <= ids
+
+
+def test_shared_kernels_are_shared_by_work(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Kernel times invented per node come back scaled to the whole, all of it, to the ops that they cover."""
+    model = random_model(25, steps=20)
+    frozen = FrozenGraphs(tmp_path_factory.mktemp("ort")).get(model)
+    assert frozen is not None
+    kernels = {node.name: [float(10 + index)] * 3 for index, node in enumerate(frozen.nodes)}
+    found = attribute(frozen, merge(model.graph), kernels, Timing(5000.0, 0.0, 3))
+    assert sum(timing.us for timing in found.values()) == pytest.approx(5000.0)
+    assert all(timing.us > 0 for timing in found.values())
+    assert attribute(frozen, merge(model.graph), {}, Timing(1.0, 0.0, 1)) == {}
+
+
+def test_work_grows_with_the_convolution(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A convolution counts its multiply-adds: more than any element-wise op on its output."""
+    graph = random_model(26).graph
+    for op in graph.ops:
+        elements = sum(graph.tensor[name].elements for name in op.outputs)
+        if op.type == "Conv" and "group" not in op.attributes:
+            window = op.parameters[0].elements // op.parameters[0].shape[0]
+            assert work(graph, op) == elements * (window + 8) + 1
+        elif op.type in ("Relu", "Add"):
+            assert work(graph, op) == elements * 8 + 1
+
+
+def test_handovers_need_two_threads(processors: list[Processor]) -> None:
+    """One core, one thread: nothing is handed over. Two cores: it costs something."""
+    assert handover_us([p for p in processors if p.caller_cores == processors[0].caller_cores]) == 0
+    if len({p.caller_cores for p in processors}) > 1:
+        assert handover_us(processors) > 0
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
+def test_openvino_names_belong_to_ops() -> None:
+    """Kernel names are ops' names with what the runtime appends; changes of layout belong to nobody."""
+    from agent_sdk.processors.openvino import attribute as attribute_openvino
+
+    model = random_model(27, steps=6)
+    super_ops = merge(model.graph)
+    first, second = super_ops[0], super_ops[1]
+    run = {f"{first.ops[0].id}/WithoutBiases": 30.0, first.ops[-1].id: 0.0, second.id: 10.0, "a_acdb_aBcd16b_b": 5.0}
+    found = attribute_openvino(super_ops, [run] * 4, Timing(80.0, 0.0, 4))
+    assert {name: timing.us for name, timing in found.items()} == {first.id: 60.0, second.id: 20.0}
