@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from hope_schema.base import MAX_OPS, MAX_TENSORS, Contract, Digest, Fraction, Label, Microseconds, Name
 from hope_schema.graph import DType
+from hope_schema.profile import HOST
 
 SCHEMA_VERSION: Final = 1
 """Version of the plan's shape; a breaking change raises it."""
@@ -108,6 +109,10 @@ class Plan(Contract):
                 raise ValueError(f"step {step.id} runs on '{step.processor}', which is not among the plan's processors")
             if step.finish_us < step.start_us:
                 raise ValueError(f"step {step.id} finishes before it starts")
+        places = {*self.processors, HOST}
+        for move in self.transfers:
+            if not {move.source, move.target} <= places:
+                raise ValueError(f"'{move.tensor}' is moved {move.source} -> {move.target}, not both of the plan")
         return self
 
     @cached_property

@@ -1,1 +1,15 @@
-"""Tests, one folder per package of the house."""
+"""Tests, one folder per package of the house, and the settings that all of them share.
+
+NOTE: here and not in a conftest.py, which pytest-alembic 0.13 cannot stand at this level under pytest 9.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+# No deadline per example: it would measure the machine's load, not our code.
+settings.register_profile("steady", deadline=None, print_blob=True)
+settings.register_profile("campaign", settings.get_profile("steady"), max_examples=1000)
+settings.load_profile("campaign" if os.environ.get("HOPE_CAMPAIGN") else "steady")

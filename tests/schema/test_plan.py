@@ -1,0 +1,97 @@
+"""A plan that contradicts itself is no plan."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from hope_schema import Plan, PlanRequest
+
+
+def plan() -> dict[str, Any]:
+    """Return the JSON of a small valid plan: two steps on two processors."""
+    step = {"part": None, "dtype": "float32", "cause": "faster"}
+    return {
+        "model_hash": "0" * 64, "soc": "soc", "frequency": "f", "processors": ["a", "b"],
+        "steps": [
+            step | {"id": 0, "ops": ["t0", "t1"], "processor": "a", "start_us": 0.0, "finish_us": 5.0},
+            step | {"id": 1, "ops": ["t2"], "processor": "b", "start_us": 5.0, "finish_us": 9.0},
+        ],
+        "order": [0, 1],
+        "transfers": [
+            {"tensor": "t1", "region": None, "source": "a", "target": "b"},
+            {"tensor": "t2", "region": None, "source": "b", "target": "host"},
+        ],
+        "makespan_us": 9.5, "lower_bound_us": 8.0, "gap": 0.1875, "method": "greedy", "bound_method": "path",
+        "single_processor_us": {"a": 12.0}, "profile_version": 1,
+    }  # fmt: skip
+
+
+def test_a_plan_survives_the_wire() -> None:
+    """The body comes back byte for byte, and knows which processors work."""
+    first = Plan.model_validate_json(json.dumps(plan()))
+    text = first.model_dump_json()
+    assert Plan.model_validate_json(text).model_dump_json() == text
+    assert first.processors_used == ("a", "b")
+    assert first.step[1].ops == ("t2",)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("steps", 1, "id"), 0, "step id stands twice"),
+        (("steps", 1, "ops"), ["t1"], "op stands in two steps"),
+        (("steps", 1, "ops"), [], "at least 1"),
+        (("steps", 0, "processor"), "c", "not among the plan's processors"),
+        (("steps", 0, "finish_us"), -1.0, "greater than or equal to 0"),
+        (("steps", 1, "finish_us"), 4.0, "finishes before it starts"),
+        (("steps", 0, "cause"), "luck", "Input should be"),
+        (("steps", 0, "dtype"), "float7", "Input should be"),
+        (("steps",), [], "at least 1"),
+        (("order",), [0], "every step exactly once"),
+        (("order",), [0, 0], "every step exactly once"),
+        (("order",), [0, 1, 2], "every step exactly once"),
+        (("transfers", 0, "target"), "c", "not both of the plan"),
+        (("transfers", 0, "source"), "c", "not both of the plan"),
+        (("makespan_us",), -1.0, "greater than or equal to 0"),
+        (("gap",), -0.1, "greater than or equal to 0"),
+        (("model_hash",), "0" * 64 + "\n", "pattern"),
+        (("schema_version",), 2, "Input should be 1"),
+        (("objective",), "energy", "Input should be"),
+        (("transfer_mode",), "magic", "Input should be"),
+        (("solved_at",), "2026", "Extra inputs"),
+    ],
+)
+def test_inconsistent_plans_are_refused(path: tuple[str | int, ...], value: object, words: str) -> None:
+    """Each contradiction is refused with a message that names it."""
+    broken = plan()
+    place: Any = broken
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(ValidationError) as caught:
+        Plan.model_validate_json(json.dumps(broken))
+    assert any(words in str(error["msg"]) for error in caught.value.errors())
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity"])
+def test_times_that_are_no_numbers_are_refused(number: str) -> None:
+    """A plan with NaN or infinite times does not get in, whichever field they stand in."""
+    text = json.dumps(plan())
+    for old in ("9.5", "8.0", "0.1875", "12.0", "5.0"):
+        with pytest.raises(ValidationError):
+            Plan.model_validate_json(text.replace(old, number, 1))
+
+
+def test_a_request_may_hold_one_job_at_most() -> None:
+    """Fields that are reserved for later issues accept today's only value and nothing else."""
+    body: dict[str, Any] = {"model_hash": "0" * 64, "soc": "s", "frequency": "f"}
+    assert PlanRequest.model_validate_json(json.dumps(body)).method == "auto"
+    job = {"model_hash": "0" * 64}
+    assert PlanRequest.model_validate_json(json.dumps(body | {"jobs": [job]})).jobs is not None
+    for change in ({"jobs": [job, job]}, {"objective": "energy"}, {"method": "magic"}, {"processors": []}):
+        with pytest.raises(ValidationError):
+            PlanRequest.model_validate_json(json.dumps(body | change))
