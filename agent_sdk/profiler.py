@@ -140,6 +140,8 @@ class _Profiling:
         """Ask each runtime's own profiler, one kind of processor after the other."""
         kinds = list(dict.fromkeys(kind for _, kind in self.asked))
         for index, kind in enumerate(kinds):
+            if self.out_of_time():
+                return
             now = time.monotonic()
             share = now + max(0.0, deadline - now) / (len(kinds) - index)
             wanted = {signature for signature, own in self.asked if own == kind}

@@ -30,7 +30,7 @@ from agent_sdk.processors.base import Executable as BaseExecutable
 from agent_sdk.processors.cores import name_cores
 from agent_sdk.processors.host import HostMemoryProcessor, aligned_empty
 from agent_sdk.processors.ort_cut import Piece, block_size, cut, from_source, physical, plain_piece, reorder_model
-from agent_sdk.processors.ort_graph import FrozenGraph, FrozenGraphs
+from agent_sdk.processors.ort_graph import LEVELS, FrozenGraph, FrozenGraphs
 from agent_sdk.processors.ort_profile import attribute, kernel_times, profile_folder
 from agent_sdk.reader import Model
 from agent_sdk.soc import Soc
@@ -109,7 +109,20 @@ class OrtProcessor(HostMemoryProcessor):
         self, model: bytes, *, optimise: bool, weights: Path | None = None, profile_prefix: str | None = None
     ) -> ort.InferenceSession:
         """A session on this processor's cores. ``weights`` is the folder of the model's external data."""
-        options = session_options(self.cores, optimise=optimise)
+        levels = LEVELS if optimise else LEVELS[-1:]
+        for level in levels:
+            try:
+                return self._session(model, level, weights, profile_prefix)
+            except CompilationFailed as error:
+                if level == levels[-1]:
+                    raise
+                log.info("optimising less: %s", error)
+        raise AssertionError("there is at least one level")
+
+    def _session(
+        self, model: bytes, level: ort.GraphOptimizationLevel, weights: Path | None, profile_prefix: str | None
+    ) -> ort.InferenceSession:
+        options = session_options(self.cores, level)
         if weights is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
         if profile_prefix is not None:
@@ -266,7 +279,7 @@ def translated(error: Exception, where: str) -> ProcessorError:
     return CompilationFailed(f"{where}: ONNX Runtime refused the segment: {text}")
 
 
-def session_options(cores: tuple[int, ...], *, optimise: bool) -> ort.SessionOptions:
+def session_options(cores: tuple[int, ...], level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
     """Options for one thread on each of ``cores``, the first of which is the caller's.
 
     NOTE: ``session.intra_op_thread_affinities`` counts CPUs from 1 and leaves out the calling thread.
@@ -278,8 +291,7 @@ def session_options(cores: tuple[int, ...], *, optimise: bool) -> ort.SessionOpt
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = _QUIET
-    levels = ort.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = level
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if len(cores) > 1 else "0")
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if len(cores) > 1:

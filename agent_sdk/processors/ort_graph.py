@@ -46,6 +46,12 @@ ALIGNMENT: Final = 64
 BLOCKED_DOMAIN: Final = "com.microsoft.nchwc"
 BLOCKED_SUFFIXES: Final = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
 """How the runtime names a blocked kernel after the tensor of the kernel it replaces."""
+LEVELS: Final = (
+    ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+)
+"""How much to optimise; the next is tried where the runtime fails on its own rewriting."""
 PASS_THROUGH: Final = frozenset({"Identity", "Dropout"})
 """Source types whose first output is their input, by another name."""
 ACTIVATIONS: Final = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid"})
@@ -226,16 +232,7 @@ def freeze(model: Model, target: Path) -> None:
         with WeightsFile(source / WEIGHTS_FILE) as weights:
             named.graph.initializer.extend(weights.keep(tensor) for tensor in model.proto.graph.initializer)
         (source / GRAPH_FILE).write_bytes(named.SerializeToString())
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        options.optimized_model_filepath = str(optimised / GRAPH_FILE)
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
-        options.add_session_config_entry(
-            "session.optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES)
-        )
-        ort.InferenceSession(str(source / GRAPH_FILE), options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        _optimise(source / GRAPH_FILE, optimised / GRAPH_FILE)
         proto = onnx.load(optimised / GRAPH_FILE, load_external_data=False)
         taken: set[str] = set()
         for index, node in enumerate(proto.graph.node):
@@ -253,6 +250,31 @@ def freeze(model: Model, target: Path) -> None:
             shutil.rmtree(target)
         with suppress(OSError):  # another process may have been faster; its files are as good
             os.replace(made, target)
+
+
+def _optimise(source: Path, target: Path) -> None:
+    """Write the optimised form of a model file, at the highest level at which the runtime manages.
+
+    NOTE: its optimiser has bugs that make it refuse what it has itself rewritten (a Pad whose input is also a
+    graph output by way of an Identity, in 1.31); a lower level then does.
+    """
+    for level in LEVELS:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = level
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        options.optimized_model_filepath = str(target)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES)
+        )
+        try:
+            ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"], enable_fallback=0)
+            return
+        except Exception as error:
+            if level == LEVELS[-1]:
+                raise
+            log.info("%s: optimising less, because ONNX Runtime says: %s", source, error)
 
 
 class WeightsFile:
