@@ -1,0 +1,185 @@
+"""The simulator against an independent reading of the cost model, and the checker against broken schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner_api.planning import IllegalSchedule, Move, Problem, Schedule, check, simulate
+from tests.planning.drawn import draw
+from tests.planning.oracle import timing
+
+
+def small(mode: str = "blocking", **changes: object) -> Problem:
+    """A -> {b, c} -> d on two processors; tensor i is written by op i; moves cost 10 one way and 1 the other."""
+    transfer = np.zeros((4, 3, 3))
+    transfer[:, 0, 1], transfer[:, 1, 0] = 10.0, 1.0
+    columns: dict[str, object] = {
+        "ops": ("a", "b", "c", "d"),
+        "processors": ("cpu", "gpu"),
+        "latency_us": np.array([[4.0, 5.0], [6.0, 3.0], [6.0, 3.0], [2.0, 9.0]]),
+        "conflicts": np.eye(2, dtype=bool),
+        "producer": np.arange(4),
+        "reads": ((), (0,), (0,), (1, 2)),
+        "is_output": np.array([False, False, False, True]),
+        "transfer_us": transfer,
+        "mode": mode,
+        "tensors": ("ta", "tb", "tc", "td"),
+    }
+    return Problem(**(columns | changes))  # type: ignore[arg-type]
+
+
+def random_schedule(problem: Problem, seed: int) -> tuple[list[int], list[int]]:
+    """A random supported placement and a random topological order."""
+    random = np.random.default_rng(seed)
+    placement = [int(random.choice(np.flatnonzero(np.isfinite(row)))) for row in problem.latency_us]
+    left, order = set(range(len(problem.ops))), []
+    while left:
+        ready = [op for op in sorted(left) if not left & set(problem.lists.before[op])]
+        order.append(ready[random.integers(len(ready))])
+        left.remove(order[-1])
+    return placement, order
+
+
+def test_the_first_consumer_pays_and_the_next_one_finds_the_tensor_there():
+    """Blocking: b and c both read ta on the GPU; b pays 10, c pays nothing; d fetches both results for 1 each."""
+    schedule = simulate(small(), [0, 1, 1, 0], [0, 1, 2, 3])
+    assert schedule.start_us == (0.0, 4.0, 17.0, 20.0)
+    assert schedule.finish_us == (4.0, 17.0, 20.0, 24.0)
+    assert schedule.transfers[:3] == (Move(0, 0, 1, 4.0, 14.0), Move(1, 1, 0, 20.0, 21.0), Move(2, 1, 0, 21.0, 22.0))
+
+
+def test_overlap_moves_a_tensor_while_its_processors_work():
+    """Overlap: tb travels while c computes, so d starts when tc has arrived."""
+    schedule = simulate(small("overlap"), [0, 1, 1, 0], [0, 1, 2, 3])
+    assert schedule.start_us == (0.0, 14.0, 17.0, 21.0)
+    assert schedule.makespan_us == 23.0
+
+
+def test_a_channel_serves_first_in_first_out():
+    """Overlap: two tensors that exist one after the other queue on the channel between the same two processors."""
+    transfer = np.zeros((3, 3, 3))
+    transfer[:, 0, 1] = 10.0
+    problem = small(
+        "overlap",
+        ops=("a", "b", "c"),
+        latency_us=np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]),
+        producer=np.arange(3),
+        reads=((), (), (0, 1)),
+        is_output=np.zeros(3, dtype=bool),
+        transfer_us=transfer,
+        tensors=("ta", "tb", "tc"),
+    )
+    assert simulate(problem, [0, 0, 1], [0, 1, 2]).start_us[2] == 21.0
+
+
+def test_inputs_start_and_outputs_end_on_the_host():
+    """The host charges for a graph input's way in and for a graph output's way out."""
+    transfer = np.zeros((2, 2, 2))
+    transfer[:, 1, 0], transfer[:, 0, 1] = 3.0, 7.0
+    problem = Problem(
+        ops=("a",),
+        processors=("cpu",),
+        latency_us=np.array([[5.0]]),
+        conflicts=np.eye(1, dtype=bool),
+        producer=np.array([-1, 0]),
+        reads=((0,),),
+        is_output=np.array([False, True]),
+        transfer_us=transfer,
+        mode="blocking",
+        tensors=("x", "y"),
+    )
+    schedule = simulate(problem, [0], [0])
+    assert (schedule.finish_us, schedule.makespan_us) == ((8.0,), 15.0)
+
+
+def test_processors_that_share_a_resource_take_turns():
+    """B and c run side by side on two processors, and one after the other once these share a core."""
+    free = simulate(small(transfer_us=np.zeros((4, 3, 3))), [0, 0, 1, 0], [0, 1, 2, 3])
+    gang = small(transfer_us=np.zeros((4, 3, 3)), conflicts=np.ones((2, 2), dtype=bool))
+    shared = simulate(gang, [0, 0, 1, 0], [0, 1, 2, 3])
+    assert (free.makespan_us, shared.makespan_us) == (12.0, 15.0)
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=150, deadline=None)
+def test_the_simulator_agrees_with_longest_paths(seed: int):
+    """Every finish time equals the longest path of an independently built constraint graph, in both modes."""
+    problem = draw(seed, 10)
+    placement, order = random_schedule(problem, seed)
+    schedule = simulate(problem, placement, order)
+    finish, makespan = timing(problem, placement, order)
+    assert schedule.makespan_us == pytest.approx(makespan)
+    assert list(schedule.finish_us) == pytest.approx([finish[op] for op in range(len(problem.ops))])
+    if math.isfinite(makespan):
+        check(problem, schedule)
+
+
+@pytest.mark.parametrize(("sequence", "word"), [([1, 0, 2, 3], "before"), ([0, 1, 2], "once"), ([0, 0, 1, 2], "once")])
+def test_an_order_that_is_none_is_refused(sequence: list[int], word: str):
+    """A sequence that is no topological order of all ops is an error, not a schedule."""
+    with pytest.raises(ValueError, match=word):
+        simulate(small(), [0, 0, 0, 0], sequence)
+
+
+def broken(schedule: Schedule, column: str, op: int, value: float) -> Schedule:
+    """A schedule with one figure changed."""
+    row = list(getattr(schedule, column))
+    row[op] = value
+    return dataclasses.replace(schedule, **{column: tuple(row)})
+
+
+def test_the_checker_names_every_broken_rule():
+    """Each way to break a legal schedule is found, and the message says what is wrong."""
+    problem = small()
+    good = simulate(problem, [0, 1, 1, 0], [0, 1, 2, 3])
+    check(problem, good)
+    unsupported = small(latency_us=np.array([[4.0, 5.0], [6.0, math.inf], [6.0, 3.0], [2.0, 9.0]]))
+    late = dataclasses.replace(good, transfers=(good.transfers[0]._replace(start_us=3.0), *good.transfers[1:]))
+    quick = dataclasses.replace(good, transfers=(good.transfers[0]._replace(finish_us=5.0), *good.transfers[1:]))
+    twice = dataclasses.replace(good, transfers=(*good.transfers, good.transfers[0]))
+    astray = dataclasses.replace(good, transfers=(good.transfers[0]._replace(source=2), *good.transfers[1:]))
+    cases = [
+        (problem, dataclasses.replace(good, sequence=(0, 1, 2, 2)), "every op exactly once"),
+        (problem, dataclasses.replace(good, finish_us=good.finish_us[:3]), "lists 3 ops"),
+        (problem, broken(good, "assignment", 1, 7), "does not exist"),
+        (unsupported, good, "does not support"),
+        (problem, broken(good, "start_us", 2, math.nan), "no finite times"),
+        (problem, broken(good, "start_us", 2, 15.0), "overlaps another"),
+        (problem, broken(good, "finish_us", 3, 20.5), "less than its latency"),
+        (problem, broken(good, "start_us", 1, 3.0), "before tensor 'ta' exists"),
+        (problem, broken(good, "finish_us", 1, 15.0), "before tensor 'ta' is there|does not pay"),
+        (problem, late, "before it exists"),
+        (problem, quick, "faster than it can be"),
+        (problem, twice, "moved twice"),
+        (problem, astray, "not moved from where"),
+        (problem, dataclasses.replace(good, transfers=good.transfers[1:]), "never reaches op"),
+        (problem, dataclasses.replace(good, transfers=good.transfers[:-1]), "never reaches the host"),
+        (problem, dataclasses.replace(good, makespan_us=20.0), "makespan says"),
+    ]
+    for case, schedule, words in cases:
+        with pytest.raises(IllegalSchedule, match=words):
+            check(case, schedule)
+
+
+@given(seed=st.integers(0, 10**6), shift=st.floats(0.01, 0.9))
+@settings(max_examples=80, deadline=None)
+def test_no_op_of_a_semi_active_schedule_can_start_earlier(seed: int, shift: float):
+    """Moving any op that waits forward in time breaks a rule: the simulator never leaves a gap that it need not."""
+    problem = draw(seed, 8)
+    placement, order = random_schedule(problem, seed)
+    schedule = simulate(problem, placement, order)
+    if not math.isfinite(schedule.makespan_us):
+        return
+    for op, start in enumerate(schedule.start_us):
+        if start > 1.0 and schedule.finish_us[op] > start + 1.0:
+            earlier = broken(
+                broken(schedule, "start_us", op, start - shift), "finish_us", op, schedule.finish_us[op] - shift
+            )
+            with pytest.raises(IllegalSchedule):
+                check(problem, earlier)
