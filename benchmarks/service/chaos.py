@@ -1,0 +1,114 @@
+"""``kill -9`` of worker and API while devices keep asking: what is lost, what is solved twice, how long until back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Iterator
+
+from benchmarks.service.fixtures import key
+from benchmarks.service.measures import Row, _subsets, fresh, prepare, row
+from benchmarks.service.pump import Answer
+from benchmarks.service.stage import Process, Server, Stage, call, until_answers
+
+BACKLOG = 6
+"""Plans that wait at most; the load pauses beyond it, so that there is always work and never too much."""
+PROCESSORS = 9
+
+
+async def kills(stage: Stage, count: int) -> list[Row]:
+    """Kill a worker and an API server in turn, ``count`` times altogether, and start each again at once."""
+    servers = [await stage.server(f"chaos{i}", solve_budget_s=0.2) for i in range(2)]
+    worker = stage.worker("chaos-worker", solve_budget_s=0.2, lease_s=4.0)
+    soc = fresh("soc")
+    graph = await prepare(stage, servers[0], 40, "chaos", soc, PROCESSORS)
+    bodies = (key(graph, soc, chosen) for chosen in _subsets(PROCESSORS))
+    acknowledged: list[str] = []
+    stop = asyncio.Event()
+    load = asyncio.create_task(_load(stage, servers, bodies, acknowledged, stop))
+    api_s: list[float] = []
+    worker_s: list[float] = []
+    await stage.until("SELECT COUNT(*) FROM plans WHERE status = 'done'", 1, 120.0)
+    for number in range(count):
+        await _until_busy(stage)
+        if number % 2:
+            api_s.append(await _restart_api(servers[(number // 2) % 2]))
+        else:
+            worker_s.append(await _restart_worker(stage, worker))
+    stop.set()
+    await load
+    where = f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND status IN ('done', 'failed')"
+    await stage.until(where, len(acknowledged), 180.0)
+    rows = await stage.rows("SELECT id, status, version, solves FROM plans WHERE soc = :soc", soc=soc)
+    stored = {str(each[0]): (str(each[1]), int(str(each[2])), int(str(each[3]))) for each in rows}
+    lost = sum(
+        stored.get(plan_id, ("", 0, 0))[:2] < ("done", 2) or stored[plan_id][0] != "done" for plan_id in acknowledged
+    )
+    twice = sum(solves > 1 for _, _, solves in stored.values())
+    for process in (*servers, worker):
+        await asyncio.to_thread(process.stop)
+    slowest = max([*api_s, *worker_s])
+    ok = lost == 0 and twice == 0 and slowest <= 5.0
+    return [
+        row(
+            stage,
+            f"kill -9 of worker and of API during load, {count} times: lost, solved twice, slowest restart s",
+            {"lost": lost, "twice": twice, "restart_s": round(slowest, 2)},
+            "0, 0, <= 5",
+            ok,
+            plans=len(acknowledged),
+            api_restart_s=round(sorted(api_s)[len(api_s) // 2], 2) if api_s else None,
+            worker_restart_s=round(sorted(worker_s)[len(worker_s) // 2], 2),
+        )
+    ]
+
+
+async def _load(
+    stage: Stage, servers: list[Server], bodies: Iterator[bytes], acknowledged: list[str], stop: asyncio.Event
+) -> None:
+    """Devices that ask for one new plan after the other and try again until they get it."""
+    for turn in itertools.count():
+        if stop.is_set():
+            return
+        waiting = await stage.rows("SELECT COUNT(*) FROM plans WHERE status IN ('queued', 'solving')")
+        body = None if int(str(waiting[0][0])) >= BACKLOG else next(bodies, None)
+        if body is None:
+            await asyncio.sleep(0.05)
+            continue
+        raw = stage.request("POST", "/plans", body)
+        answer: Answer | None = None
+        while answer is None or answer.status != 200:
+            try:
+                address = servers[turn % 2].address
+                answer = await asyncio.wait_for(call(address, raw), 5.0)
+            except TimeoutError:
+                turn += 1
+        acknowledged.append(str(json.loads(answer.body)["plan_id"]))
+
+
+async def _until_busy(stage: Stage) -> None:
+    await stage.until("SELECT COUNT(*) FROM plans WHERE status = 'solving'", 1, 60.0)
+
+
+async def _restart_api(server: Server) -> float:
+    began = time.monotonic()
+    server.kill()
+    server.start()
+    await until_answers(server, server.address)
+    return time.monotonic() - began
+
+
+async def _restart_worker(stage: Stage, worker: Process) -> float:
+    """Kill the worker in the middle of a solve; returns the seconds until its successor has taken work."""
+    began = time.monotonic()
+    old = f"|{worker.pid}|"
+    worker.kill()
+    worker.start()
+    while time.monotonic() - began < 60.0:
+        held = await stage.rows("SELECT lease_owner FROM plans WHERE status = 'solving'")
+        if any(each[0] and old not in str(each[0]) for each in held):
+            break
+        await asyncio.sleep(0.02)
+    return time.monotonic() - began

@@ -1,0 +1,189 @@
+"""A cheap HTTP/1.1 load generator: keep-alive sockets, no pipelining, responses counted and timed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+RETRY_S = 0.05
+"""Pause before a connection that broke is opened again."""
+
+
+@dataclass
+class Answer:
+    """One response: its request's number, status, head and body, and when it began and ended (monotonic)."""
+
+    number: int
+    status: int
+    head: bytes
+    body: bytes
+    began: float
+    ended: float
+
+
+@dataclass
+class Tally:
+    """What came back."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    broken: int = 0
+    elapsed: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Answers per second."""
+        return sum(self.statuses.values()) / self.elapsed if self.elapsed else 0.0
+
+    def percentile(self, share: float) -> float:
+        """Seconds within which ``share`` of the answers came."""
+        ordered = sorted(self.seconds)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+class Pump:
+    """Sends requests over ``connections`` sockets, each waiting for its answer before its next request.
+
+    Args:
+        addresses: ``(host, port)`` of each server; connections are dealt out evenly.
+        requests: raw requests; the pump ends with them.
+        connections: how many sockets.
+        seconds: ends earlier after this long.
+        on_answer: called with every answer (bodies are kept only then).
+        again: statuses to send the same request again after, besides a broken connection.
+    """
+
+    def __init__(
+        self,
+        addresses: list[tuple[str, int]],
+        requests: Iterator[bytes],
+        *,
+        connections: int,
+        seconds: float | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+        again: frozenset[int] = frozenset(),
+    ) -> None:
+        self._addresses = addresses
+        self._requests = enumerate(requests)
+        self._connections = connections
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self.on_answer = on_answer
+        self.again = again
+        self.tally = Tally()
+
+    def take(self) -> tuple[int, bytes] | None:
+        """The next request; None when it is over."""
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            return None
+        return next(self._requests, None)
+
+    async def run(self) -> Tally:
+        """Send everything and return what came back."""
+        started = time.monotonic()
+        sockets = [self._serve(self._addresses[number % len(self._addresses)]) for number in range(self._connections)]
+        await asyncio.gather(*sockets)
+        self.tally.elapsed = time.monotonic() - started
+        return self.tally
+
+    async def _serve(self, address: tuple[str, int]) -> None:
+        pending: tuple[int, bytes] | None = None
+        while True:
+            pending = pending or self.take()
+            if pending is None:
+                return
+            loop = asyncio.get_running_loop()
+            ended = loop.create_future()
+            try:
+                transport, _ = await loop.create_connection(
+                    lambda first=pending, over=ended: _Connection(self, first, over), *address
+                )
+            except OSError:
+                self.tally.broken += 1
+                await asyncio.sleep(RETRY_S)
+                continue
+            try:
+                pending = await ended
+            finally:
+                transport.abort()
+            if pending is not None:
+                self.tally.broken += 1
+                await asyncio.sleep(RETRY_S)
+            elif self._deadline is not None and time.monotonic() >= self._deadline:
+                return
+
+
+class _Connection(asyncio.Protocol):
+    """One socket. Its future ends with the request that was not answered, or None."""
+
+    def __init__(self, pump: Pump, first: tuple[int, bytes], ended: asyncio.Future[tuple[int, bytes] | None]) -> None:
+        self._pump = pump
+        self._current: tuple[int, bytes] | None = first
+        self._ended = ended
+        self._keep = pump.on_answer is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._send()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(self._current)
+
+    def _send(self) -> None:
+        assert self._current is not None
+        self._head = b""
+        self._need = -1
+        self._body: list[bytes] = []
+        self._began = time.monotonic()
+        self._transport.write(self._current[1])  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        if self._need < 0:
+            self._head += data
+            end = self._head.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head, data = self._head[:end], self._head[end + 4 :]
+            self._head = head
+            self._status = int(head[9:12])
+            _, _, rest = head.lower().partition(b"\r\ncontent-length:")
+            bodiless = self._status in (204, 304) or not rest
+            self._need = 0 if bodiless else int(rest.partition(b"\r\n")[0])
+        self._need -= len(data)
+        if self._keep:
+            self._body.append(data)
+        if self._need == 0:
+            self._complete()
+
+    def _complete(self) -> None:
+        assert self._current is not None
+        ended = time.monotonic()
+        pump = self._pump
+        pump.tally.statuses[self._status] += 1
+        pump.tally.seconds.append(ended - self._began)
+        if pump.on_answer is not None:
+            pump.on_answer(Answer(self._current[0], self._status, self._head, b"".join(self._body), self._began, ended))
+        if self._status in pump.again:
+            asyncio.get_running_loop().call_later(RETRY_S, self._send)
+            return
+        self._current = pump.take()
+        if self._current is None:
+            self._ended.set_result(None)
+        else:
+            self._send()
+
+
+def request(
+    method: str, path: str, body: bytes = b"", *, token: str | None = None, headers: dict[str, str] | None = None
+) -> bytes:
+    """A raw HTTP/1.1 request."""
+    lines = [f"{method} {path} HTTP/1.1", "host: planner"]
+    if token is not None:
+        lines.append(f"authorization: Bearer {token}")
+    if body or method in ("POST", "PUT"):
+        lines += ["content-type: application/json", f"content-length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
