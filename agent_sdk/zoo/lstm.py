@@ -23,7 +23,7 @@ def lstm() -> Topology:
         for gate in GATES
         for source in ("x", "h")
     }
-    bias = {gate: net.parameter(f"{gate}/bias", (HIDDEN,)) for gate in GATES}
+    bias = {key: net.parameter(f"{'/'.join(key)}/bias", (HIDDEN,)) for key in weights}
     hidden, cell = "h0", "c0"
     for step in range(STEPS):
         scope = f"step_{step}"
@@ -32,8 +32,8 @@ def lstm() -> Topology:
         gate = {}
         for name, kind in GATES.items():
             own = f"{scope}/{name}"
-            fresh = net.op("Gemm", [x, weights[name, "x"], bias[name]], f"{own}/from_x", row)
-            past = net.op("MatMul", [hidden, weights[name, "h"]], f"{own}/from_h", row)
+            fresh = net.op("Gemm", [x, weights[name, "x"], bias[name, "x"]], f"{own}/from_x", row)
+            past = net.op("Gemm", [hidden, weights[name, "h"], bias[name, "h"]], f"{own}/from_h", row)
             gate[name] = net.op(kind, [net.add(fresh, past, f"{own}/sum")], own, row)
         kept = net.op("Mul", [gate["forget"], cell], f"{scope}/kept", row)
         learnt = net.op("Mul", [gate["input"], gate["candidate"]], f"{scope}/learnt", row)

@@ -30,7 +30,8 @@ def cached(name: str, seed: int = 0) -> Path | None:
 def path(name: str, seed: int = 0) -> Path:
     """Return the network's file, building it first if need be.
 
-    Any number of processes may build at once: each writes a file of its own and renames it into place whole.
+    Any number of processes may build at once: each writes a file of its own and renames it into place whole. Files
+    that an older version of this code left for the same network and seed are removed.
     Raises UnknownNameError, and ModelError when the cache cannot be written.
     """
     target = _target(name, seed)
@@ -43,10 +44,14 @@ def path(name: str, seed: int = 0) -> Path:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+        for outdated in set(target.parent.glob(f"{name}-{seed}-*.onnx")) - {target}:
+            outdated.unlink(missing_ok=True)
     except OSError as error:
         raise ModelError(f"the zoo network '{name}' cannot be written to '{target.parent}': {error}") from error
     return target
