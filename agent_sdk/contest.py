@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from agent_sdk.engine import Executor, SegmentFailedError
+from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError
 from agent_sdk.trace import Trace
 
 PLAN: Final = "plan"
@@ -80,6 +80,18 @@ class Contest:
             self._settle(self.first_us, "after timing all of them")
         return dict(self.first_us)
 
+    @property
+    def contenders(self) -> Mapping[str, Executor]:
+        """What is left to choose from, by name."""
+        return dict(self._contenders)
+
+    def recall(self, first_us: Mapping[str, float]) -> None:
+        """Start from the median times of an earlier trial instead of holding a new one."""
+        self.first_us = {name: us for name, us in first_us.items() if name in self._contenders}
+        if self.first_us:
+            with self._lock:
+                self._settle(self.first_us, "as found before")
+
     def run(
         self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
     ) -> tuple[dict[str, np.ndarray], Trace]:
@@ -94,6 +106,14 @@ class Contest:
                 executor = self._contenders[name]
             try:
                 outputs, trace = executor.run(inputs, timeout_s=timeout_s)
+            except DeviceClosedError:
+                with self._lock:
+                    # Another thread may have dropped this contender since it was chosen.
+                    if self._contenders.get(name) is executor:
+                        raise
+                    if on_trial:
+                        self._count_down()
+                continue
             except SegmentFailedError as error:
                 with self._lock:
                     if not self._drop(name, error, on_trial):
@@ -134,7 +154,10 @@ class Contest:
         if self._pending == 0 and self._tried:
             self._settle(self._tried, "under the present load")
 
-    def _settle(self, times: Mapping[str, float], when: str) -> None:
+    def _settle(self, found: Mapping[str, float], when: str) -> None:
+        times = {name: us for name, us in found.items() if name in self._contenders}
+        if not times:
+            return
         winner = min(times, key=lambda name: (times[name], name != PLAN))
         if winner != self.current:
             before = f" against {times[self.current] / 1e3:.2f} ms" if self.current in times else ""
