@@ -6,14 +6,13 @@ A model's journey: ``.onnx`` → graph → figures this SoC lacks → measure th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import numpy as np
 import onnx
 from pydantic import ValidationError
 
@@ -21,20 +20,18 @@ from agent_sdk import zoo
 from agent_sdk.blocking import BlockingPlanner
 from agent_sdk.client import PlannerClient
 from agent_sdk.embedded import EMBEDDED_URL, embedded_client
-from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.errors import InputError, ProcessorError, UnknownNameError
+from agent_sdk.engine import Device
+from agent_sdk.errors import InputError, UnknownNameError
 from agent_sdk.identity import device_id
 from agent_sdk.obtain import Obtained, PlanSupplier
-from agent_sdk.plan_cache import PlanCache, cache_directory
+from agent_sdk.plan_cache import PlanCache, Settled, cache_directory
 from agent_sdk.processors.discovery import discover
 from agent_sdk.profiler import profile
 from agent_sdk.progress import ProgressListener, Silence
 from agent_sdk.reader import Model, read_model
-from agent_sdk.single import single_processor_plan
+from agent_sdk.session import Session
 from agent_sdk.soc import read_soc
-from agent_sdk.trace import Trace
-from agent_sdk.verify import random_inputs
-from hope_schema import Missing, Observations, Plan, PlanRequest
+from hope_schema import Missing, Observations, PlanRequest
 from hope_schema.plan import Method
 
 PROFILING_BUDGET_S: Final = 55.0
@@ -98,18 +95,19 @@ class Agent:
         self.device = Device(discover(processors, soc=self.soc))
         self._request("0" * 64)
 
-    def load(self, source: Source, *, seed: int = 0) -> Session:
+    def load(self, source: Source, *, seed: int = 0, all_rivals: bool = False) -> Session:
         """Read a model, obtain its plan (measuring first what the planner lacks), and make it ready to run.
 
-        ``seed`` chooses the weights of a zoo network. Raises ModelError, UnknownNameError, PlannerStatusError,
-        PlanMismatchError or ProcessorError.
+        Args:
+            source: the model.
+            seed: chooses the weights of a zoo network.
+            all_rivals: keep the whole model ready on every single processor, for comparing.
+
+        Raises ModelError, UnknownNameError, PlannerStatusError, PlanMismatchError or ProcessorError.
         """
         self.progress.phase(f"reading {_shown(source)}")
         model = _read(source, seed)
-        obtained = self.obtain(model)
-        plan = obtained.plan or self._best_single(model)
-        self.progress.phase("compiling the plan's segments")
-        return Session(self, model, obtained, plan)
+        return Session(self, model, self.obtain(model), all_rivals=all_rivals)
 
     def obtain(self, model: Model, *, renew: bool = False) -> Obtained:
         """Obtain the plan of a model; ``renew`` asks anew although one is cached."""
@@ -139,52 +137,14 @@ class Agent:
         """Send times measured while executing; returns what went wrong, if anything."""
         return self._supplier.upload(observations)
 
+    def settle(self, obtained: Obtained, settled: Settled) -> None:
+        """Keep what was found out about a plan for the next start."""
+        self._supplier.settle(obtained, settled)
+
     @property
     def device_id(self) -> str:
         """The id of this device in uploads."""
         return self._device_id
-
-    def single(self, model: Model, processor: str) -> Executor:
-        """Make the whole model ready on one processor alone. Raises ProcessorError where it cannot run there."""
-        plan = single_processor_plan(model.graph, processor, soc=self.soc.name, frequency=self.soc.frequency)
-        return Executor(build_program(plan, model, self.device.processors), self.device)
-
-    def singles(self, model: Model) -> dict[str, Executor]:
-        """Make the whole model ready on every processor that can run it, equal ones once."""
-        ready: dict[str, Executor] = {}
-        kinds: set[str] = set()
-        for name, processor in self.device.processors.items():
-            if processor.spec.kind not in kinds:
-                kinds.add(processor.spec.kind)
-                try:
-                    ready[name] = self.single(model, name)
-                except ProcessorError:
-                    continue
-        return ready
-
-    def _best_single(self, model: Model) -> Plan:
-        """Try the whole model on every processor and return the plan of the fastest."""
-        inputs = random_inputs(model.graph, seed=0)
-        best: tuple[float, str] | None = None
-        self.progress.phase("looking for the best single processor", len(self.device.processors))
-        ready = self.singles(model)
-        try:
-            for done, (name, executor) in enumerate(ready.items()):
-                self.progress.step(done, name)
-                times = sorted(executor.run(inputs)[1].total_us for _ in range(4))
-                if best is None or times[0] < best[0]:
-                    best = (times[0], name)
-        finally:
-            for executor in ready.values():
-                executor.close()
-        if best is None:
-            raise ProcessorError(
-                f"no single processor of this device runs all of '{model.name}', and without a planner "
-                "there is no plan that mixes them; give a planner's URL or pip install 'hope[planner]'"
-            )
-        return single_processor_plan(
-            model.graph, best[1], soc=self.soc.name, frequency=self.soc.frequency, latency_us=best[0]
-        )
 
     def _request(self, model_hash: str) -> PlanRequest:
         try:
@@ -205,45 +165,6 @@ class Agent:
             self.device.close()
         finally:
             self._supplier.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Session:
-    """A model ready to run by its plan. Made by ``Agent.load``; ``run`` may be called from any thread.
-
-    Attributes:
-        model: what was read.
-        obtained: how the plan was come by.
-        plan: what is executed.
-    """
-
-    def __init__(self, agent: Agent, model: Model, obtained: Obtained, plan: Plan) -> None:
-        self.agent = agent
-        self.model = model
-        self.obtained = obtained
-        self.plan = plan
-        self.executor = Executor(build_program(plan, model, agent.device.processors), agent.device)
-
-    def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> dict[str, np.ndarray]:
-        """Compute the outputs by name. See ``Executor.run`` for what it raises."""
-        return self.trace(inputs, timeout_s=timeout_s)[0]
-
-    def trace(
-        self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
-    ) -> tuple[dict[str, np.ndarray], Trace]:
-        """Compute the outputs and tell what happened when."""
-        return self.executor.run(inputs, timeout_s=timeout_s)
-
-    def close(self) -> None:
-        """Free compiled segments and buffers. Idempotent."""
-        self.executor.close()
 
     def __enter__(self) -> Self:
         return self

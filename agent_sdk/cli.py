@@ -141,7 +141,7 @@ def _run(options: argparse.Namespace) -> int:
             wait_s=options.wait,
             progress=progress,
         ) as agent,
-        agent.load(options.model, seed=options.seed) as session,
+        agent.load(options.model, seed=options.seed, all_rivals=options.compare) as session,
     ):
         report, trace = examine(session, runs=options.runs, compare=options.compare, seed=options.seed)
         if options.trace is not None:

@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from agent_sdk.agent import Session
+from agent_sdk.contest import PLAN
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.reader import Model, pre_softmax_outputs
 from agent_sdk.report import Bar, RunReport, planned_bars
+from agent_sdk.session import Session
 from agent_sdk.trace import Trace
+from agent_sdk.truth import remeasure
 from agent_sdk.verify import random_inputs, reference, relative_error
 from hope_schema import ModelGraph, merge
 
-WARM_UP = 2
-"""Runs before the first one that is timed."""
+TRACED = 3
+"""Runs of which the middle one's trace is drawn."""
+REMEASURE_S = 3.0
+"""Time spent on measuring the segments of what was executed, for the prediction."""
 
 
 def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[RunReport, Trace]:
-    """Check a session's answers, time it and, with ``compare``, every single processor beside it.
+    """Check a session's answers and time the plan beside the single processors that stand against it.
 
-    Timed runs are interleaved, so that what disturbs the machine disturbs all alike. Returns the report and the
-    trace of the last timed run.
+    Timed runs are interleaved, so that what disturbs the machine disturbs all alike. The report's baselines hold
+    every single processor with ``compare``, for which the session must have been loaded with all rivals. Returns
+    the report and the trace of one run of what is fastest.
     """
-    agent, model = session.agent, session.model
+    agent, model, contest = session.agent, session.model, session.contest
     inputs = random_inputs(model.graph, seed)
     agent.progress.phase("checking the answer")
     error = answer_error(session, inputs)
-    rivals = agent.singles(model) if compare else {}
-    try:
-        times: dict[str, list[float]] = {"": [], **{name: [] for name in rivals}}
-        agent.progress.phase("timing", runs)
-        for turn in range(-WARM_UP, runs):
-            agent.progress.step(max(0, turn))
-            for name, executor in (("", session.executor), *rivals.items()):
-                trace = executor.run(inputs)[1]
-                if turn >= 0:
-                    times[name].append(trace.total_us)
-                if name == "":
-                    last = trace
-    finally:
-        for executor in rivals.values():
-            executor.close()
-    medians = {name: statistics.median(samples) for name, samples in times.items()}
-    plan, served = session.plan, session.obtained.served
+    agent.progress.phase("timing")
+    trial_us = contest.trial(inputs, rounds=runs)
+    agent.progress.phase("measuring its segments alone")
+    truth = remeasure(session.executor, inputs, budget_s=REMEASURE_S)
+    traces = sorted((session.executor.run(inputs)[1] for _ in range(TRACED)), key=lambda trace: trace.total_us)
+    trace = traces[TRACED // 2]
+    plan, served, program = session.plan, session.obtained.served, session.executor.program
+    executed = contest.current if PLAN in trial_us else PLAN
+    notes = list(session.notes)
+    if executed != PLAN:
+        notes.append(f"the plan is slower than {executed} alone on this device at present, so {executed} runs")
     report = RunReport(
         model=model.name,
         model_hash=model.graph.model_hash,
@@ -61,45 +59,57 @@ def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[R
         plan_source=session.obtained.source,
         method=plan.method,
         planned_us=plan.makespan_us,
-        predicted_us=plan.makespan_us,
+        predicted_us=truth.predicted_us,
         lower_bound_us=plan.lower_bound_us,
         gap=plan.gap,
-        measured_us=medians[""],
-        plan_measured_us=medians[""],
-        baselines_us={name: medians[name] for name in rivals},
-        executed="plan",
-        processors_used=session.executor.program.processors_used,
-        segments=len(session.executor.program.segments),
+        measured_us=trial_us[contest.current],
+        plan_measured_us=trial_us.get(PLAN, trial_us[contest.current]),
+        baselines_us={name: us for name, us in trial_us.items() if name != PLAN} if compare else {},
+        executed=executed,
+        processors_used=program.processors_used,
+        segments=len(program.segments),
+        plan_processors_used=session.plan_executor.program.processors_used,
+        plan_segments=len(session.plan_executor.program.segments),
         runs=runs,
         max_rel_error=error,
         profiled_signatures=session.obtained.profiled_signatures,
         profiling_seconds=session.obtained.profiling_seconds,
         planner_ms=session.obtained.planner_ms,
-        notes=(*session.obtained.notes, *plan.notes),
+        notes=(*notes, *plan.notes),
         planned=planned_bars(plan),
-        measured=measured_bars(last),
+        measured=measured_bars(trace),
     )
-    return report, last
+    return report, trace
 
 
 def answer_error(session: Session, inputs: Mapping[str, np.ndarray]) -> float:
-    """Return the error of a session's outputs, and of what enters a final softmax, against the uncut model.
+    """Return the larger error of the plan and of what answers instead of it, against the uncut model.
 
-    A softmax hides differences, so the same plan is run once more with the tensors before it as outputs.
+    A final softmax hides differences: what enters it is compared in its place.
     """
     model = session.model
-    outputs, _ = session.executor.run(inputs)
-    before = tuple(dict.fromkeys(pre_softmax_outputs(model.graph)))
-    expected = reference(model, inputs, (*model.graph.outputs, *before))
-    watched = tuple(name for name in before if name not in model.graph.outputs)
-    if watched:
-        opened = with_outputs(model, (*model.graph.outputs, *watched))
-        plan = session.plan.model_copy(update={"model_hash": opened.graph.model_hash})
-        program = build_program(plan, opened, session.agent.device.processors)
-        with Executor(program, session.agent.device) as executor:
-            outputs |= executor.run(inputs)[0]
-        expected = {name: expected[name] for name in before}
-    return relative_error(outputs, expected)
+    compared = tuple(dict.fromkeys(pre_softmax_outputs(model.graph)))
+    expected = reference(model, inputs, compared)
+    executors = {id(executor): executor for executor in (session.plan_executor, session.executor)}
+    return max(relative_error(computed(executor, model, inputs, compared), expected) for executor in executors.values())
+
+
+def computed(
+    executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], tensors: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """Return the named tensors as an executor computes them.
+
+    Where some are no outputs of the model, its plan is carried out once more with these as outputs too.
+    """
+    outputs = model.graph.outputs
+    watched = tuple(name for name in tensors if name not in outputs)
+    if not watched:
+        return executor.run(inputs)[0]
+    opened = with_outputs(model, (*outputs, *watched))
+    plan = executor.program.plan.model_copy(update={"model_hash": opened.graph.model_hash})
+    device = executor.device
+    with Executor(build_program(plan, opened, device.processors), device) as again:
+        return again.run(inputs)[0]
 
 
 def with_outputs(model: Model, outputs: tuple[str, ...]) -> Model:

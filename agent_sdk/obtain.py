@@ -18,7 +18,7 @@ from agent_sdk.errors import (
     RateLimitedError,
     ServerError,
 )
-from agent_sdk.plan_cache import PlanCache
+from agent_sdk.plan_cache import PlanCache, Settled
 from agent_sdk.report import PlanSource
 from hope_schema import Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest, Processor
 
@@ -38,6 +38,8 @@ class Obtained:
         plan: None when there is neither a planner nor a cached plan: the caller runs its best single processor.
         served: the planner's reply around the plan, also when it came from disk.
         cached: nobody had to solve for it now.
+        settled: what this device found out about this very version before.
+        key: the plan's key in the disk cache.
         profiled_signatures: op signatures measured for it in this call.
         planner_ms: milliseconds spent waiting for the planner.
     """
@@ -49,6 +51,8 @@ class Obtained:
     profiled_signatures: int = 0
     profiling_seconds: float = 0.0
     planner_ms: float = 0.0
+    settled: Settled | None = None
+    key: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -100,7 +104,7 @@ class PlanSupplier:
         key = PlanCache.key(request, processors, self._address)
         copy = self._cached(key, graph, processors)
         if self._connect is None:
-            return self._offline(copy, "no planner is set up")
+            return self._offline(key, copy, "no planner is set up")
         try:
             if copy is not None and copy.etag and not copy.reply.plan.filled and not renew:
                 current = self._revalidated(copy)
@@ -108,10 +112,10 @@ class PlanSupplier:
                     check_belongs(current.reply.plan, graph, processors)
                     if current is not copy:
                         self._cache.store(key, current)
-                    return self._obtained(current, cached=True)
+                    return self._obtained(key, current, cached=True)
             return self._asked(key, graph, processors, request, measure, wait_s)
         except OFFLINE as error:
-            return self._offline(copy, str(error))
+            return self._offline(key, copy, str(error))
 
     def upload(self, observations: Observations) -> str | None:
         """Send figures measured while executing; return what went wrong, if anything: it costs the run nothing."""
@@ -152,7 +156,7 @@ class PlanSupplier:
         served = self._call(lambda client: client.submitting(graph, lambda: client.plan(request, wait_s=wait_s)))
         check_belongs(served.reply.plan, graph, processors)
         self._cache.store(key, served)
-        obtained = self._obtained(served, cached=served.source == "hit")
+        obtained = self._obtained(key, served, cached=served.source == "hit")
         return replace(obtained, profiled_signatures=signatures, profiling_seconds=seconds)
 
     def _revalidated(self, copy: ServedPlan) -> ServedPlan | None:
@@ -173,18 +177,30 @@ class PlanSupplier:
             return None
         return copy
 
-    def _offline(self, copy: ServedPlan | None, reason: str) -> Obtained:
+    def settle(self, obtained: Obtained, settled: Settled) -> None:
+        """Keep what was found out about the obtained plan for the next start."""
+        if obtained.served is not None:
+            self._cache.settle(obtained.key, obtained.served, settled)
+
+    def _offline(self, key: str, copy: ServedPlan | None, reason: str) -> Obtained:
         if copy is None:
             note = f"{reason}; running the best single processor instead of a plan"
             return Obtained(None, None, "single", cached=False, planner_ms=self._waited_s * 1e3, notes=(note,))
         age = copy.reply.created_at.date().isoformat()
         note = f"{reason}; using the last plan from the disk cache, made on {age}"
-        return Obtained(copy.reply.plan, copy, "disk", cached=True, planner_ms=self._waited_s * 1e3, notes=(note,))
+        return replace(self._obtained(key, copy, cached=True), source="disk", notes=(note,))
 
-    def _obtained(self, served: ServedPlan, *, cached: bool) -> Obtained:
+    def _obtained(self, key: str, served: ServedPlan, *, cached: bool) -> Obtained:
         notes = ("a better plan is still being solved; the next run picks it up",) if served.reply.provisional else ()
         return Obtained(
-            served.reply.plan, served, "planner", cached=cached, planner_ms=self._waited_s * 1e3, notes=notes
+            served.reply.plan,
+            served,
+            "planner",
+            cached=cached,
+            planner_ms=self._waited_s * 1e3,
+            settled=self._cache.settled(key, served),
+            key=key,
+            notes=notes,
         )
 
     def _call(self, verb: Callable[[PlannerClient], Awaitable[Result]]) -> Result:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from agent_sdk.client import ServedPlan
 from hope_schema import PlanReply, PlanRequest, Processor
-from hope_schema.base import Contract
+from hope_schema.base import Contract, Microseconds
 from hope_schema.hashing import digest
 
 CACHE_VARIABLE: Final = "HOPE_CACHE_DIR"
@@ -30,9 +30,21 @@ def cache_directory() -> Path:
     return Path(chosen) if chosen else user_cache_path("hope", appauthor=False)
 
 
+class Settled(Contract):
+    """What this device found out about a plan version: nothing of it is worth finding out at every start.
+
+    ``predicted_us`` is the plan's latency after re-measuring its segments, ``trial_us`` the median time of the plan
+    and of each single processor when they were tried side by side.
+    """
+
+    predicted_us: Microseconds
+    trial_us: dict[str, Microseconds]
+
+
 class _Entry(Contract):
     etag: str
     reply: PlanReply
+    settled: Settled | None = None
 
 
 class PlanCache:
@@ -52,17 +64,39 @@ class PlanCache:
 
     def load(self, key: str) -> ServedPlan | None:
         """Return the plan kept under ``key``, or None."""
+        entry = self._entry(key)
+        return None if entry is None else ServedPlan(entry.reply, entry.etag, "unchanged")
+
+    def store(self, key: str, served: ServedPlan) -> None:
+        """Keep a plan under ``key``; what was settled about the same version stays.
+
+        A full or read-only disk is no error: the plan is then asked for again.
+        """
+        before = self._entry(key)
+        same = before is not None and before.reply == served.reply
+        settled = before.settled if before is not None and same else None
+        self._write(key, _Entry(etag=served.etag, reply=served.reply, settled=settled))
+
+    def settled(self, key: str, served: ServedPlan) -> Settled | None:
+        """Return what was settled about exactly this version of the plan under ``key``."""
+        entry = self._entry(key)
+        return entry.settled if entry is not None and entry.reply == served.reply else None
+
+    def settle(self, key: str, served: ServedPlan, settled: Settled) -> None:
+        """Keep what this device found out about a plan version."""
+        self._write(key, _Entry(etag=served.etag, reply=served.reply, settled=settled))
+
+    def _entry(self, key: str) -> _Entry | None:
         path = self._path(key)
         try:
             entry = _Entry.model_validate_json(path.read_bytes())
             os.utime(path)
         except (OSError, ValidationError):
             return None
-        return ServedPlan(entry.reply, entry.etag, "unchanged")
+        return entry
 
-    def store(self, key: str, served: ServedPlan) -> None:
-        """Keep a plan under ``key``. A full or read-only disk is no error: the plan is then asked for again."""
-        data = _Entry(etag=served.etag, reply=served.reply).model_dump_json().encode()
+    def _write(self, key: str, entry: _Entry) -> None:
+        data = entry.model_dump_json().encode()
         with suppress(OSError):
             self._directory.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self._directory, suffix=".new")

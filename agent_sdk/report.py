@@ -39,7 +39,9 @@ class RunReport:
         measured_us: median end-to-end time of what was executed.
         plan_measured_us: median of the plan itself, also when a faster single processor was executed instead.
         baselines_us: median per single processor.
-        executed: ``plan``, or the id of the single processor that ran instead.
+        executed: ``plan``, or the id of the single processor that ran instead; ``processors_used`` and ``segments``
+            are what was executed.
+        plan_processors_used: the processors that the plan uses, executed or not.
         max_rel_error: max |Δ| / max |reference| over the tensors before softmax; None when it was not compared.
         planner_ms: time spent in calls to the planner, milliseconds.
         notes: everything that was not as it should be, said in sentences.
@@ -67,6 +69,8 @@ class RunReport:
     executed: str
     processors_used: tuple[str, ...]
     segments: int
+    plan_processors_used: tuple[str, ...]
+    plan_segments: int
     runs: int
     max_rel_error: float | None
     profiled_signatures: int
@@ -113,10 +117,11 @@ def show(report: RunReport, console: Console) -> None:
         names = dict.fromkeys(bar.processor for bar in everything)
         console.print()
         for title, bars in (("planned", report.planned), ("measured", report.measured)):
-            for index, name in enumerate(names):
+            for name in names:
                 row = [bar for bar in bars if bar.processor == name]
                 if row:
-                    _print_row(console, title if index == 0 else "", name, _lane(row, span, width, console))
+                    _print_row(console, title, name, _lane(row, span, width, console))
+                    title = ""
         _print_row(console, "", "", Text(_axis(span, width), style="dim"))
     for note in report.notes:
         console.print(Text("note: ", style="yellow") + Text(note))
@@ -129,12 +134,13 @@ def _table(report: RunReport) -> Table:
     table.add_column("")
     bound = f"bound {_ms(report.lower_bound_us)}, gap {report.gap:.1%}, method {report.method}"
     table.add_row("planned", _ms(report.planned_us), bound)
-    used = f"{', '.join(report.processors_used)}; {_count(report.segments, 'segment')}"
-    table.add_row("predicted", _ms(report.predicted_us), "after re-measuring the chosen segments")
+    used = f"{', '.join(report.plan_processors_used)}; {_count(report.plan_segments, 'segment')}"
     if report.executed == "plan":
+        table.add_row("predicted", _ms(report.predicted_us), "after re-measuring the chosen segments")
         table.add_row("measured", _ms(report.measured_us), f"{used}; median of {_count(report.runs, 'run')}")
     else:
         table.add_row("plan measured", _ms(report.plan_measured_us), f"{used}; not used: slower here")
+        table.add_row("predicted", _ms(report.predicted_us), f"for {report.executed} alone, after re-measuring it")
         table.add_row("measured", _ms(report.measured_us), f"{report.executed} alone, which is faster here")
     for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
         table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")

@@ -20,7 +20,8 @@ def report(**changes) -> RunReport:
         "processors": ("a", "b"), "plan_id": "p", "plan_version": 1, "plan_cached": True, "plan_source": "planner",
         "method": "greedy", "planned_us": 1000.0, "predicted_us": 1100.0, "lower_bound_us": 900.0, "gap": 0.11,
         "measured_us": 1000.0, "plan_measured_us": 1000.0, "baselines_us": {"a": 2000.0, "b": 1500.0},
-        "executed": "plan", "processors_used": ("a", "b"), "segments": 3, "runs": 5, "max_rel_error": 1e-7,
+        "executed": "plan", "processors_used": ("a", "b"), "segments": 3, "plan_segments": 3,
+        "plan_processors_used": ("a", "b"), "runs": 5, "max_rel_error": 1e-7,
         "profiled_signatures": 2, "profiling_seconds": 0.5, "planner_ms": 3.0,
     }  # fmt: skip
     return RunReport(**{**values, **changes})
