@@ -50,7 +50,7 @@ async def measure(url: str, chosen: dict[str, Measure]) -> list[Row]:
                 print(f"# {stage.dialect}: {name} ...", file=sys.stderr, flush=True)
                 try:
                     found = await run(stage)
-                except (RuntimeError, AssertionError, TimeoutError, OSError) as error:
+                except Exception as error:  # noqa: BLE001 - one broken measure must not hide the others
                     reason = f"{type(error).__name__}: {error}"[:2000]
                     found = [measures.row(stage, name, None, "to be measured", False, error=reason)]
                 for each in found:

@@ -72,6 +72,7 @@ class Plans:
         self._queue = queue
         self._events = events
         self._locks: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+        self._reads: dict[str, asyncio.Task[StoredPlan | None]] = {}
         self.misses: Counter[str] = Counter()
 
     async def get(self, wanted: str) -> StoredPlan:
@@ -108,7 +109,7 @@ class Plans:
         wait_s = min(wait_s, self._settings.max_wait_s)
         if wait_s > 0 and served.stored.provisional and self._events is not None:
             await self._events.wait(wanted, served.stored.version, wait_s)
-            newest = await self._find(wanted)
+            newest = self._cache.get(wanted) or await self._read_together(wanted)
             served = Served(newest or served.stored, served.hit)
         return served
 
@@ -190,6 +191,14 @@ class Plans:
         if stored is not None:
             self._cache.put(stored, generation)
         return stored
+
+    async def _read_together(self, wanted: str) -> StoredPlan | None:
+        """Find a plan that many requests want at once (they waited for it) with one query for all of them."""
+        reading = self._reads.get(wanted)
+        if reading is None:
+            reading = self._reads[wanted] = asyncio.create_task(self._find(wanted))
+            reading.add_done_callback(lambda _done: self._reads.pop(wanted, None))
+        return await asyncio.shield(reading)
 
     async def _model_exists(self, model_hash: str) -> bool:
         async with self._database.read() as session:

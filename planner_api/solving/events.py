@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -75,6 +76,15 @@ class Events(Protocol):
         ...
 
 
+@dataclass(eq=False)
+class Watch:
+    """A plan that requests of this process wait for: each waiter with the version it has already."""
+
+    waiters: dict[asyncio.Future[int], int] = field(default_factory=dict)
+    newest: int = 0
+    look: asyncio.Future[None] | None = None
+
+
 class LocalEvents:
     """The part both share: listeners and waiters of this process."""
 
@@ -82,7 +92,7 @@ class LocalEvents:
         self._database = database
         self._plan_listeners: list[PlanListener] = []
         self._token_listeners: list[TokenListener] = []
-        self._waiters: dict[str, dict[asyncio.Future[int], int]] = {}
+        self._watched: dict[str, Watch] = {}
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -109,8 +119,8 @@ class LocalEvents:
     def end_waits(self) -> None:
         """See :class:`Events`."""
         self._stopping = True
-        for waiters in self._waiters.values():
-            for future in waiters:
+        for watch in self._watched.values():
+            for future in watch.waiters:
                 if not future.done():
                     future.set_result(0)
 
@@ -118,33 +128,44 @@ class LocalEvents:
         """See :class:`Events`."""
         if self._stopping:
             return None
+        watch = self._watched.setdefault(plan_id, Watch())
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(plan_id, {})[future] = version
+        watch.waiters[future] = version
         try:
-            # Looked up after registering: a version committed in between is seen by one or by the other.
-            newest = await self._newest(plan_id)
-            if newest > version:
-                return newest
-            newest = await asyncio.wait_for(future, timeout_s)
+            # Looked up after registering: a version committed in between is seen by one or by the other. One look
+            # serves everybody who waits for this plan, because from then on the news keeps ``newest`` right.
+            if watch.look is None:
+                watch.look = asyncio.ensure_future(self._look_up(plan_id, watch))
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(watch.look)
+                newest = watch.newest if watch.newest > version else await future
             return None if self._stopping else newest
         except TimeoutError:
             return None
         finally:
-            waiters = self._waiters[plan_id]
-            del waiters[future]
-            if not waiters:
-                del self._waiters[plan_id]
+            del watch.waiters[future]
+            if not watch.waiters and self._watched.get(plan_id) is watch:
+                del self._watched[plan_id]
 
-    async def _newest(self, plan_id: str) -> int:
-        async with self._database.read() as session:
-            return (await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id))) or 0
+    async def _look_up(self, plan_id: str, watch: Watch) -> None:
+        try:
+            async with self._database.read() as session:
+                found = await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id))
+        except BaseException:
+            watch.look = None  # the next waiter looks again
+            raise
+        watch.newest = max(watch.newest, found or 0)
 
     def _plan_changed(self, plan_id: str, version: int, settled: bool = False) -> None:
         for listener in self._plan_listeners:
             listener(plan_id, version)
-        for future, above in self._waiters.get(plan_id, {}).items():
+        watch = self._watched.get(plan_id)
+        if watch is None:
+            return
+        watch.newest = max(watch.newest, version)
+        for future, above in watch.waiters.items():
             if (settled or version > above) and not future.done():
-                future.set_result(version)
+                future.set_result(watch.newest)
 
     def _token_revoked(self, token_hash: str) -> None:
         for listener in self._token_listeners:
@@ -156,7 +177,7 @@ class LocalEvents:
             plan_listener(None, 0)
         for token_listener in self._token_listeners:
             token_listener(None)
-        waited = list(self._waiters)
+        waited = list(self._watched)
         for start in range(0, len(waited), 500):
             query = select(PlanRow.id, PlanRow.version).where(PlanRow.id.in_(waited[start : start + 500]))
             async with self._database.read() as session:
