@@ -65,3 +65,42 @@ def _still_possible(problem: Problem, possible: np.ndarray, op: int, tensor: int
             f"tensor '{problem.tensors[tensor]}' cannot move between {source} and op '{problem.ops[op]}': "
             f"no transfer was measured between any two processors that can run them, nor a row to fit one from"
         )
+
+
+MAX_DEAD_ENDS = 1000
+"""Dead ends after which the search for any placement gives up."""
+
+
+def any_placement(problem: Problem) -> list[int]:
+    """Some placement in which every tensor can move where it is read; fast processors first.
+
+    A complete search with arc consistency after every choice, for problems on which constructive methods run
+    into a dead end because transfers are missing.
+
+    Raises:
+        PlanningError: there is none, or none was found before too many dead ends.
+    """
+    lists = problem.lists
+    stack = [(prune(problem), 0)]
+    dead_ends = 0
+    while stack:
+        current, place = stack.pop()
+        while place < len(lists.order) and np.isfinite(current.latency_us[lists.order[place]]).sum() == 1:
+            place += 1
+        if place == len(lists.order):
+            return [int(np.argmin(row)) for row in current.latency_us]
+        op = lists.order[place]
+        row = current.latency_us[op]
+        branches = []
+        for processor in np.argsort(row, kind="stable")[: int(np.isfinite(row).sum())]:
+            latency = current.latency_us.copy()
+            latency[op] = math.inf
+            latency[op, processor] = row[processor]
+            try:
+                branches.append((prune(dataclasses.replace(current, latency_us=latency)), place + 1))
+            except PlanningError:
+                dead_ends += 1
+        stack.extend(reversed(branches))
+        if dead_ends > MAX_DEAD_ENDS:
+            raise PlanningError("transfers are missing, and no placement that does without them was found")
+    raise PlanningError("transfers are missing, and no placement can do without them")

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.checker import check
+from planner_api.planning.feasible import any_placement, prune
+from planner_api.planning.listing import list_order
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import Schedule
+from planner_api.planning.simulator import Schedule, simulate
 from planner_api.planning.solver import Bound, Budget, Solution, UnknownMethod, solve
 from planner_api.planning.solvers.single import singles
 
@@ -39,6 +41,7 @@ def optimise(problem: Problem, method: str, budget: Budget) -> Outcome:
     Raises:
         PlanningError: the method is unknown, or no legal plan was found.
     """
+    problem = prune(problem)
     alone = singles(problem)
     bound = trivial(problem) if method in PROVES_ITSELF else _bound(problem, method, budget)
     solution = _attempt(problem, method, budget, alone)
@@ -69,19 +72,16 @@ def _attempt(problem: Problem, method: str, budget: Budget, alone: dict[int, Sch
         if isinstance(error, UnknownMethod):
             raise
         note = f"{method} failed ({error}); this is the best plan in hand"
-    if alone:
-        best = min(alone.values(), key=lambda plan: plan.makespan_us)
-        candidates = [Solution(best, "single")]
-    else:
-        candidates = []
+    candidates = [Solution(plan, "single") for plan in alone.values()]
     for name in FIRST_AID:
         try:
             solution = solve(problem, name, Budget(0.0, budget.rounds, budget.seed))
             check(problem, solution.schedule)
             candidates.append(solution)
-        except PlanningError as error:
-            failure = error
+        except PlanningError:  # one that fails leaves the others; if all do, a complete search has the last word
+            continue
     if not candidates:
-        raise PlanningError(f"no legal plan was found: {failure}") from failure
+        placement = any_placement(problem)
+        candidates = [Solution(simulate(problem, placement, list_order(problem, placement)), "any")]
     best_solution = min(candidates, key=lambda solution: solution.schedule.makespan_us)
     return replace(best_solution, notes=(*best_solution.notes, note))

@@ -1,0 +1,112 @@
+"""plan(): the whole way, and what every plan promises."""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+
+import pytest
+
+from hope_schema import Cause, ModelGraph, Plan, Profile
+from planner_api.planning import Budget, PlanningError, optimise, plan, solver
+from planner_api.planning.optimise import FIRST_AID
+from planner_api.planning.solvers.ilp.highs import SolverFailed
+from tests.planning.drawn import draw
+from tests.planning.models import BOTH_WAYS, DIAMOND, FIGURES, network, profile
+
+
+@pytest.fixture
+def diamond() -> tuple[ModelGraph, Profile]:
+    """Four ops on a CPU and a GPU, everything measured."""
+    graph = network(DIAMOND)
+    return graph, profile(graph, FIGURES, BOTH_WAYS)
+
+
+@pytest.mark.parametrize("method", ["auto", "ilp", "greedy"])
+@pytest.mark.parametrize("mode", ["blocking", "overlap"])
+def test_a_plan_carries_its_proof(diamond: tuple[ModelGraph, Profile], method: str, mode: str):
+    """Makespan, bound, gap, profile version, single processors and a cause per step, all consistent."""
+    graph, figures = diamond
+    made = plan(graph, figures, method=method, transfer_mode=mode, rounds=3)  # type: ignore[arg-type]
+    assert made.model_hash == graph.model_hash
+    assert (made.soc, made.frequency, made.profile_version, made.transfer_mode) == ("soc", "top", 7, mode)
+    assert made.single_processor_us == {"cpu": 180.0, "gpu": 200.0}
+    assert made.lower_bound_us <= made.makespan_us <= 180.0
+    assert made.gap == pytest.approx(made.makespan_us / made.lower_bound_us - 1)
+    assert [step.ops for step in made.steps] == [("a",), ("b",), ("c",), ("d",)]
+    assert max(step.finish_us for step in made.steps) == made.makespan_us
+    assert Plan.model_validate_json(made.model_dump_json()) == made
+
+
+def test_the_optimum_of_the_diamond(diamond: tuple[ModelGraph, Profile]):
+    """By hand: a, one of b and c, and d on the CPU, the other beside them on the GPU: 40 + 60 + 4 + 20 = 124."""
+    made = plan(*diamond, rounds=3)
+    assert (made.makespan_us, made.lower_bound_us) == (124.0, 124.0)
+    placed = {step.ops[0]: (step.processor, step.cause) for step in made.steps}
+    assert placed["a"] == placed["d"] == ("cpu", Cause.FASTER)
+    assert {placed["b"], placed["c"]} == {("gpu", Cause.FASTER), ("cpu", Cause.PARALLEL_BRANCH)}
+    other = "b" if placed["b"][0] == "gpu" else "c"
+    moves = {(move.tensor, move.source, move.target) for move in made.transfers}
+    assert moves == {("x", "host", "cpu"), ("a", "cpu", "gpu"), (other, "gpu", "cpu"), ("d", "cpu", "host")}
+
+
+def test_every_cause_is_told_apart():
+    """Only supported, faster, avoids a transfer, parallel branch: one op of each kind."""
+    graph = network({"a": ["x"], "b": ["a"], "p": ["x"], "q": ["x"], "end": ["b", "p", "q"]})
+    figures = {
+        "cpu": {"a": 10.0, "b": 11.0, "p": 100.0, "q": 100.0, "end": 1.0},
+        "gpu": {"a": 90.0, "b": 10.0, "p": 120.0, "q": 120.0, "end": None},
+    }
+    made = plan(graph, profile(graph, figures, [("cpu", "gpu", (1, 8, 16, 16), 2.0), BOTH_WAYS[1]]), rounds=20)
+    why = {step.ops[0]: (step.processor, step.cause) for step in made.steps}
+    assert why["a"] == ("cpu", Cause.FASTER)
+    assert why["b"] == ("cpu", Cause.AVOIDS_TRANSFER)
+    assert why["end"] == ("cpu", Cause.ONLY_SUPPORTED)
+    assert sorted(why[op][1] for op in ("p", "q")) == [Cause.FASTER, Cause.PARALLEL_BRANCH]
+
+
+def test_the_same_inputs_seed_and_rounds_give_the_same_bytes(diamond: tuple[ModelGraph, Profile]):
+    """Design promise 3, for every method that a request can name."""
+    for method in ("auto", "ilp", "greedy"):
+        bodies = {plan(*diamond, method=method, seed=5, rounds=4).model_dump_json() for _ in range(2)}  # type: ignore[arg-type]
+        assert len(bodies) == 1
+
+
+def test_no_budget_still_gives_a_plan(diamond: tuple[ModelGraph, Profile]):
+    """A budget of zero answers with the first plan, never slower than the best single processor."""
+    for method in ("auto", "ilp", "greedy"):
+        assert plan(*diamond, method=method, budget_s=0.0).makespan_us <= 180.0  # type: ignore[arg-type]
+    for seconds in (-1.0, math.nan, math.inf):
+        with pytest.raises(PlanningError, match="cannot be spent"):
+            plan(*diamond, budget_s=seconds)
+
+
+def test_filled_figures_are_flagged(diamond: tuple[ModelGraph, Profile]):
+    """What was not measured is said in the plan."""
+    graph, _ = diamond
+    figures = {"cpu": FIGURES["cpu"], "gpu": {"a": 50.0, "b": 30.0, "c": 30.0}}
+    made = plan(graph, profile(graph, figures, BOTH_WAYS), method="greedy")
+    assert any("latency on 'gpu' scaled" in sentence and "'d'" in sentence for sentence in made.filled)
+
+
+def test_restricting_the_processors_restricts_the_plan(diamond: tuple[ModelGraph, Profile]):
+    """Only the processors asked for are candidates."""
+    made = plan(*diamond, processors=["gpu"], method="greedy")
+    assert (made.processors, made.processors_used, made.makespan_us) == (("gpu",), ("gpu",), 200.0)
+
+
+@pytest.mark.parametrize("failure", [SolverFailed("HiGHS ended with 'Solve error'"), RuntimeError("out of luck")])
+def test_a_method_that_fails_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch, failure: Exception):
+    """The best plan in hand comes back, with the failure in its notes."""
+
+    def fail(problem: object, budget: object) -> None:
+        raise failure
+
+    monkeypatch.setitem(sys.modules, "failing_solver", types.SimpleNamespace(solve=fail))
+    monkeypatch.setattr(solver, "SOLVERS", {**solver.SOLVERS, "ilp": "failing_solver"})
+    problem = draw(11, 20, plain=True)
+    outcome = optimise(problem, "ilp", Budget(0.0))
+    best = min(optimise(problem, name, Budget(0.0)).solution.schedule.makespan_us for name in FIRST_AID)
+    assert outcome.solution.schedule.makespan_us <= best
+    assert str(failure) in outcome.solution.notes[-1]

@@ -1,0 +1,166 @@
+"""One suite over every method: legal, never below the optimum, never above the best single processor, repeatable."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
+from planner_api.planning.solver import SOLVERS, solve
+from tests.planning.drawn import draw, optimum
+
+CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
+METHODS = tuple(SOLVERS)
+
+
+def work(method: str, seed: int) -> Budget:
+    """Little, counted work: rounds for the search, so that the answer does not depend on this machine."""
+    return Budget(rounds=3, seed=seed)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=200 if CAMPAIGN else 12, deadline=None)
+def test_every_plan_is_legal_and_no_worse_than_the_best_single_processor(method: str, seed: int):
+    """On random graphs of any kind and both modes: legal, at least the bound, at most the best processor alone."""
+    problem = draw(seed, 14)
+    try:
+        outcome = optimise(problem, method, work(method, seed))
+    except PlanningError:
+        assert not np.isfinite(problem.transfer_us).all()  # the only reason for which draws have no plan
+        return
+    check(problem, outcome.solution.schedule)
+    makespan = outcome.solution.schedule.makespan_us
+    assert makespan >= outcome.bound.us
+    assert all(makespan <= plan.makespan_us for plan in outcome.singles.values())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=100 if CAMPAIGN else 5, deadline=None)
+def test_no_bound_is_above_the_optimum_and_no_plan_below_it(method: str, seed: int):
+    """Against trying everything: bound <= optimum <= makespan; a plan is found whenever one exists."""
+    problem = draw(seed, 5, most_processors=3)
+    best = optimum(problem)
+    if math.isinf(best):
+        with pytest.raises(PlanningError):
+            optimise(problem, method, work(method, seed))
+        return
+    outcome = optimise(problem, method, work(method, seed))
+    tolerance = 1e-9 * max(best, 1.0)
+    assert outcome.bound.us <= best + tolerance
+    assert outcome.solution.schedule.makespan_us >= best - tolerance
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_and_rounds_give_the_same_schedule(method: str):
+    """Twice the same inputs, twice the same schedule, to the last bit."""
+    for seed in (3, 8):
+        problem = draw(seed, 40)
+        try:
+            one, two = (optimise(problem, method, work(method, seed)) for _ in range(2))
+        except PlanningError:
+            continue
+        assert one.solution.schedule == two.solution.schedule
+        assert one.bound == two.bound
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_respects_what_a_processor_supports(method: str):
+    """Ops that only one processor supports are placed there by every method."""
+    problem = draw(5, 30, most_processors=2, plain=True, mode="blocking")
+    latency = np.ones((len(problem.ops), 2))
+    latency[::2, 0], latency[1::2, 1] = np.inf, np.inf
+    pinned = Problem(
+        ops=problem.ops,
+        processors=("even", "odd"),
+        latency_us=latency[:, ::-1],
+        conflicts=np.eye(2, dtype=bool),
+        producer=problem.producer,
+        reads=problem.reads,
+        is_output=problem.is_output,
+        transfer_us=np.zeros((len(problem.tensors), 3, 3)),
+        mode="blocking",
+        tensors=problem.tensors,
+    )
+    outcome = optimise(pinned, method, work(method, 0))
+    assert outcome.solution.schedule.assignment == tuple(op % 2 for op in range(len(problem.ops)))
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "single"])
+def test_independent_branches_are_spread(method: str):
+    """Two equal, free-standing chains on two equal processors: methods that know parallelism halve the time."""
+    n = 12
+    problem = Problem(
+        ops=tuple(f"op{op}" for op in range(n)),
+        processors=("p0", "p1"),
+        latency_us=np.full((n, 2), 10.0),
+        conflicts=np.eye(2, dtype=bool),
+        producer=np.arange(n),
+        reads=tuple(() if op < 2 else (op - 2,) for op in range(n)),
+        is_output=np.zeros(n, dtype=bool),
+        transfer_us=np.where(np.eye(3, dtype=bool), 0.0, 1.0)[None].repeat(n, axis=0),
+        mode="blocking",
+        tensors=tuple(f"t{op}" for op in range(n)),
+    )
+    makespan = optimise(problem, method, work(method, 0)).solution.schedule.makespan_us
+    assert makespan == (n * 10.0 if method in {"mosaic", "partitiontuner"} else n * 5.0)
+
+
+@pytest.mark.parametrize("seed", range(1000 if CAMPAIGN else 25))
+@pytest.mark.parametrize("method", ["auto", "greedy"])
+def test_fuzz(method: str, seed: int):
+    """Random graphs of up to 60 ops, 1 to 4 processors, both modes: no illegal plan, none worse than one processor."""
+    problem = draw(10_000 + seed, 60)
+    try:
+        outcome = optimise(problem, method, Budget(rounds=2, seed=seed))
+    except PlanningError:
+        assert not np.isfinite(problem.transfer_us).all()
+        return
+    check(problem, outcome.solution.schedule)
+    again = simulate(problem, outcome.solution.schedule.assignment, outcome.solution.schedule.sequence)
+    makespan = outcome.solution.schedule.makespan_us
+    assert again.makespan_us == makespan
+    assert outcome.bound.us <= makespan
+    assert all(makespan <= plan.makespan_us for plan in outcome.singles.values())
+
+
+def test_ten_thousand_ops_are_planned():
+    """The largest graphs go through the methods that answer at once."""
+    n = 10_000
+    problem = Problem(
+        ops=tuple(f"op{op}" for op in range(n)),
+        processors=("p0", "p1"),
+        latency_us=np.random.default_rng(0).uniform(1, 50, (n, 2)),
+        conflicts=np.eye(2, dtype=bool),
+        producer=np.arange(n),
+        reads=tuple((op - 3,) if op >= 3 else () for op in range(n)),
+        is_output=np.zeros(n, dtype=bool),
+        transfer_us=np.where(np.eye(3, dtype=bool), 0.0, 5.0)[None].repeat(n, axis=0),
+        mode="blocking",
+        tensors=tuple(f"t{op}" for op in range(n)),
+    )
+    for method in ("greedy", "heft"):
+        outcome = optimise(problem, method, Budget(0.0))
+        assert outcome.bound.us <= outcome.solution.schedule.makespan_us
+        assert all(outcome.solution.schedule.makespan_us < plan.makespan_us for plan in outcome.singles.values())
+
+
+def test_an_unknown_method_is_an_error_that_lists_the_known_ones():
+    """A method that does not exist never falls back in silence."""
+    with pytest.raises(PlanningError, match="no method 'magic': choose one of single"):
+        optimise(draw(1, 5, plain=True), "magic", Budget(0.0))
+    with pytest.raises(PlanningError, match="no method"):
+        solve(draw(1, 5, plain=True), "", Budget(0.0))
+
+
+@pytest.mark.parametrize("budget", [{"seconds": math.nan}, {"seconds": -1.0}, {"seconds": math.inf}, {"rounds": -1}])
+def test_a_budget_that_cannot_be_spent_is_an_error(budget: dict[str, float]):
+    """NaN, negative and infinite budgets are refused before any work is done."""
+    with pytest.raises(PlanningError, match="cannot be spent"):
+        Budget(**budget)  # type: ignore[arg-type]
