@@ -1,0 +1,1 @@
+"""The main job from end to end: real runtimes, the real planner, real sockets."""

@@ -1,0 +1,27 @@
+"""What every end-to-end test starts from: a directory of its own and a small model on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.agent.models import branching_model
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the agent an empty cache directory, no token, and a planner that solves within half a second."""
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(directory))
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.5")
+    monkeypatch.delenv("HOPE_TOKEN", raising=False)
+    return directory
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    """Return a model of two branches and a final softmax, as a file."""
+    path = tmp_path / "branching.onnx"
+    path.write_bytes(branching_model().SerializeToString())
+    return path

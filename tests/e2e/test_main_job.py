@@ -1,0 +1,146 @@
+"""``hope-agent run`` with the planner inside the process: every method, second runs, and what it falls back to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_sdk import cli, examine
+
+PROMISED = {
+    "model", "model_hash", "soc", "frequency", "processors", "plan_id", "plan_cached", "method", "planned_us",
+    "predicted_us", "lower_bound_us", "measured_us", "baselines_us", "processors_used", "segments", "max_rel_error",
+    "profiled_signatures", "profiling_seconds",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _cache(cache: Path) -> None:
+    """Keep every run's files inside the test's directory."""
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Run ``hope-agent run --json``, expect success and exactly one object on stdout, and return it."""
+    code = cli.main(["run", *arguments, "--json", "--runs", "3"])
+    out, err = capsys.readouterr()
+    assert code == cli.OK, err
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("method", ["greedy", "ilp", "auto"])
+def test_every_method_gives_a_right_answer(method: str, model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan by every method is executed, is never below its bound, and computes what the whole model computes."""
+    report = run(capsys, "--model", str(model_file), "--method", method, "--processors", "ort")
+    assert report.keys() >= PROMISED
+    assert report["max_rel_error"] <= 1e-4
+    assert report["segments"] >= 1
+    assert report["planned_us"] >= report["lower_bound_us"] > 0
+    assert set(report["processors_used"]) <= set(report["processors"])
+    assert report["profiled_signatures"] > 0
+
+
+def test_the_second_run_measures_and_solves_nothing(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A known model needs no profiling, and its plan comes from the cache under the same id."""
+    first = run(capsys, "--model", str(model_file), "--processors", "ort")
+    second = run(capsys, "--model", str(model_file), "--processors", "ort")
+    assert (first["plan_cached"], second["plan_cached"]) == (False, True)
+    assert (second["profiled_signatures"], second["profiling_seconds"]) == (0, 0)
+    assert second["plan_id"] == first["plan_id"]
+    assert second["planned_us"] == first["planned_us"]
+
+
+def test_another_model_shares_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Figures belong to op signatures: a second model with the same ops under other names measures nothing."""
+    from tests.agent.models import branching_model
+
+    first = branching_model()
+    renamed = branching_model()
+    for node in renamed.graph.node:
+        node.output[:] = [name if name == "y" else f"other_{name}" for name in node.output]
+        node.input[:] = [f"other_{name}" if f"other_{name}" in _made(renamed) else name for name in node.input]
+    paths = [tmp_path / "first.onnx", tmp_path / "renamed.onnx"]
+    for path, model in zip(paths, (first, renamed), strict=True):
+        path.write_bytes(model.SerializeToString())
+    one, two = (run(capsys, "--model", str(path), "--processors", "ort") for path in paths)
+    assert one["model_hash"] != two["model_hash"]
+    assert one["profiled_signatures"] > 0
+    assert two["profiled_signatures"] == 0
+
+
+def _made(model: Any) -> set[str]:
+    return {name for node in model.graph.node for name in node.output}
+
+
+def test_compare_times_every_kind_of_processor(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With ``--compare`` every kind of single processor is timed, and what runs is none slower than them."""
+    report = run(capsys, "--model", str(model_file), "--processors", "ort", "--compare")
+    assert "ort@0" in report["baselines_us"]
+    assert set(report["baselines_us"]) <= set(report["processors"])
+    assert report["measured_us"] <= min(report["baselines_us"].values())
+
+
+def test_mixed_runtimes_agree(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime and OpenVINO may share one plan, and the answer stays right."""
+    pytest.importorskip("openvino")
+    report = run(capsys, "--model", str(model_file), "--processors", "ort@0,ov@0")
+    assert report["max_rel_error"] <= 1e-4
+
+
+def test_the_trace_opens(model_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--trace`` writes JSON in the Trace Event Format with one complete event per executed segment."""
+    target = tmp_path / "out.trace.json"
+    report = run(capsys, "--model", str(model_file), "--processors", "ort", "--trace", str(target))
+    events = json.loads(target.read_text())["traceEvents"]
+    assert sum(event.get("cat") == "segment" for event in events) == report["segments"]
+
+
+def test_the_table_is_for_people(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without ``--json`` stdout holds the table and the timeline, and progress stays on stderr."""
+    assert cli.main(["run", "--model", str(model_file), "--processors", "ort", "--runs", "2", "--compare"]) == cli.OK
+    out, err = capsys.readouterr()
+    for word in ("planned", "measured", "speed-up", "right", "ort@0"):
+        assert word in out
+    assert "asking the planner" in err
+    assert "asking the planner" not in out
+
+
+def test_a_wrong_answer_fails_the_command(
+    model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the outputs differ from the reference, the command exits with 1 and says so."""
+    right = examine.reference
+    monkeypatch.setattr(
+        examine, "reference", lambda *given: {name: value * 1.01 for name, value in right(*given).items()}
+    )
+    code = cli.main(["run", "--model", str(model_file), "--processors", "ort@0", "--runs", "1", "--json"])
+    out, err = capsys.readouterr()
+    assert code == cli.FAILED
+    assert "wrong answer" in err
+    assert json.loads(out)["correct"] is False
+
+
+def test_without_the_planner_extra_a_single_processor_runs(
+    model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the planner is not installed and no URL is given, the best single processor runs, and it is said."""
+    monkeypatch.setitem(sys.modules, "planner_api.app", None)
+    report = run(capsys, "--model", str(model_file), "--processors", "ort")
+    assert (report["plan_source"], report["plan_id"], report["method"]) == ("single", None, "single")
+    assert len(report["processors_used"]) == 1
+    assert "hope[planner]" in report["notes"][0]
+    assert "best single processor" in report["notes"][0]
+
+
+def test_the_last_plan_survives_the_planner(
+    model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan made before is used from disk when the planner can no longer be started, and it is said."""
+    first = run(capsys, "--model", str(model_file), "--processors", "ort")
+    monkeypatch.setitem(sys.modules, "planner_api.app", None)
+    second = run(capsys, "--model", str(model_file), "--processors", "ort")
+    assert (second["plan_source"], second["plan_id"]) == ("disk", first["plan_id"])
+    assert "disk cache" in second["notes"][0]
