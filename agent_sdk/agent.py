@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -18,11 +19,11 @@ from pydantic import ValidationError
 
 from agent_sdk import zoo
 from agent_sdk.blocking import BlockingPlanner
-from agent_sdk.client import PlannerClient
+from agent_sdk.client import TOKEN_VARIABLE, PlannerClient
 from agent_sdk.embedded import EMBEDDED_URL, embedded_client
 from agent_sdk.engine import Device
 from agent_sdk.errors import InputError, UnknownNameError
-from agent_sdk.identity import device_id
+from agent_sdk.identity import device_id, state_directory, stored_token, versions
 from agent_sdk.obtain import Obtained, PlanSupplier
 from agent_sdk.plan_cache import PlanCache, Settled, cache_directory
 from agent_sdk.processors.discovery import discover
@@ -31,7 +32,7 @@ from agent_sdk.progress import ProgressListener, Silence
 from agent_sdk.reader import Model, read_model
 from agent_sdk.session import Session
 from agent_sdk.soc import read_soc
-from hope_schema import Missing, Observations, PlanRequest
+from hope_schema import DeviceReport, MeasuredRun, Missing, Observations, PlanReply, PlanRequest
 from hope_schema.plan import Method
 
 PROFILING_BUDGET_S: Final = 55.0
@@ -49,7 +50,7 @@ class Agent:
 
     Args:
         planner: the planner's URL; None runs one inside this process, on a SQLite file in the cache directory.
-        token: bearer token for the planner; ``HOPE_TOKEN`` by default.
+        token: bearer token for the planner; by default ``HOPE_TOKEN``, else the one kept from enrolling.
         soc: the SoC that figures belong to; read from this machine by default.
         frequency: the operating point; read from this machine by default.
         processors: comma-separated ids or runtimes to plan with (``"ort@0,ort@1"``); everything by default.
@@ -80,13 +81,17 @@ class Agent:
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
         self.method: Method = method
         self._wait_s = wait_s
+        self._embedded = planner is None
         self.progress = progress or Silence()
+        given = cache is not None
         cache = cache or cache_directory()
-        self._device_id = device_id(cache)
+        state = cache if given else state_directory()
+        self._device_id = device_id(state)
         opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
         if planner is None:
             opening = lambda: embedded_client(cache / "planner.sqlite")  # noqa: E731
         else:
+            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, planner)
             PlannerClient(planner, token=token)
             opening = lambda: PlannerClient(planner, token=token)  # noqa: E731
         self._supplier = PlanSupplier(
@@ -136,6 +141,21 @@ class Agent:
     def upload(self, observations: Observations) -> str | None:
         """Send times measured while executing; returns what went wrong, if anything."""
         return self._supplier.upload(observations)
+
+    def report(self, plan: PlanReply, measured_us: float, runs: int) -> str | None:
+        """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
+        if self._embedded:
+            return None
+        run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
+        return self._supplier.report(
+            DeviceReport(
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                versions=versions(),
+                sent_at=datetime.now(UTC),
+                measured=(run,),
+            )
+        )
 
     def settle(self, obtained: Obtained, settled: Settled) -> None:
         """Keep what was found out about a plan for the next start."""

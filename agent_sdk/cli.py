@@ -24,6 +24,7 @@ FAILED: Final = 1
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 MAX_RUNS: Final = 100_000
+CLAIM_VARIABLE: Final = "HOPE_CLAIM"
 
 EXAMPLES: Final = """\
 examples:
@@ -101,6 +102,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--quiet", action="store_true", help="no progress")
     run.set_defaults(command=_run)
 
+    enrol = commands.add_parser("enrol", help="exchange a claim token for a token of this device's own")
+    enrol.add_argument("--planner", required=True, metavar="URL", help="the planner to enrol with")
+    enrol.add_argument("--claim", metavar="TOKEN", help="the claim an operator gave you (default: $HOPE_CLAIM)")
+    enrol.set_defaults(command=_enrol)
+
     devices = commands.add_parser("devices", help="list this machine's processors")
     devices.add_argument("--json", action="store_true", help="print one JSON object")
     devices.set_defaults(command=_devices)
@@ -169,6 +175,29 @@ def _write_trace(file: Path, trace: Trace) -> None:
         file.write_text(json.dumps(to_perfetto(trace)))
     except OSError as error:
         raise InputError(f"cannot write the trace to '{file}': {error.strerror}") from error
+
+
+def _enrol(options: argparse.Namespace) -> int:
+    """Carry out ``hope-agent enrol``."""
+    from agent_sdk.blocking import BlockingPlanner
+    from agent_sdk.client import PlannerClient
+    from agent_sdk.identity import device_id, state_directory, store_token, versions
+    from agent_sdk.soc import read_soc
+    from hope_schema import Enrolment
+
+    claim = options.claim or os.environ.get(CLAIM_VARIABLE)
+    if not claim:
+        raise InputError(f"an enrolment needs a claim: --claim TOKEN, or {CLAIM_VARIABLE} in the environment")
+    soc, state = read_soc(), state_directory()
+    request = Enrolment(device_id=device_id(state), soc=soc.name, frequency=soc.frequency, versions=versions())
+    with BlockingPlanner(PlannerClient(options.planner)) as planner:
+        receipt = planner.call(lambda client: client.enrol(claim, request))
+    try:
+        store_token(state, options.planner, receipt.token)
+    except OSError as error:
+        raise InputError(f"enrolled, but the token cannot be kept in '{state}': {error.strerror}") from error
+    print(f"enrolled as {receipt.device_id}; hope-agent run --planner {options.planner} now uses its own token")
+    return OK
 
 
 def _devices(options: argparse.Namespace) -> int:

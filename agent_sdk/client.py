@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -30,6 +31,9 @@ from agent_sdk.errors import (
     status_error,
 )
 from hope_schema import (
+    DeviceReport,
+    Enrolment,
+    EnrolmentReceipt,
     Missing,
     MissingRequest,
     ModelGraph,
@@ -118,9 +122,7 @@ class PlannerClient:
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
         token = token or os.environ.get(TOKEN_VARIABLE) or None
         if token is not None:
-            if not (token.isascii() and token.isprintable()):
-                raise InputError("the token holds characters that cannot stand in an HTTP header")
-            headers["Authorization"] = f"Bearer {token}"
+            headers["Authorization"] = _bearer(token)
         self._http = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=timeout, transport=transport, follow_redirects=False
         )
@@ -181,6 +183,22 @@ class PlannerClient:
             return ServedPlan(copy.reply, copy.etag, "unchanged")
         return _served(answer, request_id)
 
+    async def enrol(self, claim: str, request: Enrolment) -> EnrolmentReceipt:
+        """``POST /devices``: exchange a claim token for a token of this device's own, shown this once.
+
+        Raises ``AuthenticationError`` for a claim that is unknown, spent or expired, ``ConflictError`` when the device
+        is enrolled already. NOTE: not retried, because a claim is spent by the first attempt that arrives.
+        """
+        body = request.model_dump_json().encode()
+        answer, request_id = await self._call(
+            "POST", "/devices", body=body, headers={"Authorization": _bearer(claim)}, attempts=1
+        )
+        return _parse(answer.body, EnrolmentReceipt, request_id)
+
+    async def report(self, device_id: str, report: DeviceReport) -> None:
+        """``PUT /devices/{id}/report``: versions, and measured against predicted times; the newest report stands."""
+        await self._call("PUT", f"/devices/{quote(device_id)}/report", body=report.model_dump_json().encode())
+
     async def submitting(self, graph: ModelGraph, call: Callable[[], Awaitable[Result]]) -> Result:
         """Await ``call()``; if the planner does not know the model, send its graph once and try again."""
         try:
@@ -202,6 +220,7 @@ class PlannerClient:
         key: str | None = None,
         headers: dict[str, str] | None = None,
         patience_s: float = 0.0,
+        attempts: int | None = None,
     ) -> tuple[_Answer, str]:
         """Send one request, again where that may help, and return the answer and its request id."""
         request_id = uuid.uuid4().hex
@@ -217,8 +236,9 @@ class PlannerClient:
         if patience_s:
             read = (timeout.read or 0.0) + patience_s
             timeout = httpx.Timeout(connect=timeout.connect, read=read, write=timeout.write, pool=timeout.pool)
-        for attempt in range(1, self._attempts + 1):
-            last = attempt == self._attempts
+        allowed = attempts or self._attempts
+        for attempt in range(1, allowed + 1):
+            last = attempt == allowed
             try:
                 answer = await self._once(
                     self._http.build_request(method, path, content=body, headers=headers, timeout=timeout)
@@ -279,6 +299,12 @@ class _Answer:
             return float(text)
         when = email.utils.parsedate_tz(text)
         return None if when is None else max(0.0, email.utils.mktime_tz(when) - time.time())
+
+
+def _bearer(token: str) -> str:
+    if not (token.isascii() and token.isprintable()):
+        raise InputError("the token holds characters that cannot stand in an HTTP header")
+    return f"Bearer {token}"
 
 
 def _refusal(answer: _Answer, request_id: str) -> Exception:

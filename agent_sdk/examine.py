@@ -43,6 +43,9 @@ def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[R
     plan, served, program = session.plan, session.obtained.served, session.executor.program
     executed = contest.current if PLAN in trial_us else PLAN
     notes = list(session.notes)
+    if served is not None and session.obtained.source == "planner" and PLAN in trial_us:
+        failure = agent.report(served.reply, trial_us[PLAN], runs)
+        notes += [failure] if failure else []
     if executed != PLAN:
         notes.append(f"the plan is slower than {executed} alone on this device at present, so {executed} runs")
     report = RunReport(

@@ -1,16 +1,33 @@
-"""Which device is this? A random id, made once and kept; it says nothing about its owner."""
+"""Which device is this? A random id, made once and kept, and the tokens that planners gave it."""
 
 from __future__ import annotations
 
 import os
 import re
+import tempfile
 import uuid
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
+
+from agent_sdk.plan_cache import CACHE_VARIABLE
+from hope_schema.hashing import digest
+
+PACKAGES: Final = ("hope", "onnxruntime", "openvino")
+"""Packages whose versions a device reports: they decide how long ops take."""
+
+
+def state_directory() -> Path:
+    """Where the agent keeps what must outlive a cleared cache (inside ``HOPE_CACHE_DIR`` where that is set)."""
+    from platformdirs import user_data_path
+
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else user_data_path("hope", appauthor=False)
 
 
 def device_id(directory: Path) -> str:
-    """Return the id kept in ``directory``, making one on the first call.
+    """Return the id kept in ``directory``, making one on the first call; it says nothing about the owner.
 
     On a read-only disk every call returns a new id, which only costs the planner a little weighting accuracy.
     """
@@ -21,8 +38,47 @@ def device_id(directory: Path) -> str:
             return text
     made = f"device-{uuid.uuid4().hex}"
     with suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-        temporary = directory / f"device-id.{os.getpid()}"
-        temporary.write_text(made)
-        os.replace(temporary, path)
+        _write_private(path, made)
     return made
+
+
+def stored_token(directory: Path, planner: str) -> str | None:
+    """Return the token that this planner gave the device when it enrolled, if it did."""
+    try:
+        return _token_path(directory, planner).read_text().strip() or None
+    except OSError:
+        return None
+
+
+def store_token(directory: Path, planner: str, token: str) -> Path:
+    """Keep a planner's token where only this user can read it. Raises OSError when that cannot be done."""
+    path = _token_path(directory, planner)
+    _write_private(path, token)
+    return path
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is installed here and decides how long ops take."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _token_path(directory: Path, planner: str) -> Path:
+    return directory / "tokens" / digest(planner.rstrip("/"))[:32]
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file whole, readable by its owner alone."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -20,7 +20,7 @@ from agent_sdk.errors import (
 )
 from agent_sdk.plan_cache import PlanCache, Settled
 from agent_sdk.report import PlanSource
-from hope_schema import Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest, Processor
+from hope_schema import DeviceReport, Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest, Processor
 
 Result = TypeVar("Result")
 Measure = Callable[[Missing], Observations | None]
@@ -125,6 +125,16 @@ class PlanSupplier:
             self._call(lambda client: client.upload(observations))
         except PlannerError as error:
             return f"measured times were not sent: {error}"
+        return None
+
+    def report(self, report: DeviceReport) -> str | None:
+        """Tell the planner of versions and measured times; return what went wrong, if anything."""
+        if self._connect is None:
+            return None
+        try:
+            self._call(lambda client: client.report(self._device_id, report))
+        except PlannerError as error:
+            return f"measured times were not reported: {error}"
         return None
 
     def _asked(
