@@ -11,12 +11,18 @@ from planner_api.db.engine import WriteSession
 from planner_api.db.tables import Base
 
 
+def upserting(session: WriteSession, table: type[Base]) -> postgresql.Insert | sqlite.Insert:
+    """Return the INSERT of the session's dialect, which knows ``ON CONFLICT``."""
+    dialect = session.get_bind().dialect.name
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
 async def insert_or_ignore(
     session: WriteSession, table: type[Base], values: Mapping[str, Any], key: Sequence[str]
 ) -> bool:
     """Insert one row unless ``key`` is taken; return whether it was inserted. Columns left out take their default."""
-    dialect = session.get_bind().dialect.name
-    insert = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
     columns = [getattr(table, name) for name in key]
-    statement = insert.values(**values).on_conflict_do_nothing(index_elements=list(key)).returning(*columns)
+    statement = (
+        upserting(session, table).values(**values).on_conflict_do_nothing(index_elements=list(key)).returning(*columns)
+    )
     return (await session.execute(statement)).first() is not None

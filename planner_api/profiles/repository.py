@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import AssignmentRow, InboxRow, PlanRow, ProfileRow, ProfileVersionRow, SocRow
-from planner_api.db.upsert import insert_or_ignore
+from planner_api.db.upsert import insert_or_ignore, upserting
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,13 @@ class ProfileHead:
     uploads: int
 
 
-async def insert_upload(session: WriteSession, values: Mapping[str, Any]) -> bool:
-    """Put an upload into the inbox; False when this device sent this upload id before."""
-    return await insert_or_ignore(session, InboxRow, values, ["device_id", "upload_id"])
+async def insert_uploads(session: WriteSession, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """Put uploads into the inbox; return (device id, upload id) of those that were not there before."""
+    insert_into = upserting(session, InboxRow).on_conflict_do_nothing(index_elements=["device_id", "upload_id"])
+    rows = await session.execute(
+        insert_into.returning(InboxRow.device_id, InboxRow.upload_id), [dict(upload) for upload in uploads]
+    )
+    return {(device_id, upload_id) for device_id, upload_id in rows}
 
 
 async def pending_pairs(session: AsyncSession, limit: int) -> Sequence[tuple[str, str]]:

@@ -28,6 +28,7 @@ from planner_api.http.body import Body, inflate
 from planner_api.models.figures import Latency, Transfer
 from planner_api.models.service import load_figures
 from planner_api.profiles import repository
+from planner_api.profiles.inbox import Inbox
 from planner_api.profiles.known import Known, repeated
 from planner_api.profiles.repository import ProfileHead
 from planner_api.settings import Settings
@@ -51,6 +52,7 @@ class Profiles:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
+        self._inbox = Inbox(database)
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._folders: OrderedDict[int, tuple[int, Folder]] = OrderedDict()
 
@@ -68,8 +70,7 @@ class Profiles:
             "body": raw,
             "received_at": datetime.now(UTC),
         }
-        async with self._database.write() as session:
-            stored = await repository.insert_upload(session, values)
+        stored = await self._inbox.add(values)
         return UploadReceipt(upload_id=observations.upload_id, rows=rows, duplicate=not stored)
 
     async def fold_pending(self, limit: int = 100) -> list[tuple[str, str]]:
