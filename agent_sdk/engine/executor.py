@@ -84,6 +84,7 @@ class Executor:
             not any(name in held for other, held in enumerate(program.lane_resources) if other != lane)
             for lane, name in enumerate(program.lanes)
         ]
+        self._usual_wait_ns = [0.0] * len(program.segments)
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.segments[0].lane
         try:
@@ -204,16 +205,22 @@ class Executor:
         done, failures, sleepers = progress.done, progress.failures, progress.sleepers
         now = perf_counter_ns
         stamp = run.stamps[lane].append
+        usual = self._usual_wait_ns
         segment: ProgramSegment | None = None
         count = 0
         try:
             stamp(now())
-            for waits, setup, call, segment in self._bound.code[lane]:  # noqa: B007  read by the handler
+            for waits, setup, call, segment in self._bound.code[lane]:
                 if waits:
+                    before = now()
                     for target, wanted, poll in waits:
                         if done[target] < wanted:
-                            progress.wait(lane, target, wanted, poll)
-                    stamp(now())
+                            progress.wait(lane, target, wanted, poll, -1, usual[segment.index])
+                    after = now()
+                    stamp(after)
+                    # Down at once and up slowly: a thread that sleeps too long loses more than one that polls too long.
+                    known = usual[segment.index]
+                    usual[segment.index] = min(after - before, 1.125 * known + 20_000) if known else after - before
                 if failures:
                     return
                 if setup:

@@ -20,6 +20,9 @@ from agent_sdk.engine.interrupt import DeferredInterrupts
 POLL_NS = 200_000
 """How long a thread polls before it sleeps: about ten times what being woken costs."""
 
+MAX_POLL_NS = 1_000_000
+"""The longest it ever polls; reached only by waits of several milliseconds, whose length varies."""
+
 _BLOCK = bytes(8192)
 """More than 5 KiB: below that zlib keeps the interpreter lock."""
 
@@ -92,21 +95,32 @@ class Progress:
         with suppress(RuntimeError):
             self._wake[sleeper].release()
 
-    def wait(self, me: int, lane: int, count: int, poll: bool, timeout_s: float = -1) -> bool:
+    def wait(self, me: int, lane: int, count: int, poll: bool, timeout_s: float = -1, expected_ns: float = 0) -> bool:
         """Return once ``lane`` has finished ``count`` segments or, but for the caller, the run has failed.
 
-        False when ``timeout_s`` is over.
+        With ``poll`` it polls for a moment, about when ``expected_ns`` says that it will be over, and sleeps
+        otherwise. False when ``timeout_s`` of sleeping is over.
         """
         done = self.done
         if done[lane] >= count:
             return True
         if poll:
+            early = min(expected_ns, max(POLL_NS, 0.1 * expected_ns))
+            if expected_ns - early > POLL_NS / 2:
+                if self._sleep(me, lane, count, (expected_ns - early) / 1e9):
+                    return True
+            else:
+                early = expected_ns
             crc32, block = zlib.crc32, _BLOCK
-            end = perf_counter_ns() + POLL_NS
+            end = perf_counter_ns() + min(int(early) + POLL_NS, MAX_POLL_NS)
             while perf_counter_ns() < end:
                 crc32(block)
                 if done[lane] >= count:
                     return True
+        return self._sleep(me, lane, count, timeout_s)
+
+    def _sleep(self, me: int, lane: int, count: int, timeout_s: float) -> bool:
+        done = self.done
         while done[lane] < count and (me == self.CALLER or not self.failures):
             self.sleepers[me] = (lane, count)
             ready = done[lane] >= count or (me != self.CALLER and self.failures)
