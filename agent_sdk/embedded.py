@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,9 +31,9 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
         PlannerUnavailableError: the ``planner`` extra is not installed, or the app could not start.
     """
     try:
-        from planner_api.app import create_app
         from sqlalchemy import URL
 
+        from planner_api.app import create_app
         from planner_api.settings import Settings
     except ImportError as error:
         raise PlannerUnavailableError(
@@ -42,14 +42,14 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
     database.parent.mkdir(parents=True, exist_ok=True)
     url = URL.create("sqlite", database=str(database)).render_as_string()
     app = create_app(Settings(database_url=url, embedded=True))
-    async with _lifespan(app):
+    async with _lifespan(app, f"the embedded planner on '{database}'"):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with PlannerClient(EMBEDDED_URL, transport=transport, attempts=1, timeout=EMBEDDED_TIMEOUT) as client:
             yield client
 
 
 @asynccontextmanager
-async def _lifespan(app: Any) -> AsyncIterator[None]:
+async def _lifespan(app: Any, name: str) -> AsyncIterator[None]:
     """Start an ASGI app and stop it again, as a server would (ASGI spec, "Lifespan protocol")."""
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -65,10 +65,10 @@ async def _lifespan(app: Any) -> AsyncIterator[None]:
         else:
             answer.cancel()
             error = running.exception()
-            message = {"type": "ended", "message": str(error) if error else "the app ended"}
+            message = {"type": "ended", "message": str(error).splitlines()[0] if error else "the app ended"}
         if message["type"] != f"lifespan.{event}.complete":
             reason = message.get("message", "") or message["type"]
-            raise PlannerUnavailableError(f"the embedded planner failed at {event}: {reason}")
+            raise PlannerUnavailableError(f"{name} failed at {event}: {reason}")
 
     try:
         await ask("startup")
@@ -78,5 +78,5 @@ async def _lifespan(app: Any) -> AsyncIterator[None]:
             await ask("shutdown")
     finally:
         running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+        # NOTE: not awaited itself, because what it failed with has been told above in one sentence.
+        await asyncio.wait({running})

@@ -1,0 +1,224 @@
+"""The façade in Python: load, run from many threads, refresh, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import agent_sdk
+from agent_sdk import Agent, errors
+from agent_sdk.client import ServedPlan
+from agent_sdk.contest import PLAN
+from agent_sdk.embedded import embedded_client
+from agent_sdk.identity import device_id, store_token, stored_token
+from agent_sdk.reader import read_model
+from agent_sdk.single import single_processor_plan
+from agent_sdk.verify import random_inputs, reference, relative_error
+from hope_schema import MissingRequest, PlanReply, PlanRequest
+from tests.agent.models import branching_model
+
+MODEL = branching_model().SerializeToString()
+OTHER = branching_model(channels=4).SerializeToString()
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """An agent on ONNX Runtime's processors with an embedded planner and an empty cache."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
+    with Agent(processors="ort") as made:
+        yield made
+
+
+def expected(source: bytes, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return inputs and what the whole model makes of them."""
+    model = read_model(source)
+    inputs = random_inputs(model.graph, seed)
+    return inputs, reference(model, inputs, model.graph.outputs)
+
+
+def test_the_public_names_are_these() -> None:
+    """What the package offers is listed, importable, and nothing else."""
+    assert set(agent_sdk.__all__) == {"Agent", "PlannerClient", "Session"}
+    assert all(getattr(agent_sdk, name).__name__ == name for name in agent_sdk.__all__)
+    with pytest.raises(AttributeError, match="Nothing"):
+        agent_sdk.Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "bytes", "proto"])
+def test_a_model_may_come_in_any_form(kind: str, agent: Agent, tmp_path: Path) -> None:
+    """A path, its text, the bytes and the proto of one model give one answer."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(MODEL)
+    source = {"path": path, "text": str(path), "bytes": MODEL, "proto": onnx.load_from_string(MODEL)}[kind]
+    inputs, right = expected(MODEL, seed=1)
+    with agent.load(source) as session:
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_sessions_run_at_once_from_many_threads(agent: Agent) -> None:
+    """Two sessions of one agent, run from eight threads with different inputs, each answer right every time."""
+    cases = [(source, *expected(source, seed)) for source in (MODEL, OTHER) for seed in range(4)]
+    with agent.load(MODEL) as one, agent.load(OTHER) as two, ThreadPoolExecutor(8) as pool:
+        sessions = {MODEL: one, OTHER: two}
+
+        def check(index: int) -> float:
+            source, inputs, right = cases[index % len(cases)]
+            return relative_error(sessions[source].run(inputs), right)
+
+        assert max(pool.map(check, range(64))) <= 1e-5
+
+
+def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first start found out about a plan serves the second one."""
+    from agent_sdk import session as session_module
+
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL) as first:
+        plan, chosen = first.plan, first.contest.current
+
+    def never(*args: object, **kwargs: object) -> None:
+        pytest.fail("the second start measured again")
+
+    monkeypatch.setattr(session_module, "remeasure", never)
+    monkeypatch.setattr(session_module.Contest, "trial", never)
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL) as second:
+        assert (second.plan, second.contest.current) == (plan, chosen)
+        assert second.obtained.profiled_signatures == 0
+        inputs, right = expected(MODEL, seed=2)
+        assert relative_error(second.run(inputs), right) <= 1e-5
+
+
+def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A better plan replaces the old one under running requests, none of which fails or answers wrongly."""
+    inputs, right = expected(MODEL, seed=3)
+    with agent.load(MODEL) as session:
+        assert session.refresh() is False
+        served = session.obtained.served
+        assert served is not None
+        moved = single_processor_plan(
+            session.model.graph, "ort@0", soc=agent.soc.name, frequency=agent.soc.frequency, latency_us=10.0
+        )
+        reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
+        newer = replace(session.obtained, plan=moved, served=ServedPlan(reply, '"2"', "hit"), settled=None)
+        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        stop = threading.Event()
+        worst: list[float] = []
+
+        def keep_running() -> None:
+            while not stop.is_set():
+                worst.append(relative_error(session.run(inputs), right))
+
+        threads = [threading.Thread(target=keep_running) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert session.refresh() is True
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert session.plan == moved
+        assert max(worst) <= 1e-5
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_a_plan_that_cannot_be_compiled_falls_back(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a processor refuses the plan's segments, the best single processor answers, and it is said."""
+    from agent_sdk import session as session_module
+
+    def refuse(self: session_module.Session, plan: object) -> object:
+        raise errors.ProcessorError("ort@1 refused")
+
+    monkeypatch.setattr(session_module.Session, "_compiled", refuse)
+    inputs, right = expected(MODEL, seed=4)
+    with agent.load(MODEL) as session:
+        assert PLAN not in session.contest.contenders
+        assert any("ort@1 refused" in note for note in session.notes)
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_wrong_inputs_are_refused_and_the_next_run_works(agent: Agent) -> None:
+    """A missing, misshapen or unknown input is one clear error, and the session goes on."""
+    inputs, right = expected(MODEL, seed=5)
+    with agent.load(MODEL) as session:
+        for bad in ({}, {"x": inputs["x"][:, :2]}, {"x": inputs["x"].astype(np.float64)}, {**inputs, "z": inputs["x"]}):
+            with pytest.raises(errors.InputError):
+                session.run(bad)
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_closing_ends_every_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ``close`` no thread of ours is left, a second close is harmless, and a run says that it is closed."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    before = set(threading.enumerate())
+    agent = Agent(processors="ort", cache=tmp_path)
+    session = agent.load(MODEL)
+    inputs, _ = expected(MODEL, seed=0)
+    session.run(inputs)
+    agent.close()
+    agent.close()
+    with pytest.raises(errors.ExecutionError, match="closed"):
+        session.run(inputs)
+    left = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("hope-")]
+    assert left == []
+
+
+def test_a_planner_that_cannot_start_is_a_stated_fallback(tmp_path: Path) -> None:
+    """A damaged planner database costs the plan, not the run."""
+    (tmp_path / "planner.sqlite").write_bytes(b"this is no database" * 1000)
+    with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(MODEL) as session:
+        assert session.obtained.source == "single"
+        assert "planner.sqlite" in session.notes[0]
+        assert "best single processor" in session.notes[0]
+        inputs, right = expected(MODEL, seed=6)
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_the_async_client_speaks_to_the_real_app(tmp_path: Path) -> None:
+    """The client's verbs and the planner's app agree over ASGI: submit, ask what is missing, be refused."""
+    graph = read_model(MODEL).graph
+    with Agent(processors="ort@0", cache=tmp_path) as agent:
+        specs = tuple(processor.spec for processor in agent.device.processors.values())
+    request = MissingRequest(
+        model_hash=graph.model_hash, soc="test-soc", frequency="any", device_id="test", processors=specs
+    )
+
+    async def talk() -> None:
+        async with embedded_client(tmp_path / "other.sqlite") as client:
+            with pytest.raises(errors.ModelUnknownError):
+                await client.missing(request)
+            receipt = await client.submit_model(graph)
+            assert (receipt.model_hash, receipt.created) == (graph.model_hash, True)
+            assert (await client.submit_model(graph)).created is False
+            assert await client.model(graph.model_hash) == graph
+            missing = await client.missing(request)
+            assert len(missing.latencies) > 0
+            wanted = PlanRequest(model_hash=graph.model_hash, soc="test-soc", frequency="any")
+            with pytest.raises(errors.NotFoundError, match="test-soc") as caught:
+                await client.plan(wanted)
+            assert caught.value.request_id
+
+    asyncio.run(talk())
+
+
+def test_the_device_keeps_its_name_and_tokens(tmp_path: Path) -> None:
+    """The id is made once; a damaged one is replaced; tokens are per planner and readable by their owner alone."""
+    first = device_id(tmp_path)
+    assert device_id(tmp_path) == first
+    (tmp_path / "device-id").write_text("../../etc/passwd")
+    assert device_id(tmp_path) not in (first, "../../etc/passwd")
+    path = store_token(tmp_path, "http://one:8000/", "secret")
+    assert stored_token(tmp_path, "http://one:8000") == "secret"
+    assert stored_token(tmp_path, "http://two:8000") is None
+    if sys.platform != "win32":
+        assert path.stat().st_mode & 0o077 == 0
