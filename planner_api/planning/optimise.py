@@ -47,8 +47,8 @@ def optimise(problem: Problem, method: str, budget: Budget) -> Outcome:
     solution = _attempt(problem, method, budget, alone)
     for schedule in alone.values():
         if schedule.makespan_us < solution.schedule.makespan_us:
+            check(problem, schedule)
             solution = replace(solution, schedule=schedule, method="single")
-    check(problem, solution.schedule)
     if solution.bound is not None and solution.bound.us > bound.us:
         bound = solution.bound
     makespan = solution.schedule.makespan_us

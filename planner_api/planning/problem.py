@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -139,7 +140,7 @@ class Problem:
         for op, tensors in enumerate(self.reads):
             if len(set(tensors)) != len(tensors) or any(not 0 <= tensor < t for tensor in tensors):
                 raise PlanningError(f"op '{self.ops[op]}' reads a tensor twice or one that does not exist")
-        if not nx.is_directed_acyclic_graph(self.graph):
+        if len(self.lists.order) < n:
             cycle = nx.find_cycle(self.graph)
             raise PlanningError(f"the graph has a cycle through op '{self.ops[cycle[0][0]]}'")
 
@@ -166,7 +167,14 @@ class Problem:
         for tensor, op in enumerate(producer):
             if op >= 0:
                 writes[op].append(tensor)
+        before: list[list[int]] = []
+        after: list[list[int]] = [[] for _ in range(n)]
         for op, tensors in enumerate(self.reads):
+            producers = {producer[tensor] for tensor in tensors}
+            producers.discard(-1)
+            before.append(sorted(producers))
+            for earlier in producers:
+                after[earlier].append(op)
             for tensor in tensors:
                 readers[tensor].append(op)
         return Lists(
@@ -177,13 +185,28 @@ class Problem:
             writes=writes,
             readers=readers,
             outputs=np.flatnonzero(self.is_output).tolist(),
-            before=[sorted(self.graph.predecessors(op)) for op in range(n)],
-            after=[sorted(self.graph.successors(op)) for op in range(n)],
+            before=before,
+            after=after,
             rivals=[np.flatnonzero(row).tolist() for row in self.conflicts],
-            order=list(nx.lexicographical_topological_sort(self.graph)),
+            order=_topological(before, after),
         )
 
     @property
     def host(self) -> int:
         """Index of the host in ``transfer_us``."""
         return len(self.processors)
+
+
+def _topological(before: list[list[int]], after: list[list[int]]) -> list[int]:
+    """Kahn's order, smallest index first; shorter than the graph if that has a cycle."""
+    waiting = [len(ops) for ops in before]
+    ready = [op for op, count in enumerate(waiting) if count == 0]
+    order = []
+    while ready:
+        op = heapq.heappop(ready)
+        order.append(op)
+        for later in after[op]:
+            waiting[later] -= 1
+            if waiting[later] == 0:
+                heapq.heappush(ready, later)
+    return order

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from typing import NamedTuple
 
 from planner_api.planning.listing import list_order
 from planner_api.planning.partial import Partial, runnable
@@ -60,12 +61,18 @@ def _is_short(problem: Problem, op: int) -> bool:
     return True
 
 
-State = tuple[float, float, tuple[float, ...], frozenset[tuple[int, int]], tuple[int, ...]]
-"""What a prefix of a batch leads to: latest finish, sum of finishes, free times, shared tensors fetched, mapping."""
+class _Option(NamedTuple):
+    """One group on one processor: when its inputs exist, how long it takes, and fetches that others may share."""
+
+    processor: int
+    ready: float
+    duration: float
+    shared: list[tuple[int, float]]
+    rivals: list[int]
 
 
 class _Search:
-    """The best mapping of one batch of groups by enumerating all P^K of them.
+    """The best mapping of one batch of groups by depth-first enumeration of all P^K of them.
 
     Groups of a batch do not depend on each other, so a mapping's cost needs only each group's ready time and
     duration on each processor, and which fetched tensors two of them share.
@@ -85,46 +92,67 @@ class _Search:
 
     def map(self, batch: list[int]) -> bool:
         """Place the groups of a batch, in the given order, so that the last of them finishes first."""
-        lists, blocking = self.problem.lists, self.blocking
         seen: set[int] = set()
         shared: set[int] = set()
         for index in batch:
             shared.update(seen.intersection(self.reads[index]))
             seen.update(self.reads[index])
-        states: list[State] = [(0.0, 0.0, tuple(self.partial.free), frozenset(), ())]
-        for index in batch:
-            first = self.groups[index][0]
-            options = []
-            for processor, latency in self.choices[index]:
-                missing = self.partial.missing(self.reads[index], processor)
-                ready = self.partial.ready(first) if blocking else self.partial.arrival(first, processor)
-                fetch = sum(cost for _, cost in missing) if blocking else 0.0
-                common = [(tensor, cost) for tensor, cost in missing if tensor in shared] if blocking else []
-                options.append((processor, ready, latency + fetch, common, lists.rivals[processor]))
-            longer: list[State] = []
-            for latest, total, free, fetched, mapping in states:
-                for processor, ready, duration, common, rivals in options:
-                    begin = free[processor]
-                    end = (begin if begin > ready else ready) + duration
-                    now = fetched
-                    if common:
-                        for tensor, cost in common:
-                            if (tensor, processor) in fetched:
-                                end -= cost
-                        now = fetched.union((tensor, processor) for tensor, _ in common)
-                    if len(rivals) == 1:
-                        then = (*free[:processor], end, *free[processor + 1 :])
-                    else:
-                        then = tuple(max(f, end) if p in rivals else f for p, f in enumerate(free))
-                    longer.append((latest if latest > end else end, total + end, then, now, (*mapping, processor)))
-            states = longer
-        latest, _, _, _, mapping = min(states, key=lambda state: state[:2])
-        if latest == math.inf:
+        self.options = [self._options(index, shared) for index in batch]
+        self.free, self.fetched = self.partial.free.copy(), set[tuple[int, int]]()
+        self.best, self.best_total = math.inf, math.inf
+        self.path, self.mapping = [0] * len(batch), [-1]
+        self._descend(0, 0.0, 0.0)
+        if self.best == math.inf:
             return False
-        for index, processor in zip(batch, mapping, strict=True):
+        for index, processor in zip(batch, self.mapping, strict=True):
             for op in self.groups[index]:
                 self.partial.place(op, processor)
         return True
+
+    def _options(self, index: int, shared: set[int]) -> list[_Option]:
+        first, partial, rivals = self.groups[index][0], self.partial, self.problem.lists.rivals
+        if not self.blocking:
+            return [_Option(p, partial.arrival(first, p), us, [], rivals[p]) for p, us in self.choices[index]]
+        ready = partial.ready(first)
+        options = []
+        for processor, duration in self.choices[index]:
+            common: list[tuple[int, float]] = []
+            for tensor, cost in partial.missing(self.reads[index], processor):
+                duration += cost
+                if tensor in shared:
+                    common.append((tensor, cost))
+            options.append(_Option(processor, ready, duration, common, rivals[processor]))
+        return options
+
+    def _descend(self, depth: int, latest: float, total: float) -> None:
+        """Try every processor for the group at ``depth``; prefixes that already end too late are dropped."""
+        free, last = self.free, depth + 1 == len(self.options)
+        for processor, ready, duration, shared, rivals in self.options[depth]:
+            begin = free[processor]
+            end = (begin if begin > ready else ready) + duration
+            paid = []
+            for tensor, cost in shared:
+                if (tensor, processor) in self.fetched:
+                    end -= cost
+                else:
+                    paid.append((tensor, processor))
+            now = end if end > latest else latest
+            if now > self.best or (now == self.best and total + end >= self.best_total):
+                continue
+            self.path[depth] = processor
+            if last:
+                if now < math.inf:
+                    self.best, self.best_total, self.mapping = now, total + end, self.path.copy()
+                continue
+            before = [free[rival] for rival in rivals]
+            for rival in rivals:
+                if end > free[rival]:
+                    free[rival] = end
+            self.fetched.update(paid)
+            self._descend(depth + 1, now, total + end)
+            self.fetched.difference_update(paid)
+            for rival, until in zip(rivals, before, strict=True):
+                free[rival] = until
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
