@@ -183,7 +183,7 @@ def _transfers(
             if a is not None and b is not None:
                 extra = overheads.handover_us + overheads.launch_us.get(b.kind, 0.0)
             moved = rows["in" if a is None else "out" if b is None else "across"]
-            column, note = table.costs([graph.tensor[names[t]].type for t in moved], a, b)
+            column, note = table.costs([graph.tensor[names[t]] for t in moved], a, b)
             cost[moved, source, target] = np.asarray(column) + extra
             if note:
                 sentences[f"transfers from '{a.id if a else HOST}' to '{b.id if b else HOST}': {note}"] = None

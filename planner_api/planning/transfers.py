@@ -69,11 +69,12 @@ class TransferTable:
     """
 
     def __init__(self, rows: TransferColumns) -> None:
-        self._known: dict[tuple[str, str], dict[TensorType, float]] = defaultdict(dict)
+        # Keyed by plain tuples: hashing and comparing contract models is slow, and there may be 100 000 rows.
+        self._known: dict[tuple[str, str], dict[tuple[tuple[int, ...], str], float]] = defaultdict(dict)
         for tensor, source, target, us in zip(rows.tensor, rows.source, rows.target, rows.us, strict=True):
-            self._known[source, target][tensor] = us
+            self._known[source, target][tensor.shape, tensor.dtype] = us
         self._lines: dict[tuple[str, str], Line] = {
-            direction: fit([_bytes(tensor) for tensor in known], list(known.values()))
+            direction: fit([_bytes(*key) for key in known], list(known.values()))
             for direction, known in self._known.items()
         }
 
@@ -95,8 +96,9 @@ class TransferTable:
 
     def _measured(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
         known, line = self._known[source, target], self._lines[source, target]
-        missing = sum(1 for tensor in types if tensor not in known)
-        costs = [known[tensor] if tensor in known else line.cost_us(_bytes(tensor)) for tensor in types]
+        keys = [(tensor.shape, tensor.dtype) for tensor in types]
+        missing = sum(1 for key in keys if key not in known)
+        costs = [known[key] if key in known else line.cost_us(_bytes(*key)) for key in keys]
         if not missing:
             return costs, ""
         return costs, (
@@ -105,5 +107,5 @@ class TransferTable:
         )
 
 
-def _bytes(tensor: TensorType) -> int:
-    return math.ceil(elements(tensor.shape) * BYTES_PER_ELEMENT[tensor.dtype])
+def _bytes(shape: tuple[int, ...], dtype: str) -> int:
+    return math.ceil(elements(shape) * BYTES_PER_ELEMENT[dtype])
