@@ -27,9 +27,14 @@ COPY_BELOW_BYTES = 128 * 1024
 Feeds = dict[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
 Instruction = tuple[
-    tuple[tuple[int, int, bool], ...], tuple[Callable[[], Any], ...], Callable[[], None], ProgramSegment
+    Callable[[], None] | None,
+    tuple[tuple[int, int, bool], ...],
+    tuple[Callable[[], Any], ...],
+    Callable[[], None],
+    ProgramSegment,
 ]
-"""What a lane does for a segment: waits (lane, count, poll), steps before it, the bound call, and what it is."""
+"""What a lane does for a segment: move to its CPUs before it waits, waits (lane, count, poll), steps before it, the
+bound call; and what it is."""
 
 
 @dataclass
@@ -115,15 +120,18 @@ class BoundProgram:
     def _instruction(self, segment: ProgramSegment) -> Instruction:
         here = self.program.processors[segment.processor]
         setup: list[Callable[[], Any]] = []
+        move_thread = None
         if segment.index in self.program.rebinds:
-            setup.append(partial(os.sched_setaffinity, 0, self.program.rebinds[segment.index]))
+            move_thread = partial(os.sched_setaffinity, 0, self.program.rebinds[segment.index])
+            if not segment.waits:
+                setup.append(move_thread)
         for move in segment.moves:
             if move.copies:
                 source = self.program.processors[move.source]
                 buffer, into = self._buffers[move.tensor, move.source], self._buffers[move.tensor, here.id]
                 setup.append(partial(here.transfer, buffer, source, into))
         waits = tuple((wait.lane, wait.count, wait.spin) for wait in segment.waits)
-        return waits, tuple(setup), self._call(segment), segment
+        return move_thread, waits, tuple(setup), self._call(segment), segment
 
     def _call(self, segment: ProgramSegment) -> Callable[[], None]:
         return self.executables[segment.index].bind(
@@ -187,8 +195,8 @@ class BoundProgram:
             view = buffer if here is load.keeper else here.transfer(buffer, load.keeper)
             self._buffers[load.tensor, segment.processor] = view
             row = self.code[segment.lane]
-            waits, setup, _, _ = row[segment.position]
-            row[segment.position] = (waits, setup, self._call(segment), segment)
+            move_thread, waits, setup, _, _ = row[segment.position]
+            row[segment.position] = (move_thread, waits, setup, self._call(segment), segment)
         load.bound = array
 
     def store(self, feeds: Feeds) -> Outputs:

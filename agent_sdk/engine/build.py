@@ -11,12 +11,13 @@ Numbered passes, each a function:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_sdk.engine.errors import IllegalPlanError
-from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait, lane_of
+from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait, lane_of, seat_of
 from agent_sdk.errors import PlanMismatchError
 from agent_sdk.processors.base import Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan, Step
@@ -143,6 +144,10 @@ def _synchronise(
     ``known`` covers already, by program order or through another wait, needs no wait of its own.
     """
     lanes = tuple(dict.fromkeys(lane_of(processors[step.processor]) for step in steps))
+    users: defaultdict[str, set[int]] = defaultdict(set)
+    for step in steps:
+        for resource in processors[step.processor].spec.resources:
+            users[resource].add(lanes.index(lane_of(processors[step.processor])))
     length = [0] * len(lanes)
     last_in_lane: list[_Node | None] = [None] * len(lanes)
     last_user: dict[str, _Node] = {}
@@ -158,9 +163,11 @@ def _synchronise(
         node.known[lane] = node.position
         rivals = [last_user[resource] for resource in processor.spec.resources if resource in last_user]
         wanted = {id(other): other for other in (*rivals, *(maker[name] for name in reads if name in maker))}
-        # While it waits, the lane's thread sits on the lane's leading resource: polling must not disturb a rival there.
-        holder = last_user.get(lanes[lane])
-        alone = holder is None or holder.position < node.known[holder.lane]
+        alone = all(
+            users[resource] <= {lane}
+            or (resource in processor.spec.resources and _finished(last_user.get(resource), node.known))
+            for resource in seat_of(processor)
+        )
         # Latest first: what a later step of another lane knows often makes an earlier wait needless.
         for other in sorted(wanted.values(), key=lambda other: other.index, reverse=True):
             if other.position < node.known[other.lane]:
@@ -177,6 +184,10 @@ def _synchronise(
                 maker[name] = node
         nodes.append(node)
     return nodes, lanes
+
+
+def _finished(node: _Node | None, known: Sequence[int]) -> bool:
+    return node is None or node.position < known[node.lane]
 
 
 def _cut(nodes: Sequence[_Node]) -> None:

@@ -79,11 +79,6 @@ class Executor:
             (program.processors[row[0].processor].caller_cores, program.processors[row[-1].processor].caller_cores)
             for row in program.by_lane
         ]
-        # Lanes whose leading resource no other lane of this program touches.
-        self._quiet = [
-            not any(name in held for other, held in enumerate(program.lane_resources) if other != lane)
-            for lane, name in enumerate(program.lanes)
-        ]
         self._usual_wait_ns = [0.0] * len(program.segments)
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.segments[0].lane
@@ -210,9 +205,11 @@ class Executor:
         count = 0
         try:
             stamp(now())
-            for waits, setup, call, segment in self._bound.code[lane]:
+            for move, waits, setup, call, segment in self._bound.code[lane]:
                 if waits:
                     before = now()
+                    if move is not None:
+                        move()
                     for target, wanted, poll in waits:
                         if done[target] < wanted:
                             progress.wait(lane, target, wanted, poll, -1, usual[segment.index])
@@ -258,11 +255,11 @@ class Executor:
             if self._closed:
                 self._bound.close()
             self._turn.release()
-        return self._quiet[lane]
+        return self.program.quiet[lane]
 
     def _settle(self, run: _Run, end: float | None) -> None:
         """Wait until every lane has ended. Raises RunTimeoutError when their time is over."""
-        poll = run.home >= 0 and self._quiet[run.home]
+        poll = run.home >= 0 and self.program.quiet[run.home]
         run.interrupts.raising = True
         for lane in range(len(self._lanes)):
             left = -1.0 if end is None else max(end - monotonic(), 0.0)

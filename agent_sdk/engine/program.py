@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Wait:
     """A point where a lane waits until another lane has finished its first ``count`` segments.
 
-    ``spin`` says that no other lane can be using this lane's resources at that point, so that polling for a
-    moment steals time from nobody of ours.
+    ``spin`` says that no other lane can be using the CPUs that this lane's thread sits on at that point, so that
+    polling for a moment steals time from nobody of ours.
     """
 
     lane: int
@@ -140,9 +140,28 @@ class Program:
 
     @cached_property
     def prepared(self) -> frozenset[int]:
-        """Segments before which something is done on their processor's time: tensors copied, the thread moved."""
+        """Segments before which something is done on their processor's time: tensors copied, the thread moved.
+
+        A thread that has to wait as well moves before it waits.
+        """
         return frozenset(
-            s.index for s in self.segments if s.index in self.rebinds or any(move.copies for move in s.moves)
+            s.index
+            for s in self.segments
+            if any(move.copies for move in s.moves) or (s.index in self.rebinds and not s.waits)
+        )
+
+    @cached_property
+    def quiet(self) -> tuple[bool, ...]:
+        """Per lane whether its thread may poll when it has nothing to do: no other lane uses the CPUs it sits on."""
+        return tuple(
+            not any(
+                resource in held
+                for segment in row
+                for resource in seat_of(self.processors[segment.processor])
+                for other, held in enumerate(self.lane_resources)
+                if other != lane
+            )
+            for lane, row in enumerate(self.by_lane)
         )
 
     @property
@@ -154,6 +173,14 @@ class Program:
     def processors_used(self) -> tuple[str, ...]:
         """Ids of the processors that run something, in the plan's order."""
         return tuple(processor for processor in self.plan.processors if processor in self.processors)
+
+
+def seat_of(processor: Processor) -> frozenset[str]:
+    """Return the resources that the thread serving a processor sits on while it polls.
+
+    A gang's thread sits on one core or on all, as its runtime wants it; that of an accelerator floats over every CPU.
+    """
+    return frozenset((lane_of(processor), *(f"cpu{core}" for core in processor.caller_cores)))
 
 
 def lane_of(processor: Processor) -> str:

@@ -13,8 +13,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk.engine import Device, Executor, FeedError, build_program
+from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model, read_model
-from agent_sdk.trace import to_perfetto
+from agent_sdk.trace import Trace, to_perfetto
 from hope_schema import merge
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import (
@@ -31,11 +32,8 @@ CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
 WATCHDOG_S = 60.0
 
 
-def sane(executor: Executor, trace: object) -> None:
+def sane(executor: Executor, trace: Trace) -> None:
     """A trace whose spans respect lanes, waits and exclusion, and whose memory stays within what is allocated."""
-    from agent_sdk.trace import Trace
-
-    assert isinstance(trace, Trace)
     program = executor.program
     spans = trace.segments
     assert [span.segment for span in spans] == [s.index for s in program.segments]
@@ -103,12 +101,27 @@ def test_random_plans_of_real_models(name: str, device: Device, reference: Refer
                 sane(executor, trace)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_random_plans_on_mixed_runtimes(seed: int, reference: Reference) -> None:
+    """ONNX Runtime and OpenVINO in one plan, single cores and gangs: right to a ten-thousandth."""
+    pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
+    rng = random.Random(seed)
+    model = random_model(rng, 12)
+    feeds = random_inputs(model, seed)
+    with Device(discover("ort,ov")) as device:
+        plan = random_legal_plan(model, list(device.processors.values()), rng)
+        with Executor(build_program(plan, model, device.processors), device) as executor:
+            for _ in range(3):
+                outputs, trace = executor.run(feeds, timeout_s=WATCHDOG_S)
+                for name, expected in reference(model, feeds).items():
+                    assert np.abs(outputs[name] - expected).max() <= 1e-4 * np.abs(expected).max()
+            sane(executor, trace)
+
+
 @pytest.mark.campaign
 @pytest.mark.skipif(not CAMPAIGN, reason="set HOPE_CAMPAIGN=1 for 10 000 plans")
 def test_ten_thousand_random_plans(reference: Reference) -> None:
     """No wrong bit, no deadlock within the watchdog's time, and memory that does not grow."""
-    from agent_sdk.processors.discovery import discover
-
     process = psutil.Process()
     settled = 0
     for count in range(10_000):
