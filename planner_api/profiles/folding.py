@@ -202,8 +202,8 @@ def merge_votes(votes: Votes, uploads: Sequence[tuple[int, Columns]]) -> int:
             np.take_along_axis(array, order, axis=1) for array in (all_us, all_device, all_spread, accepted)
         )
     settled = votes.settled[touched]
-    _forget_old_level(settled, all_us, centre, window)
     _settle(settled, np.where(accepted[:, :-VOTES], all_us[:, :-VOTES], np.nan))
+    _forget_old_level(settled, all_us[:, -VOTES:])
     votes.settled[touched] = settled
     votes.us[touched] = all_us[:, -VOTES:]
     votes.device[touched] = all_device[:, -VOTES:]
@@ -255,11 +255,11 @@ def moved(old: FloatArray, new: FloatArray, fraction: float) -> NDArray[np.bool_
     return np.where(np.isfinite(old) & np.isfinite(new), far, ~((old == new) | (np.isnan(old) & np.isnan(new))))
 
 
-def _forget_old_level(settled: FloatArray, us: FloatArray, centre: FloatArray, window: FloatArray) -> None:
-    """Drop settled votes that the quorum of the newest ones contradicts."""
-    agreed = np.isfinite(us).sum(axis=1) >= QUORUM
-    stale = agreed & (settled[:, 0] > 0) & (np.abs(settled[:, 1] - centre) > window)
-    settled[stale] = 0.0
+def _forget_old_level(settled: FloatArray, newest: FloatArray) -> None:
+    """Drop settled votes that a quorum of the newest ones contradicts."""
+    rows = np.flatnonzero((settled[:, 0] > 0) & (np.isfinite(newest).sum(axis=1) >= QUORUM))
+    centre, window = robust_window(newest[rows])
+    settled[rows[np.abs(settled[rows, 1] - centre) > window]] = 0.0
 
 
 def _settle(settled: FloatArray, us: FloatArray) -> None:

@@ -1,0 +1,210 @@
+"""Folding uploads: liars are outvoted, every device weighs the same, and what is stored is what was folded."""
+
+from __future__ import annotations
+
+import random
+import statistics as reference
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hope_schema import Profile
+from planner_api.profiles.folding import Folder, estimate, median, moved
+from planner_api.profiles.snapshot import materially_changed, publish
+from planner_api.profiles.statistics import VOTES, Statistics
+from tests.planner.samples import PROCESSORS
+
+BIG = PROCESSORS[0].kind
+
+
+def upload(costs: dict[str, float | None], processors: object = PROCESSORS, **overheads: Any) -> dict[str, Any]:
+    """Latencies of one device on the big core, as parsed JSON."""
+    return {
+        "processors": [processor.model_dump(mode="json") for processor in processors],  # type: ignore[attr-defined]
+        "latencies": {
+            "signature": list(costs),
+            "kind": [BIG] * len(costs),
+            "us": list(costs.values()),
+            "spread_us": [0.1] * len(costs),
+            "count": [5] * len(costs),
+        },
+        "overheads": overheads,
+    }
+
+
+def stored(folder: Folder, signature: str) -> float:
+    """The estimate of a latency."""
+    votes = folder.statistics.latencies
+    return float(estimate(votes)[0][votes.index[signature, BIG]])
+
+
+@pytest.mark.parametrize("factor", [3.0, 100.0, 0.01])
+@pytest.mark.parametrize("batch", [1, 7, 64])
+def test_twenty_percent_liars(factor: float, batch: int) -> None:
+    """One device in five lies by a factor, in whatever order and batches: the stored latency is 2 % off at most."""
+    generator = random.Random(f"{factor} {batch}")
+    folder = Folder(Statistics())
+    devices = [(f"device-{n}", factor if n % 5 == 0 else 1.0) for n in range(400)]
+    generator.shuffle(devices)
+    uploads = [(name, upload({"a": 100.0 * lie * generator.gauss(1.0, 0.02)})) for name, lie in devices]
+    for at in range(0, len(uploads), batch):
+        folder.fold(uploads[at : at + batch])
+    assert stored(folder, "a") == pytest.approx(100.0, rel=0.005)
+
+
+def test_liars_who_come_first_are_outvoted_later() -> None:
+    """Early liars set the estimate only until honest devices outnumber them."""
+    folder = Folder(Statistics())
+    folder.fold([(f"liar-{n}", upload({"a": 900.0})) for n in range(5)])
+    assert stored(folder, "a") == pytest.approx(900.0)
+    folder.fold([(f"honest-{n}", upload({"a": 100.0 + n / 10})) for n in range(20)])
+    assert stored(folder, "a") == pytest.approx(101.0, rel=0.02)
+
+
+def test_a_device_weighs_one_vote_however_often_it_uploads() -> None:
+    """A device that uploads a hundred times moves the estimate no more than one that uploads once."""
+    folder = Folder(Statistics())
+    folder.fold([(f"device-{n}", upload({"a": 100.0})) for n in range(9)])
+    for _ in range(100):
+        folder.fold([("eager", upload({"a": 104.0}))])
+    assert stored(folder, "a") == pytest.approx((9 * 100.0 + 104.0) / 10)
+
+
+def test_the_newest_vote_of_a_device_counts() -> None:
+    """Within a batch and across batches a device's later figures replace its earlier ones."""
+    folder = Folder(Statistics())
+    folder.fold([("one", upload({"a": 50.0})), ("one", upload({"a": 80.0}))])
+    assert stored(folder, "a") == 80.0
+    folder.fold([("one", upload({"a": 10.0}))])
+    assert stored(folder, "a") == 10.0
+
+
+def test_a_new_level_gets_through() -> None:
+    """When a driver makes an op twice as fast, the fleet's newer votes replace the settled ones."""
+    folder = Folder(Statistics())
+    for at in range(0, 500, 50):
+        folder.fold([(f"old-{n}", upload({"a": 100.0})) for n in range(at, at + 50)])
+    folder.fold([(f"new-{n}", upload({"a": 50.0})) for n in range(VOTES)])
+    assert stored(folder, "a") == pytest.approx(50.0)
+
+
+def test_unsupported_by_a_majority() -> None:
+    """An op is unsupported when most devices say so, and supported otherwise."""
+    folder = Folder(Statistics())
+    folder.fold([("one", upload({"a": None})), ("two", upload({"a": None})), ("three", upload({"a": 5.0}))])
+    assert stored(folder, "a") == float("inf")
+    folder.fold([("four", upload({"a": 5.0})), ("five", upload({"a": 5.0}))])
+    assert stored(folder, "a") == 5.0
+
+
+finite = st.floats(0.0, 1e9, allow_nan=False)
+
+
+@given(st.lists(st.lists(st.one_of(finite, st.just(float("nan")), st.just(float("inf"))), min_size=3, max_size=3)))
+def test_median_against_the_standard_library(rows: list[list[float]]) -> None:
+    """The vectorised median of finite values is the standard library's; without one it is NaN."""
+    if not rows:
+        return
+    for row, found in zip(rows, median(np.array(rows)), strict=True):
+        values = [value for value in row if np.isfinite(value)]
+        assert found == (
+            pytest.approx(reference.median(values)) if values else pytest.approx(float("nan"), nan_ok=True)
+        )
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abc"), finite), min_size=1, max_size=60),
+    st.integers(1, 20),
+)
+@settings(max_examples=150, deadline=None)
+def test_few_devices_against_a_plain_oracle(sent: list[tuple[int, str, float]], batch: int) -> None:
+    """With at most VOTES devices the estimate is the mean of the newest votes near their median, computed plainly."""
+    folder = Folder(Statistics())
+    uploads = [(f"device-{device}", upload({signature: us})) for device, signature, us in sent]
+    for at in range(0, len(uploads), batch):
+        folder.fold(uploads[at : at + batch])
+    newest: dict[str, dict[int, float]] = {}
+    for device, signature, us in sent:
+        newest.setdefault(signature, {})[device] = us
+    for signature, votes in newest.items():
+        values = list(votes.values())
+        centre = reference.median(values)
+        window = max(4 * 1.4826 * reference.median([abs(value - centre) for value in values]), 0.05 * centre)
+        near = [value for value in values if abs(value - centre) <= window]
+        assert stored(folder, signature) == pytest.approx(sum(near) / len(near), rel=1e-9, abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.sampled_from("abcd"), finite), max_size=120), st.integers(0, 119))
+@settings(max_examples=40, deadline=None)
+def test_storing_and_loading_changes_nothing(sent: list[tuple[int, str, float]], pause: int) -> None:
+    """Statistics that were written and read in the middle end where those that stayed in memory end."""
+    uploads = [(f"device-{device}", upload({signature: us}, handover_us=1.5)) for device, signature, us in sent]
+    kept, reloaded = Folder(Statistics()), Folder(Statistics())
+    for part in (uploads[:pause], uploads[pause:]):
+        kept.fold(part)
+        reloaded.fold(part)
+        reloaded = Folder(Statistics.load(reloaded.statistics.dump()))
+    assert publish(kept.statistics, "soc", "max", 1) == publish(reloaded.statistics, "soc", "max", 1)
+
+
+def test_an_upload_that_cannot_be_read_changes_nothing() -> None:
+    """A damaged upload is named, and the others of its batch count."""
+    folder = Folder(Statistics())
+    broken = upload({"a": 1.0})
+    del broken["latencies"]["us"]
+    folded = folder.fold([("one", broken), ("two", upload({"a": 7.0}))])
+    assert list(folded.failed) == [0]
+    assert stored(folder, "a") == 7.0
+
+
+def test_versions_follow_material_changes() -> None:
+    """A profile is published anew when a figure appears or moves by more than one per cent, and not otherwise."""
+    statistics = Statistics()
+    folder = Folder(statistics)
+    folder.fold([("one", upload({"a": 100.0}))])
+    assert materially_changed(statistics)
+    profile = Profile.model_validate_json(publish(statistics, "soc", "max", 3))
+    assert (profile.version, profile.latencies.us) == (3, (100.0,))
+    assert not materially_changed(statistics)
+    folder.fold([("two", upload({"a": 101.0}))])
+    assert not materially_changed(statistics), "half a per cent is noise"
+    folder.fold([("three", upload({"a": 110.0})), ("four", upload({"a": 110.0}))])
+    assert materially_changed(statistics)
+    publish(statistics, "soc", "max", 4)
+    folder.fold([("five", upload({"b": None}))])
+    assert materially_changed(statistics)
+
+
+def test_a_lone_device_cannot_add_a_processor_for_all() -> None:
+    """A processor that one device in a large fleet lists stays out of the profile; equal definitions count together."""
+    folder = Folder(Statistics())
+    odd = PROCESSORS[0].model_copy(update={"id": "npu@0", "runtime": "npu"})
+    folder.fold([(f"device-{n}", upload({"a": 1.0})) for n in range(30)])
+    folder.fold([("odd", upload({"a": 1.0}, processors=(*PROCESSORS, odd)))])
+    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 1))
+    assert {processor.id for processor in profile.processors} == {processor.id for processor in PROCESSORS}
+    folder.fold([(f"new-{n}", upload({"a": 1.0}, processors=(*PROCESSORS, odd))) for n in range(3)])
+    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 2))
+    assert "npu@0" in {processor.id for processor in profile.processors}
+
+
+def test_overheads_are_figures_too() -> None:
+    """Launch and hand-over costs are folded like latencies; a device that says nothing of them casts no vote."""
+    folder = Folder(Statistics())
+    folder.fold([(f"d{n}", upload({"a": 1.0}, launch_us={BIG: 4.0}, handover_us=2.0)) for n in range(4)])
+    folder.fold([("silent", upload({"a": 1.0}))])
+    folder.fold([("liar", upload({"a": 1.0}, launch_us={BIG: 400.0}, handover_us=200.0))])
+    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 1))
+    assert profile.overheads.launch_us == {BIG: 4.0}
+    assert profile.overheads.handover_us == 2.0
+
+
+def test_moved() -> None:
+    """Moves are relative; appearing, vanishing and changing between supported and not are moves of any size."""
+    nan, inf = float("nan"), float("inf")
+    old = np.array([100.0, 100.0, nan, nan, inf, inf, 5.0])
+    new = np.array([100.9, 102.0, nan, 1.0, inf, 5.0, inf])
+    assert moved(old, new, 0.01).tolist() == [False, True, False, True, False, True, True]
