@@ -1,0 +1,196 @@
+"""What else the planner must show: HOPE's subproblems, the bound, three processors, networks on synthetic profiles.
+
+    python -m benchmarks.planning ../shared/phones
+
+Every line ends with what the figure must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median, quantiles
+
+import numpy as np
+
+from agent_sdk.reader import read_model
+from benchmarks.phones import verdict
+from benchmarks.profiles import GPU, BadProfile, PhoneProfile, find, phone_problem
+from hope_schema import (
+    LatencyColumns,
+    ModelGraph,
+    Processor,
+    Profile,
+    SuperOp,
+    TensorType,
+    TransferColumns,
+    merge,
+)
+from planner_api.planning import Budget, PlanningError, Problem, build_problem, check, optimise
+from planner_api.planning.bound import lower_bound
+from planner_api.planning.partial import Partial
+from planner_api.planning.solvers.ilp import PART_SECONDS, solve_part
+from planner_api.planning.solvers.ilp.partition import partition
+
+SPECIAL = ("Conv2D", "separable_conv2d", "depthwise")
+"""Endings of the op names that the third processor supports."""
+
+
+def with_third_processor(profile: PhoneProfile, cpu: str) -> Problem:
+    """CPU, GPU, and one that runs only convolutions, twice as fast as the GPU, with the GPU's transfers.
+
+    A move between the GPU and the third processor goes through the CPU's layout: it costs both ways.
+    """
+    two = phone_problem(profile, cpu)
+    special = np.array([name.endswith(SPECIAL) for name in two.ops])
+    third = np.where(special, two.latency_us[:, GPU] / 2, math.inf)
+    transfer = np.zeros((len(two.tensors), 4, 4))
+    transfer[:, 0, (1, 2)] = two.transfer_us[:, 0, 1, None]
+    transfer[:, (1, 2), 0] = two.transfer_us[:, 1, 0, None]
+    transfer[:, 1, 2] = transfer[:, 2, 1] = two.transfer_us[:, 0, 1] + two.transfer_us[:, 1, 0]
+    return replace(
+        two,
+        processors=("cpu", "gpu", "npu"),
+        latency_us=np.column_stack([two.latency_us, third]),
+        conflicts=np.eye(3, dtype=bool),
+        transfer_us=transfer,
+    )
+
+
+def work(super_op: SuperOp) -> float:
+    """Multiply-adds of a super-op, roughly: output elements times what each weight tensor holds per output channel."""
+    graph, total = super_op.graph, 0.0
+    for op in super_op.ops:
+        made = graph.tensor[op.id].elements
+        per_element = sum(p.elements / max(p.shape[0], 1) for p in op.parameters if len(p.shape) > 1)
+        total += made * max(per_element, 1.0)
+    return total
+
+
+def synthetic_profile(graph: ModelGraph, seed: int) -> Profile:
+    """A CPU and a GPU of similar strength whose preferences differ from op to op."""
+    random = np.random.default_rng(seed)
+    places = [
+        Processor(id=name, runtime=name, version="1", threads=1, core_class=name, resources=(name,))
+        for name in ("cpu", "gpu")
+    ]
+    latency: dict[tuple[str, str], float] = {}
+    types: dict[TensorType, None] = {}
+    for super_op in merge(graph):
+        base = work(super_op) / 20_000 + 5.0
+        for place, fixed in zip(places, (0.0, 30.0), strict=True):
+            latency.setdefault((super_op.signature, place.kind), base * float(random.lognormal(0.0, 0.4)) + fixed)
+        types.update(dict.fromkeys(super_op.types((*super_op.inputs, *super_op.outputs))))
+    moves = [(t, a.kind, b.kind, 20.0 + t.bytes / 4000) for t in types for a in places for b in places if a != b]
+    return Profile(
+        soc="synthetic",
+        frequency=f"seed{seed}",
+        processors=tuple(places),
+        latencies=LatencyColumns(
+            signature=tuple(key[0] for key in latency),
+            kind=tuple(key[1] for key in latency),
+            us=tuple(latency.values()),
+            spread_us=(0.0,) * len(latency),
+            count=(1,) * len(latency),
+        ),
+        transfers=TransferColumns(
+            tensor=tuple(row[0] for row in moves),
+            source=tuple(row[1] for row in moves),
+            target=tuple(row[2] for row in moves),
+            us=tuple(row[3] for row in moves),
+            spread_us=(0.0,) * len(moves),
+            count=(1,) * len(moves),
+        ),
+        version=1,
+    )
+
+
+def subproblems(profiles: Sequence[PhoneProfile]) -> None:
+    """Time HiGHS on every part that HOPE's partitioning makes, each after the parts before it."""
+    seconds: list[tuple[int, float]] = []
+    for profile in profiles:
+        problem = phone_problem(profile, profile.cpus[-1])
+        fixed = Partial(problem)
+        for part in partition(problem.lists.order, problem.lists.before):
+            began = time.perf_counter()
+            fixed, _ = solve_part(problem, fixed, part, PART_SECONDS)
+            seconds.append((len(part), time.perf_counter() - began))
+    for label, chosen in (
+        ("parts of 10 to 12 ops", [t for n, t in seconds if 10 <= n <= 12]),
+        ("all parts", [t for _, t in seconds]),
+    ):
+        if len(chosen) > 1:
+            print(f"HOPE subproblems, {label}: n {len(chosen)}, median {median(chosen):.3f} s")
+            verdict("  p90, seconds", quantiles(chosen, n=10)[-1], 0.5)
+            verdict("  slowest, seconds", max(chosen), 1.0)
+
+
+def bounds(profiles: Sequence[PhoneProfile]) -> None:
+    """Time the lower bound on the largest network of each phone."""
+    for profile in profiles:
+        problem = phone_problem(profile, profile.cpus[-1])
+        began = time.perf_counter()
+        bound = lower_bound(problem, Budget(60.0))
+        taken = time.perf_counter() - began
+        print(f"{profile.stem}, {len(problem.ops)} ops: {bound.us / 1e3:.1f} ms by {bound.method}")
+        verdict("  bound, seconds", taken, 3.0)
+
+
+def three_processors(profiles: Sequence[PhoneProfile], budget: float) -> None:
+    """The third processor of the issue on the NASNets."""
+    for profile in profiles:
+        problem = with_third_processor(profile, profile.cpus[-1])
+        heft = optimise(problem, "heft", Budget(0.0)).solution.schedule.makespan_us
+        outcome = optimise(problem, "auto", Budget(budget))
+        check(problem, outcome.solution.schedule)
+        ours = outcome.solution.schedule.makespan_us
+        gap = ours / outcome.bound.us - 1
+        print(f"{profile.stem}, three processors: {ours / 1e3:.1f} ms, HEFT {heft / 1e3:.1f} ms, gap {gap:.1%}")
+        verdict("  makespan / HEFT", ours / heft, 0.85)
+
+
+def synthetic(budget: float, seeds: int) -> None:
+    """SqueezeNet and ResNet50 as the onnx package ships them, on seeded profiles."""
+    shipped = importlib.resources.files("onnx") / "backend" / "test" / "data" / "light"
+    for name in ("squeezenet", "resnet50"):
+        graph = read_model(str(shipped / f"light_{name}.onnx")).graph
+        for seed in range(seeds):
+            problem = build_problem(graph, synthetic_profile(graph, seed))
+            began = time.perf_counter()
+            outcome = optimise(problem, "auto", Budget(budget))
+            taken = time.perf_counter() - began
+            ours = outcome.solution.schedule.makespan_us
+            print(f"{name}, seed {seed}, {len(problem.ops)} super-ops: {ours / 1e3:.2f} ms, {taken:.2f} s")
+            verdict("  gap", ours / outcome.bound.us - 1, 0.01)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run every section; 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="benchmarks.planning", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
+    parser.add_argument("--budget", type=float, default=5.0, help="seconds per synthetic plan; default: 5")
+    parser.add_argument("--long-budget", type=float, default=30.0, help="seconds with three processors; default: 30")
+    parser.add_argument("--seeds", type=int, default=3, help="synthetic profiles per network; default: 3")
+    options = parser.parse_args(arguments)
+    try:
+        profiles = find(options.folder)
+        largest = [profile for profile in profiles if len(profile.ops) > 1000]
+        optimise(phone_problem(profiles[0], profiles[0].cpus[-1]), "auto", Budget(1.0))  # compile before timing
+        synthetic(options.budget, options.seeds)
+        bounds(largest)
+        subproblems(profiles)
+        three_processors([p for p in largest if p.model == "nasnet-large"], options.long_budget)
+    except (BadProfile, PlanningError) as error:
+        print(f"benchmarks.planning: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
