@@ -1,0 +1,142 @@
+"""Uploads under load: every one counts once, whoever folds, however many write at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import func, select, text, update
+from sqlalchemy.exc import DBAPIError
+
+from planner_api.db.engine import Database
+from planner_api.db.tables import InboxRow, ProfileRow
+from planner_api.http.body import Body
+from planner_api.models.service import submit
+from planner_api.profiles.service import Profiles
+from planner_api.settings import Settings
+from tests.planner.samples import FREQUENCY, SOC, chain, measure, missing_request
+
+GRAPH = chain(12)
+
+
+async def prepared(database: Database) -> tuple[Profiles, Profiles]:
+    """Two replicas on one database that knows the graph."""
+    settings = Settings(database_url=str(database.url))
+    await submit(database, GRAPH)
+    return Profiles(database, settings), Profiles(database, settings)
+
+
+def body_of(upload: object) -> Body:
+    """An upload as it is sent."""
+    return Body(upload.model_dump_json().encode(), "identity")  # type: ignore[attr-defined]
+
+
+def test_many_writers_and_two_folders(database_url: str) -> None:
+    """Eight writers on the same rows and two folders at once: no deadlock, nothing lost, nothing counted twice."""
+
+    async def main() -> None:
+        database = Database(database_url)
+        one, two = await prepared(database)
+        missing = await one.missing(missing_request(GRAPH))
+        uploads = [measure(missing, f"device-{n % 16}", upload_id=f"u-{n // 2}") for n in range(160)]
+        random.Random(1).shuffle(uploads)
+        done = asyncio.Event()
+
+        async def writer(part: list[object], profiles: Profiles) -> int:
+            receipts = [await profiles.accept(upload, body_of(upload)) for upload in part]  # type: ignore[arg-type]
+            return sum(not receipt.duplicate for receipt in receipts)
+
+        async def folder(profiles: Profiles) -> None:
+            while not done.is_set():
+                await profiles.fold_pending()
+                await asyncio.sleep(0)
+
+        folders = [asyncio.create_task(folder(profiles)) for profiles in (one, two)]
+        fresh = await asyncio.gather(*(writer(uploads[n::8], (one, two)[n % 2]) for n in range(8)))
+        await writer(list(uploads), one)
+        done.set()
+        await asyncio.gather(*folders)
+        await one.fold_pending()
+        distinct = {(upload.device_id, upload.upload_id) for upload in uploads}
+        assert sum(fresh) == len(distinct)
+        async with database.read() as session:
+            assert await session.scalar(select(ProfileRow.uploads)) == len(distinct)
+            assert await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None))) == 0
+        again = await two.missing(missing_request(GRAPH))
+        assert (again.latencies, again.transfers) == ((), ())
+        await database.close()
+
+    asyncio.run(main())
+
+
+def test_a_damaged_row_does_not_stop_the_others(database_url: str) -> None:
+    """An upload that rots in the inbox is marked with its error, and those behind it are folded."""
+
+    async def main() -> None:
+        database = Database(database_url)
+        profiles, _ = await prepared(database)
+        missing = await profiles.missing(missing_request(GRAPH))
+        for name in ("a", "b", "c"):
+            upload = measure(missing, name)
+            await profiles.accept(upload, body_of(upload))
+        async with database.write() as session:
+            await session.execute(update(InboxRow).where(InboxRow.device_id == "b").values(body=b"rotten"))
+        assert await profiles.fold(SOC, FREQUENCY)
+        assert not await profiles.fold(SOC, FREQUENCY)
+        async with database.read() as session:
+            errors = dict((await session.execute(select(InboxRow.device_id, InboxRow.error))).all())  # type: ignore[arg-type]
+        assert errors["a"] is errors["c"] is None
+        assert "zstd" in errors["b"]
+        await database.close()
+
+    asyncio.run(main())
+
+
+def test_a_failed_transaction_reaches_every_upload_of_its_group(database_url: str) -> None:
+    """When the database refuses a group, each request of it fails, and the next group is stored."""
+
+    async def main() -> None:
+        database = Database(database_url)
+        profiles, _ = await prepared(database)
+        missing = await profiles.missing(missing_request(GRAPH))
+        uploads = [measure(missing, f"device-{n}") for n in range(5)]
+
+        async def rename(old: str, new: str) -> None:
+            async with database.write() as session:
+                await session.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))
+
+        await rename("inbox", "away")
+        results = await asyncio.gather(
+            *(profiles.accept(upload, body_of(upload)) for upload in uploads), return_exceptions=True
+        )
+        assert all(isinstance(result, DBAPIError) for result in results)
+        await rename("away", "inbox")
+        receipts = await asyncio.gather(*(profiles.accept(upload, body_of(upload)) for upload in uploads))
+        assert not any(receipt.duplicate for receipt in receipts)
+        await database.close()
+
+    asyncio.run(main())
+
+
+def test_old_upload_ids_are_forgotten(database_url: str) -> None:
+    """Folded uploads older than the memory are pruned; younger and waiting ones stay."""
+
+    async def main() -> None:
+        database = Database(database_url)
+        profiles, _ = await prepared(database)
+        missing = await profiles.missing(missing_request(GRAPH))
+        for name in ("old", "young", "waiting"):
+            if name == "waiting":
+                await profiles.fold(SOC, FREQUENCY)
+            upload = measure(missing, name)
+            await profiles.accept(upload, body_of(upload))
+        async with database.write() as session:
+            past = datetime.now(UTC) - timedelta(days=31)
+            await session.execute(update(InboxRow).where(InboxRow.device_id == "old").values(folded_at=past))
+        assert await profiles.prune() == 1
+        async with database.read() as session:
+            assert set(await session.scalars(select(InboxRow.device_id))) == {"young", "waiting"}
+        await database.close()
+
+    asyncio.run(main())

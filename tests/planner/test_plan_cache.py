@@ -1,0 +1,293 @@
+"""Plans in memory and in front: bounded, never stale, still authenticated and counted, on every replica."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from hope_schema import Missing, MissingLatency, PlanReply, merge
+from planner_api.compression import unzstd
+from planner_api.db.tables import PlanRow
+from planner_api.devices import repository as devices
+from planner_api.devices.tokens import hash_token, new_token
+from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
+from planner_api.plans.store import RowPlanStore
+from planner_api.plans.stored import StoredPlan, choose_coding, matches
+from planner_api.solving.process import Solved
+from tests.planner.samples import PROCESSORS, Api, chain, measure, plan_request, serving
+
+GRAPH = chain()
+
+
+def entry(name: str, version: int = 1, size: int = 100) -> StoredPlan:
+    """A plan of a size."""
+    return StoredPlan(name, version, False, f'"{name}-{version}"', bytes(size // 2), bytes(size // 2))
+
+
+def test_least_recently_used_goes_first() -> None:
+    """The cache holds what fits, and drops what was not asked for longest."""
+    cache = PlanCache(3 * (OVERHEAD_BYTES + 100))
+    for name in "abc":
+        cache.put(entry(name), cache.generation)
+    assert cache.get("a") is not None
+    cache.put(entry("d"), cache.generation)
+    assert [name for name in "abcd" if name in cache] == ["a", "c", "d"]
+    cache.put(entry("huge", size=10**6), cache.generation)
+    assert "huge" not in cache
+    assert len(cache) == 3
+
+
+@given(st.lists(st.tuples(st.sampled_from("pfg"), st.sampled_from("abcde"), st.integers(1, 4)), max_size=60))
+def test_what_is_served_is_never_older_than_the_last_word(steps: list[tuple[str, str, int]]) -> None:
+    """Whatever happens in whatever order, a plan older than a version that was announced is not served."""
+    cache = PlanCache(10**6)
+    announced: dict[str, int] = {}
+    for step, name, version in steps:
+        if step == "p" and version >= announced.get(name, 0):
+            cache.put(entry(name, version), cache.generation)
+        elif step == "f":
+            cache.forget(name, version)
+            announced[name] = max(version, announced.get(name, 0))
+        found = cache.get(name)
+        assert found is None or found.version >= announced.get(name, 0)
+
+
+def test_a_plan_read_before_news_is_not_kept_after_it() -> None:
+    """A reader that is slower than the announcement of a better version does not put the old one back."""
+    cache = PlanCache(10**6)
+    generation = cache.generation
+    cache.forget("a", 2)
+    cache.put(entry("a", 1), generation)
+    assert cache.get("a") is None
+
+
+@pytest.mark.parametrize(
+    ("header", "coding"),
+    [
+        (None, "identity"),
+        (b"", "identity"),
+        (b"gzip", "gzip"),
+        (b"gzip, zstd", "zstd"),
+        (b"GZIP;q=0.5, br", "gzip"),
+        (b"zstd;q=0, gzip;q=1.0", "gzip"),
+        (b"zstd;q=0.000", "identity"),
+        (b"*", "identity"),
+        (b"zstd;q=x", "zstd"),
+        (b"\xff\xfe,,;;=", "identity"),
+    ],
+)
+def test_choice_of_coding(header: bytes | None, coding: str) -> None:
+    """The best coding that the client allows is chosen; what it refuses is not."""
+    assert choose_coding(header) == coding
+
+
+@pytest.mark.parametrize(
+    ("header", "same"),
+    [
+        (b'"abc"', True),
+        (b'"abc-zstd"', True),
+        (b'W/"abc-gzip"', True),
+        (b'"x", "abc"', True),
+        (b"*", True),
+        (b'"ab"', False),
+        (b'"abcd"', False),
+        (b"", False),
+        (b"\xff", False),
+    ],
+)
+def test_if_none_match(header: bytes, same: bool) -> None:
+    """A copy is known by its tag in any coding, in a list, weak or strong."""
+    assert matches(header, '"abc"') is same
+
+
+def token(api: Api) -> str:
+    """Make an operator's token."""
+    made = new_token("operator")
+
+    async def store() -> None:
+        async with api.app.planner.database.write() as session:
+            await devices.add_token(session, hash_token(made), "operator")
+
+    api.await_(store)
+    return made
+
+
+def test_the_front_still_asks_for_a_token(sqlite_url: str) -> None:
+    """A cached plan is served to who holds a token, and to nobody else."""
+    with serving(sqlite_url) as api:
+        api.learn(GRAPH)
+        plan_id = api.plan(GRAPH).plan_id
+    with serving(sqlite_url, tokens_required=True) as api:
+        mine = {"authorization": f"Bearer {token(api)}"}
+        for _ in range(3):
+            assert api.client.get(f"/plans/{plan_id}", headers=mine).status_code == 200
+            assert api.post("/plans", plan_request(GRAPH), **mine).status_code == 200
+            for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic eDp5"}):
+                assert api.client.get(f"/plans/{plan_id}", headers=wrong).status_code == 401
+                assert api.post("/plans", plan_request(GRAPH), **wrong).status_code == 401
+
+
+def test_hits_are_counted(database_url: str) -> None:
+    """Hits through the front and misses are added to the plan's row, whoever served them."""
+    with serving(database_url) as api:
+        api.learn(GRAPH)
+        plan_id = api.plan(GRAPH).plan_id
+        for _ in range(5):
+            api.plan(GRAPH)
+            api.client.get(f"/plans/{plan_id}")
+        planner = api.app.planner
+        api.await_(planner.plans.flush_counts, planner.plan_cache.take_hits())
+
+        async def counts() -> tuple[int, int]:
+            async with planner.database.read() as session:
+                row = (await session.execute(select(PlanRow.hits, PlanRow.misses))).one()
+                return row.hits, row.misses
+
+        assert api.await_(counts) == (10, 1)
+
+
+def improve(api: Api, plan_id: str) -> int:
+    """Store a better version of a plan as a worker does."""
+
+    async def work() -> int:
+        planner = api.app.planner
+        assert planner.events is not None
+        store = RowPlanStore(planner.database)
+        task = await store.load(plan_id)
+        async with planner.database.read() as session:
+            body = await session.scalar(select(PlanRow.body_zstd).where(PlanRow.id == plan_id))
+        reply = PlanReply.model_validate_json(unzstd(body or b""))
+        assert task.request.model_hash == reply.plan.model_hash
+        async with planner.database.write() as session:
+            version = await store.store(session, plan_id, Solved(reply.plan, 1234.5))
+            await planner.events.publish(session, plan_id, version)
+        return version
+
+    return int(api.await_(work))
+
+
+def eventually(check: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether something becomes true in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if check():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_better_version_reaches_every_replica(database_url: str) -> None:
+    """A version stored through one replica replaces the cached one in both, with a new ETag under the same id."""
+    with serving(database_url) as one, serving(database_url) as two:
+        one.learn(GRAPH)
+        first = one.post("/plans", plan_request(GRAPH))
+        plan_id = first.json()["plan_id"]
+        path = f"/plans/{plan_id}"
+        assert two.client.get(path).json()["version"] == 1
+        assert two.client.get(path).headers["etag"] == first.headers["etag"]
+        assert improve(one, plan_id) == 2
+        for api in (one, two):
+            assert eventually(lambda api=api: api.client.get(path).json()["version"] == 2)
+            better = api.client.get(path, headers={"if-none-match": first.headers["etag"]})
+            assert better.status_code == 200
+            assert better.json()["provisional"] is False
+            assert better.headers["etag"] != first.headers["etag"]
+            assert api.plan(GRAPH).version == 2
+
+
+def test_waiting_for_the_better_plan(database_url: str) -> None:
+    """``Prefer: wait`` holds the answer until the better version lands, and no longer than asked."""
+    with serving(database_url) as api:
+        api.learn(GRAPH)
+        started = time.monotonic()
+        answer = api.post("/plans", plan_request(GRAPH), prefer="wait=1")
+        assert 0.9 < time.monotonic() - started < 8
+        assert answer.json()["version"] == 1
+        assert answer.headers["preference-applied"] == "wait=1"
+
+        async def both() -> tuple[int, float]:
+            started = time.monotonic()
+            waiting = asyncio.create_task(
+                asyncio.to_thread(api.post, "/plans", plan_request(GRAPH), prefer="respond-async, wait=20")
+            )
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(improve, api, answer.json()["plan_id"])
+            return (await waiting).json()["version"], time.monotonic() - started
+
+        version, seconds = asyncio.run(both())
+        assert version == 2
+        assert seconds < 15
+
+
+def test_many_identical_requests_make_one_plan(database_url: str) -> None:
+    """A burst of one key over two replicas stores one row, one version and one queued solve."""
+    with serving(database_url) as one, serving(database_url) as two:
+        one.learn(GRAPH)
+        requests = [(api, plan_request(GRAPH)) for api in (one, two) for _ in range(20)]
+
+        async def burst() -> list[dict[str, object]]:
+            answers = await asyncio.gather(
+                *(asyncio.to_thread(api.post, "/plans", request) for api, request in requests)
+            )
+            return [answer.json() for answer in answers]
+
+        answers = asyncio.run(burst())
+        assert {(answer["plan_id"], answer["version"]) for answer in answers} == {(answers[0]["plan_id"], 1)}
+
+        async def rows() -> list[tuple[str, int, int]]:
+            async with one.app.planner.database.read() as session:
+                found = await session.execute(select(PlanRow.status, PlanRow.version, PlanRow.attempt))
+                return [tuple(row) for row in found]  # type: ignore[misc]
+
+        assert one.await_(rows) == [("queued", 1, 0)]
+
+
+def test_a_plan_is_solved_again_when_its_figures_moved(database_url: str) -> None:
+    """Small movements leave a solved plan alone; one beyond the threshold queues it, once."""
+    with serving(database_url) as api:
+        api.learn(GRAPH)
+        api.plan(GRAPH)
+        planner = api.app.planner
+
+        async def settle() -> None:
+            async with planner.database.write() as session:
+                await session.execute(PlanRow.__table__.update().values(status="done"))
+
+        async def queued() -> int:
+            async with planner.database.read() as session:
+                query = select(func.count()).where(PlanRow.status == "queued")
+                return await session.scalar(query) or 0
+
+        api.await_(settle)
+        everything = api.missing(GRAPH, "nobody", max_items=0)
+        assert everything.latencies == ()
+        again = measure_all(api, scale=1.05)
+        assert again == 8
+        api.await_(planner.profiles.fold_pending)
+        api.await_(planner.plans.resolve_outdated)
+        assert api.await_(queued) == 0
+        measure_all(api, scale=1.5)
+        api.await_(planner.profiles.fold_pending)
+        api.await_(planner.plans.resolve_outdated)
+        assert api.await_(queued) == 1
+        api.await_(planner.plans.resolve_outdated)
+        assert api.await_(queued) == 1
+
+
+def measure_all(api: Api, scale: float) -> int:
+    """Upload every latency of the chain anew from the same device, scaled; return how many."""
+    latencies = tuple(
+        MissingLatency(signature=op.signature, kind=processor.kind) for op in merge(GRAPH) for processor in PROCESSORS
+    )
+    upload = measure(
+        Missing(profile_version=0, latencies=latencies),
+        cost=lambda signature, kind: scale * (10.0 if kind.endswith("big") else 25.0),
+    )
+    assert api.post("/profiles", upload).status_code == 202
+    return len(latencies)
