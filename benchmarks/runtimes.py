@@ -1,0 +1,66 @@
+"""The runtimes as their own users run them: whole models, default settings but for threads and mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+
+import numpy as np
+import onnxruntime as ort
+
+from agent_sdk.reader import Model
+
+Outputs = Mapping[str, np.ndarray]
+Run = Callable[[Mapping[str, np.ndarray]], Outputs]
+
+ORT_CONFIGS = ("ort_1", "ort_all", "ort_parallel")
+
+
+def baselines(model: Model, cores: int) -> dict[str, Run]:
+    """Every whole-model configuration by name: ``ort_1``, ``ort_all``, ``ort_parallel``, ``openvino_all``, ..."""
+    made = {
+        "ort_1": onnxruntime(model, 1),
+        "ort_all": onnxruntime(model, cores),
+        "ort_parallel": onnxruntime(model, cores, parallel=True),
+    }
+    if find_spec("openvino") is not None:
+        made |= openvino(model)
+    return made
+
+
+def onnxruntime(model: Model, threads: int, *, parallel: bool = False) -> Run:
+    """ONNX Runtime. Its workers stop spinning when a run ends: they would slow down whoever is timed next."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = threads if parallel else 1
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL if parallel else ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    session = ort.InferenceSession(model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = list(model.graph.outputs)
+    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def openvino(model: Model) -> dict[str, Run]:
+    """OpenVINO on all cores, tuned for latency; and over all its devices together where it has several."""
+    from agent_sdk.processors.openvino import runtime
+
+    core = runtime()
+    part = core.read_model(model.proto.SerializeToString())
+    devices: Sequence[tuple[str, str]] = [("openvino_all", "CPU")]
+    if len(core.available_devices) > 1:
+        devices = [*devices, ("openvino_hetero", f"HETERO:{','.join(reversed(core.available_devices))}")]
+
+    def run_of(device: str) -> Run:
+        config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+        request = core.compile_model(part, device, config).create_infer_request()
+        names = list(model.graph.outputs)
+        feeds = list(model.graph.inputs)
+
+        def run(inputs: Mapping[str, np.ndarray]) -> Outputs:
+            request.infer([inputs[name] for name in feeds], share_inputs=True)
+            return {name: request.get_output_tensor(index).data.copy() for index, name in enumerate(names)}
+
+        return run
+
+    return {name: run_of(device) for name, device in devices}
