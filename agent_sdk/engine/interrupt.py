@@ -14,10 +14,10 @@ from types import FrameType, TracebackType
 
 
 class DeferredInterrupts:
-    """Within ``with``, SIGINT calls ``note`` unless ``raising`` is set; does nothing outside the main thread.
+    """Within ``with``, SIGINT is told to ``note`` and handled at the end; does nothing outside the main thread.
 
     Attributes:
-        raising: set it to True around a wait that may be left by an exception.
+        raising: set it to True around a wait that may be left by an exception; there SIGINT is handled at once.
     """
 
     __slots__ = ("_note", "_noted", "_previous", "raising")
@@ -38,10 +38,13 @@ class DeferredInterrupts:
         return self
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.raising:
-            raise KeyboardInterrupt
+        if self.raising and self._previous is not None:
+            self._previous(signum, frame)
+            return
         self._noted = True
-        self._note(KeyboardInterrupt())
+        # A program with a handler of its own may not want to stop; what it wants it says when the run is over.
+        if self._previous is signal.default_int_handler:
+            self._note(KeyboardInterrupt())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -271,6 +271,27 @@ def test_ctrl_c_cancels_the_run(victim: str, scene: Scene, reference: Reference)
     scene.works(reference)
 
 
+def test_a_programs_own_sigint_handler_is_called_and_the_run_goes_on(scene: Scene, reference: Reference) -> None:
+    """Who handles SIGINT without raising wants no cancelled run."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        pressed = threading.Event()
+
+        def press(segment: Segment) -> None:
+            if not pressed.is_set():
+                pressed.set()
+                os.kill(os.getpid(), signal.SIGINT)
+
+        scene.by_id["b"].hook = press
+        outputs, _ = scene.executor.run(scene.feeds)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
+    for name, expected in reference(scene.model, scene.feeds).items():
+        np.testing.assert_array_equal(outputs[name], expected)
+
+
 def test_closing_ends_sessions_and_threads(model: Model) -> None:
     """A closed device refuses runs and new sessions; closing twice is fine."""
     scene = Scene(model)
