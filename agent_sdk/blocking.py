@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
 from types import TracebackType
@@ -26,7 +27,8 @@ class BlockingPlanner:
             self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="hope-planner-client"))
             self.client = self._stack.enter_context(self._portal.wrap_async_context_manager(opening))
         except BaseException:
-            self._stack.close()
+            # NOTE: told of the error, the portal cancels what still runs there; without, it would wait for it for ever.
+            self._stack.__exit__(*sys.exc_info())
             raise
 
     def call(self, verb: Callable[[PlannerClient], Awaitable[Result]]) -> Result:
