@@ -15,6 +15,8 @@ from benchmarks.service.stage import Process, Server, Stage, call, until_answers
 
 BACKLOG = 6
 """Plans that wait at most; the load pauses beyond it, so that there is always work and never too much."""
+LOADS = 4
+"""Devices that ask at once."""
 PROCESSORS = 9
 
 
@@ -27,7 +29,7 @@ async def kills(stage: Stage, count: int) -> list[Row]:
     bodies = (key(graph, soc, chosen) for chosen in _subsets(PROCESSORS))
     acknowledged: list[str] = []
     stop = asyncio.Event()
-    load = asyncio.create_task(_load(stage, servers, bodies, acknowledged, stop))
+    loads = [asyncio.create_task(_load(stage, servers, bodies, acknowledged, stop)) for _ in range(LOADS)]
     api_s: list[float] = []
     worker_s: list[float] = []
     await stage.until("SELECT COUNT(*) FROM plans WHERE status = 'done'", 1, 120.0)
@@ -38,7 +40,7 @@ async def kills(stage: Stage, count: int) -> list[Row]:
         else:
             worker_s.append(await _restart_worker(stage, worker))
     stop.set()
-    await load
+    await asyncio.gather(*loads)
     where = f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND status IN ('done', 'failed')"
     await stage.until(where, len(acknowledged), 180.0)
     rows = await stage.rows("SELECT id, status, version, solves FROM plans WHERE soc = :soc", soc=soc)

@@ -36,8 +36,10 @@ def ladder(ops: int, name: str, *, salt: int = 0) -> ModelGraph:
     tensors = [Tensor(name="input", shape=(1, 8, 8, 8), dtype="float32")]
     found: list[Op] = []
     left = right = "input"
+    names = random.Random(name)
     for i in range(ops):
-        output = f"{name}_t{i}"
+        # As long and as little repetitive as the names that exporters write.
+        output = f"{name}/block_{i // 5}/branch_{i % 5}/{names.getrandbits(32):08x}/Relu:0"
         tensors.append(Tensor(name=output, shape=(1, 8 + i % 16, 8, 8), dtype="float32"))
         attributes = {"group": i + 1, "pads": salt}
         if i % 5 == 4:

@@ -61,7 +61,7 @@ async def cached(stage: Stage, seconds: float) -> list[Row]:
     """Cached GET, 304 and POST against a bare endpoint with the same bytes, in alternating rounds."""
     server = await stage.server("cached")
     soc = fresh("soc")
-    graph = await prepare(stage, server, 300, "cached", soc)
+    graph = await prepare(stage, server, 700, "cached", soc)
     body = key(graph, soc)
     first = await call(server.address, stage.request("POST", "/plans", body))
     plan_id = str(__import__("json").loads(first.body)["plan_id"])
@@ -101,7 +101,7 @@ async def cached(stage: Stage, seconds: float) -> list[Row]:
 async def burst(stage: Stage, requests: int, keys: int) -> list[Row]:
     """One key from many clients over two processes is solved once; a hundred keys a hundred times."""
     servers = [await stage.server(f"burst{i}") for i in range(2)]
-    worker = stage.worker("burst-worker")
+    worker = stage.worker("burst-worker", solve_budget_s=0.05)
     found = []
     for wanted in (1, keys):
         soc = fresh("soc")

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from hope_schema import LatencyColumns, ModelGraph, Op, Plan, PlanRequest, Processor, Profile, Tensor, merge
-from planner_api.planning.problem import PlanningError
 
 MAX_FRAME = 256 * 1024 * 1024
 """No frame is longer: the schema's own bounds keep honest graphs far below it."""
@@ -138,6 +137,9 @@ def _exercise(count: int) -> tuple[ModelGraph, Profile, PlanRequest]:
 
 
 def _answer(function: Solve, frames: tuple[bytes, bytes, bytes]) -> tuple[dict[str, object], bytes]:
+    # NOTE: imported here, because a worker shares this module with its child but never plans by itself.
+    from planner_api.planning.problem import PlanningError
+
     header, graph, profile = frames
     task = json.loads(header)
     started = time.perf_counter()

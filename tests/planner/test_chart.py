@@ -1,0 +1,341 @@
+"""The Helm chart: rendered with the part of Go templates that it uses, and held to what Kubernetes would ask.
+
+There is no Helm here, so a small renderer stands in; it knows only what the chart uses and fails on anything else,
+on values that do not exist, and on YAML that does not parse.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from planner_api import cli
+from planner_api.settings import Settings
+
+CHART = Path(__file__).parents[2] / "charts" / "hope-planner"
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+URL = {"database": {**VALUES["database"], "url": "postgresql://hope:secret@db/hope"}}
+TOKEN = re.compile(r"\{\{(-?)\s*(.*?)\s*(-?)\}\}", re.DOTALL)
+
+
+class Chart:
+    """Renders templates: if/else/with/range/define/include, pipelines of a dozen functions, whitespace trimming."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        meta = yaml.safe_load((CHART / "Chart.yaml").read_text())
+        self.root = {
+            "Values": values,
+            "Chart": {"Name": meta["name"], "AppVersion": meta["appVersion"]},
+            "Release": {"Name": "prod", "Namespace": "hope", "Service": "Helm"},
+        }
+        self.defined: dict[str, list[Any]] = {}
+        self._parse((CHART / "templates" / "_helpers.tpl").read_text())
+
+    def objects(self) -> list[dict[str, Any]]:
+        """Every Kubernetes object of the chart."""
+        found = []
+        for path in sorted((CHART / "templates").glob("*.yaml")):
+            text = self._run(self._parse(path.read_text()), self.root, {})
+            found += [item for item in yaml.safe_load_all(text) if item]
+        return found
+
+    def _parse(self, text: str) -> list[Any]:
+        parts: list[Any] = []
+        position = 0
+        for match in TOKEN.finditer(text):
+            plain = text[position : match.start()]
+            if parts and parts[-1][0] == "trim":
+                parts.pop()
+                plain = plain.lstrip()
+            if match[1]:
+                plain = plain.rstrip()
+            parts.append(("text", plain))
+            parts.append(("code", match[2]))
+            if match[3]:
+                parts.append(("trim", ""))
+            position = match.end()
+        rest = text[position:]
+        if parts and parts[-1][0] == "trim":
+            parts.pop()
+            rest = rest.lstrip()
+        parts.append(("text", rest))
+        tree, rest_parts = self._block(parts)
+        assert not rest_parts, "an {{ end }} too many"
+        return tree
+
+    def _block(self, parts: list[Any]) -> tuple[list[Any], list[Any]]:
+        tree: list[Any] = []
+        while parts:
+            kind, body = parts[0]
+            if kind == "code" and body in ("end", "else"):
+                return tree, parts
+            parts = parts[1:]
+            word = body.split()[0] if kind == "code" and body else ""
+            if word in ("if", "with", "range", "define"):
+                inner, parts = self._block(parts)
+                other: list[Any] = []
+                if parts[0][1] == "else":
+                    other, parts = self._block(parts[1:])
+                assert parts[0][1] == "end"
+                parts = parts[1:]
+                if word == "define":
+                    self.defined[json.loads(body.split()[1])] = inner
+                else:
+                    tree.append((word, body[len(word) :].strip(), inner, other))
+            else:
+                tree.append((kind, body))
+        return tree, parts
+
+    def _run(self, tree: list[Any], dot: Any, variables: dict[str, Any]) -> str:
+        out = ""
+        for node in tree:
+            match node:
+                case ("text", body):
+                    out += body
+                case ("code", body):
+                    value = self._value(body, dot, variables)
+                    out += (
+                        {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+                    )
+                case ("if", condition, inner, other):
+                    out += self._run(inner if self._value(condition, dot, variables) else other, dot, variables)
+                case ("with", condition, inner, other):
+                    value = self._value(condition, dot, variables)
+                    out += self._run(inner, value, variables) if value else self._run(other, dot, variables)
+                case ("range", head, inner, _):
+                    names, _, source = head.partition(":=")
+                    keys = [name.strip() for name in names.split(",")]
+                    items = self._value(source.strip(), dot, variables)
+                    pairs = sorted(items.items()) if isinstance(items, dict) else [(None, item) for item in items]
+                    for key, item in pairs:
+                        local = {keys[-1]: item, **({keys[0]: key} if len(keys) == 2 else {})}
+                        out += self._run(inner, item, {**variables, **local})
+                case _:
+                    raise AssertionError(node)
+        return out
+
+    def _value(self, body: str, dot: Any, variables: dict[str, Any]) -> Any:
+        value: Any = None
+        for number, stage in enumerate(body.split("|")):
+            words = re.findall(r'"[^"]*"|\S+', stage)
+            arguments = [self._atom(word, dot, variables) for word in words[1:]]
+            if number:
+                arguments.append(value)
+            value = self._call(words[0], arguments, dot, variables)
+        return value
+
+    def _atom(self, word: str, dot: Any, variables: dict[str, Any]) -> Any:
+        if word.startswith('"'):
+            return json.loads(word)
+        if re.fullmatch(r"-?\d+", word):
+            return int(word)
+        if word == "$":
+            return self.root
+        if word.startswith("$"):
+            return variables[word]
+        assert word.startswith("."), f"unknown word {word}"
+        found = dot
+        for name in filter(None, word.split(".")):
+            found = found[name]  # a value that is not in values.yaml is a KeyError, hence a failing test
+        return found
+
+    def _call(self, name: str, arguments: list[Any], dot: Any, variables: dict[str, Any]) -> Any:
+        match name:
+            case "include":
+                return self._run(self.defined[arguments[0]], arguments[1], {})
+            case "quote":
+                return json.dumps(str(arguments[0]))
+            case "default":
+                return arguments[1] or arguments[0]
+            case "required":
+                assert arguments[1], arguments[0]
+                return arguments[1]
+            case "toYaml":
+                return yaml.safe_dump(arguments[0], default_flow_style=False).rstrip("\n")
+            case "nindent":
+                pad = " " * arguments[0]
+                return "\n" + "\n".join(pad + line if line else line for line in arguments[1].strip().splitlines())
+            case "trunc":
+                return arguments[1][: arguments[0]]
+            case "trimSuffix":
+                return arguments[1].removesuffix(arguments[0])
+            case "add":
+                return sum(arguments)
+            case "int64":
+                return int(arguments[0])
+            case "not":
+                return not arguments[0]
+            case "list":
+                return arguments
+        assert not arguments, f"unknown function {name}"
+        return self._atom(name, dot, variables)
+
+
+def render(**overrides: Any) -> list[dict[str, Any]]:
+    """Render with the default values, a database URL, and these on top."""
+    values = {**copy.deepcopy(VALUES), **URL, **overrides}
+    jsonschema_rs.validator_for(SCHEMA).validate(values)
+    return Chart(values).objects()
+
+
+def of(objects: list[dict[str, Any]], kind: str, suffix: str = "") -> dict[str, Any]:
+    """The one object of a kind whose name ends so."""
+    (found,) = [item for item in objects if item["kind"] == kind and item["metadata"]["name"].endswith(suffix)]
+    return found
+
+
+def container(deployment: dict[str, Any]) -> dict[str, Any]:
+    """The only container of a pod template."""
+    (found,) = deployment["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def test_everything_the_chart_promises_is_there() -> None:
+    """API, workers, secret, migration hook, autoscaling, budgets, service and network policy, each named once."""
+    objects = render()
+    names = [(item["kind"], item["metadata"]["name"]) for item in objects]
+    assert len(set(names)) == len(names)
+    assert sorted(kind for kind, _ in names) == sorted(
+        ["Deployment"] * 2 + ["HorizontalPodAutoscaler"] * 2 + ["PodDisruptionBudget"] * 2
+        + ["Job", "NetworkPolicy", "Secret", "Service"]
+    )  # fmt: skip
+    for item in objects:
+        assert item["apiVersion"]
+        assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == "prod"
+
+
+def test_selectors_match_the_pods_they_mean() -> None:
+    """Deployments, service, budgets and policy select exactly the pods meant for them."""
+    objects = render()
+    pods = {
+        part: of(objects, "Deployment", part)["spec"]["template"]["metadata"]["labels"] for part in ("api", "worker")
+    }
+    pods["migrate"] = of(objects, "Job")["spec"]["template"]["metadata"]["labels"]
+
+    def selected(selector: dict[str, str]) -> set[str]:
+        return {part for part, labels in pods.items() if selector.items() <= labels.items()}
+
+    for part in ("api", "worker"):
+        assert selected(of(objects, "Deployment", part)["spec"]["selector"]["matchLabels"]) == {part}
+        assert selected(of(objects, "PodDisruptionBudget", part)["spec"]["selector"]["matchLabels"]) == {part}
+        scaled = of(objects, "HorizontalPodAutoscaler", part)["spec"]["scaleTargetRef"]["name"]
+        assert scaled == of(objects, "Deployment", part)["metadata"]["name"]
+    assert selected(of(objects, "Service")["spec"]["selector"]) == {"api"}
+    assert selected(of(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]) == set(pods)
+
+
+def test_probes_and_services_point_at_ports_that_exist() -> None:
+    """Every named port a probe or the service uses is one the container has, and it is where the program listens."""
+    objects = render()
+    for part, port in (("api", 8000), ("worker", 8001)):
+        main = container(of(objects, "Deployment", part))
+        ports = {item["name"]: item["containerPort"] for item in main["ports"]}
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert ports[main[probe]["httpGet"]["port"]] == port
+        assert str(port) in main["args"]
+    assert of(objects, "Service")["spec"]["ports"][0]["targetPort"] == "http"
+    allowed = of(objects, "NetworkPolicy")["spec"]["ingress"]
+    assert {rule["ports"][0]["port"] for rule in allowed} == {8000, 8001}
+
+
+def test_containers_run_commands_and_settings_that_exist() -> None:
+    """The arguments parse on the real command line, and every HOPE_ variable is a setting of ours."""
+    objects = render(settings={"SOLVE_BUDGET_S": "20", "LOG_LEVEL": "debug"})
+    known = {f"HOPE_{name.upper()}" for name in Settings.model_fields}
+    for item in (of(objects, "Deployment", "api"), of(objects, "Deployment", "worker"), of(objects, "Job")):
+        main = container(item)
+        cli._parser().parse_args(main["args"])
+        variables = {entry["name"] for entry in main["env"]}
+        assert {name for name in variables if name.startswith("HOPE_")} <= known
+        assert {"HOPE_DATABASE_URL", "HOPE_SOLVE_BUDGET_S"} <= variables
+        assert main["securityContext"]["readOnlyRootFilesystem"] is True
+        assert all(isinstance(entry.get("value", ""), str) for entry in main["env"])
+
+
+def test_the_secret_is_there_before_the_migration_and_the_pods_read_it() -> None:
+    """Hook weights order secret before job, both before the rest; the URL appears nowhere else."""
+    objects = render()
+    secret, job = of(objects, "Secret"), of(objects, "Job")
+    weights = [int(item["metadata"]["annotations"]["helm.sh/hook-weight"]) for item in (secret, job)]
+    assert weights[0] < weights[1]
+    for item in (secret, job):
+        assert item["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    for item in (job, of(objects, "Deployment", "api"), of(objects, "Deployment", "worker")):
+        reference = next(entry for entry in container(item)["env"] if entry["name"] == "HOPE_DATABASE_URL")
+        assert reference["valueFrom"]["secretKeyRef"] == {"name": secret["metadata"]["name"], "key": "url"}
+    others = [item for item in objects if item is not secret]
+    assert "secret@db" not in json.dumps(others)
+    assert secret["stringData"]["url"] == URL["database"]["url"]
+
+
+def test_a_secret_of_the_operators_own_is_used_instead() -> None:
+    """With database.existingSecret the chart makes none."""
+    objects = render(database={"existingSecret": "mine", "key": "dsn", "url": ""})
+    assert not [item for item in objects if item["kind"] == "Secret"]
+    reference = container(of(objects, "Deployment", "api"))["env"][0]["valueFrom"]["secretKeyRef"]
+    assert reference == {"name": "mine", "key": "dsn"}
+
+
+def test_without_any_database_it_refuses_to_render() -> None:
+    """The cure is in the message."""
+    with pytest.raises(AssertionError, match=r"database\.url or database\.existingSecret"):
+        render(database={"existingSecret": "", "key": "url", "url": ""})
+
+
+def test_pods_outlive_their_grace_period() -> None:
+    """Kubernetes waits longer than the program does, so that solves are handed back before SIGKILL."""
+    objects = render(graceSeconds=90)
+    for part in ("api", "worker"):
+        deployment = of(objects, "Deployment", part)
+        pod = deployment["spec"]["template"]["spec"]
+        (grace,) = [entry["value"] for entry in container(deployment)["env"] if entry["name"] == "HOPE_GRACE_S"]
+        assert pod["terminationGracePeriodSeconds"] > int(grace) + 5
+
+
+def test_the_ingress_keeps_probes_and_metrics_inside() -> None:
+    """Only what takes a token is routed from outside."""
+    ingress = {**VALUES["ingress"], "enabled": True, "tlsSecret": "tls", "className": "nginx"}
+    rule = of(render(ingress=ingress), "Ingress")["spec"]["rules"][0]
+    paths = {item["path"] for item in rule["http"]["paths"]}
+    assert not {"/", "/metrics", "/healthz", "/readyz"} & paths
+    assert {"/models", "/plans", "/profiles", "/devices"} <= paths
+
+
+def test_switches_switch() -> None:
+    """What can be turned off is gone when it is, and fixed replicas then stand in the deployment."""
+    off = {"enabled": False}
+    objects = render(
+        networkPolicy={**VALUES["networkPolicy"], **off},
+        migration={**VALUES["migration"], **off},
+        api={**VALUES["api"], "replicas": 7, "autoscaling": {**VALUES["api"]["autoscaling"], **off}},
+    )
+    kinds = [item["kind"] for item in objects]
+    assert "NetworkPolicy" not in kinds
+    assert "Job" not in kinds
+    assert kinds.count("HorizontalPodAutoscaler") == 1
+    assert of(objects, "Deployment", "api")["spec"]["replicas"] == 7
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"graceSeconds": -1},
+        {"databse": {}},
+        {"settings": {"LOG_LEVEL": 3}},
+        {"settings": {"log-level": "info"}},
+        {"service": {"type": "ClusterIP", "port": 0}},
+        {"database": {"existingSecret": "", "key": "url", "url": "mysql://db"}},
+    ],
+)
+def test_the_schema_refuses_values_that_make_no_sense(overrides: dict[str, Any]) -> None:
+    """Misspelt, mistyped and out-of-range values are refused before anything is rendered."""
+    with pytest.raises(jsonschema_rs.ValidationError):
+        render(**overrides)
