@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, check, simulate
@@ -73,6 +73,9 @@ def test_inception_modules_of_the_redmi(module: str, milliseconds: float):
 
 
 @given(seed=st.integers(0, 10**6))
+@example(seed=6427)
+@example(seed=8582)
+@example(seed=12151)
 @settings(max_examples=60, deadline=None)
 def test_a_window_is_solved_to_the_optimum(seed: int):
     """HiGHS finds the brute-force optimum of a small blocking problem, and its objective is what the simulator says."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from planner_api.planning.listing import list_order
 from planner_api.planning.partial import Partial, runnable
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.simulator import simulate
 from planner_api.planning.solver import Budget, Solution
+from planner_api.planning.solvers import greedy
 from planner_api.planning.solvers.ilp.highs import SolverFailed, run
 from planner_api.planning.solvers.ilp.model import Window
 from planner_api.planning.solvers.ilp.partition import partition
@@ -29,7 +31,8 @@ SLACK = 1e-6
 def solve(problem: Problem, budget: Budget) -> Solution:
     """Parts in order, each at its exact optimum given the parts before it; scored by the simulator.
 
-    A part that runs out of time keeps the best that was found for it, at least the greedy one.
+    A part that runs out of time keeps the best that was found for it, at least the greedy one; the whole is then
+    never worse than HOPE:GS.
 
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.
@@ -44,8 +47,13 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         unproven += not proven
     orders = (fixed.sequence, list_order(problem, fixed.home))
     schedule = min((simulate(problem, fixed.home, order) for order in orders), key=lambda s: s.makespan_us)
-    notes = (f"{unproven} of {len(parts)} parts stopped before their optimum was proven",) if unproven else ()
-    return Solution(schedule, "ilp", notes)
+    if not unproven:
+        return Solution(schedule, "ilp")
+    note = f"{unproven} of {len(parts)} parts stopped before their optimum was proven"
+    in_hand = greedy.solve(problem, budget)
+    if in_hand.schedule.makespan_us < schedule.makespan_us:
+        return replace(in_hand, notes=(f"{note}; HOPE:GS was better",))
+    return Solution(schedule, "ilp", (note,))
 
 
 def solve_part(
@@ -66,23 +74,23 @@ def solve_part(
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.
     """
-    greedy = _start(problem, fixed, part)
-    limit = _ends(part)(greedy)
+    first = _start(problem, fixed, part)
+    limit = _ends(part)(first)
     if seconds < MIN_SECONDS:
-        return greedy, False
+        return first, False
     window = Window(problem, fixed, part, limit * (1 + SLACK) + SLACK)
     start = window.point(
-        [greedy.home[op] for op in part], [greedy.start[op] for op in part], [greedy.finish[op] for op in part]
+        [first.home[op] for op in part], [first.start[op] for op in part], [first.finish[op] for op in part]
     )
     try:
         answer = run(window.program, seconds=seconds, nodes=nodes, start=start, gap=GAP)
     except SolverFailed:
-        return greedy, False
+        return first, False
     assignment, order = window.decode(answer.values)
     exact = fixed.copy()
     for i in order:
         exact.place(part[i], assignment[i])
-    return (exact if _ends(part)(exact) <= limit else greedy), answer.optimal
+    return (exact if _ends(part)(exact) <= limit else first), answer.optimal
 
 
 def _start(problem: Problem, fixed: Partial, part: Sequence[int]) -> Partial:

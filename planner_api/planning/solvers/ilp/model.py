@@ -303,16 +303,17 @@ class Window:
             values.update((x, float(p == processor)) for p, x in self.on[i].items())
             values[self.start[i]], values[self.finish[i]] = start[i] - self.base, finish[i] - self.base
         for (i, k), column in self.first.items():
-            values[column] = float((start[i], finish[i], i) < (start[k], finish[k], k))
+            values[column] = float((start[i] + finish[i], i) < (start[k] + finish[k], k))
         values[self.makespan] = max(finish[i] - self.base + self.tails[i] for i in range(self.m))
         return values
 
     def decode(self, values: Sequence[float]) -> tuple[list[int], list[int]]:
-        """Processor of each op of the window, and the order in which they start."""
+        """Processor of each op of the window, and the order in which they run."""
         assignment = [max(on, key=lambda p: values[on[p]]) for on in self.on]
-        order = sorted(range(self.m), key=lambda i: (values[self.start[i]], values[self.finish[i]], i))
+        # By the middle of their intervals: starts are equal only up to the solver's tolerance where an op has no length.
+        order = sorted(range(self.m), key=lambda i: (values[self.start[i]] + values[self.finish[i]], i))
         placed: list[int] = []
-        # Ops of no length may share a start with what they read from; the sort is then not yet topological.
+        # Ops of no length may share all their times with what they read from: the sort is then not yet topological.
         while order:
             i = next(i for i in order if not self.earlier[i] & set(order))
             order.remove(i)
