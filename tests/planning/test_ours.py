@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -70,11 +71,33 @@ def test_annealing_tracks_the_exact_makespan(seed: int) -> None:
     for _ in range(3):
         before = search.makespan_us
         believed = search.round(moves=300)
-        assert believed == pytest.approx(search.makespan_us, rel=1e-9)
         assert search.makespan_us <= before
+        assert min(believed) == pytest.approx(search.makespan_us, rel=1e-9)
     found = search.schedule()
     assert found.makespan_us == search.makespan_us
     check(problem, found)
+
+
+def test_two_windows_at_once_lose_nothing() -> None:
+    """A large problem is annealed in two places per round, the same with a second thread and without."""
+    problem = chain(400, processors=3)
+    random = np.random.default_rng(5)
+    latency = random.uniform(1, 100, (400, 3))
+    fields = {name: getattr(problem, name) for name in problem.__dataclass_fields__}
+    reads = tuple(() if op < 4 else (int(random.integers(op - 4, op)),) for op in range(400))
+    bushy = Problem(**{**fields, "latency_us": latency, "reads": reads})
+    found = []
+    for pool in (None, ThreadPoolExecutor(1)):
+        search = Search(bushy, simulate(bushy, [0] * 400, bushy.lists.order), seed=3)
+        first = search.makespan_us
+        for _ in range(5):
+            before = search.makespan_us
+            search.round(500, pool)
+            assert search.makespan_us <= before
+        assert search.makespan_us < first
+        check(bushy, search.schedule())
+        found.append(search.schedule())
+    assert found[0] == found[1]
 
 
 @settings(max_examples=CASES, deadline=None)
@@ -111,7 +134,7 @@ def test_no_bound_exceeds_the_optimum(seed: int) -> None:
 @given(seeds)
 def test_portfolio_is_legal_proven_and_never_worse_than_one_processor(seed: int) -> None:
     """Any drawn problem gets a legal plan between its bound and the best single processor, twice the same."""
-    problem = draw(seed, 25)
+    problem = draw(seed, 20)
     try:
         found = portfolio.solve(problem, Budget(rounds=2, seed=seed))
     except PlanningError:

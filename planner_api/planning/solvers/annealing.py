@@ -11,7 +11,8 @@ import numpy as np
 from numba import njit
 
 from planner_api.planning.evaluator import Arrays, evaluate
-from planner_api.planning.problem import FloatArray, IntArray
+from planner_api.planning.problem import BoolArray, FloatArray, IntArray
+from planner_api.planning.solvers.window import Window, cut_out
 
 LONGEST_STRETCH = 8
 """Ops of a chain that one move may flip together."""
@@ -29,17 +30,17 @@ def _uniform(state: np.ndarray) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _another(a: Arrays, op: int, here: int, state: np.ndarray) -> int:
+def _another(latency: FloatArray, op: int, here: int, state: np.ndarray) -> int:
     """A random other processor that supports the op, or the same one when there is none."""
     count = 0
-    for p in range(a.latency.shape[1]):
-        if p != here and a.latency[op, p] < np.inf:
+    for p in range(latency.shape[1]):
+        if p != here and latency[op, p] < np.inf:
             count += 1
     if count == 0:
         return here
     pick = int(_uniform(state) * count)
-    for p in range(a.latency.shape[1]):
-        if p != here and a.latency[op, p] < np.inf:
+    for p in range(latency.shape[1]):
+        if p != here and latency[op, p] < np.inf:
             if pick == 0:
                 return p
             pick -= 1
@@ -60,7 +61,12 @@ def _shift(sequence: IntArray, place: IntArray, source: int, target: int) -> Non
 
 @njit(cache=True, nogil=True)
 def _propose(
-    a: Arrays,
+    latency: FloatArray,
+    rivals: BoolArray,
+    before_at: IntArray,
+    before: IntArray,
+    after_at: IntArray,
+    after: IntArray,
     assignment: IntArray,
     sequence: IntArray,
     place: IntArray,
@@ -80,19 +86,19 @@ def _propose(
     kind = _uniform(state)
     flips = 0
     if kind < 0.50 or kind >= 0.85:
-        other = _another(a, op, assignment[op], state)
+        other = _another(latency, op, assignment[op], state)
         wanted = 1
         if 0.30 <= kind < 0.50:
             wanted = 2 + int(_uniform(state) * (LONGEST_STRETCH - 1))
         link = op
         while other != assignment[op] and flips < wanted:
-            if assignment[link] != other and a.latency[link, other] < np.inf:
+            if assignment[link] != other and latency[link, other] < np.inf:
                 flipped[flips] = link
                 flips += 1
-            successors = a.after_at[link + 1] - a.after_at[link]
+            successors = after_at[link + 1] - after_at[link]
             if successors == 0:
                 break
-            link = a.after[a.after_at[link] + int(_uniform(state) * successors)]
+            link = after[after_at[link] + int(_uniform(state) * successors)]
             if place[link] >= high:
                 break
         for f in range(flips):
@@ -100,13 +106,19 @@ def _propose(
             assignment[flipped[f]] = other
     if kind >= 0.50:
         floor = low
-        for k in range(a.before_at[op], a.before_at[op + 1]):
-            floor = max(floor, place[a.before[k]] + 1)
+        for k in range(before_at[op], before_at[op + 1]):
+            floor = max(floor, place[before[k]] + 1)
         ceiling = high - 1
-        for k in range(a.after_at[op], a.after_at[op + 1]):
-            ceiling = min(ceiling, place[a.after[k]] - 1)
+        for k in range(after_at[op], after_at[op + 1]):
+            ceiling = min(ceiling, place[after[k]] - 1)
         target = floor + int(_uniform(state) * (ceiling - floor + 1))
-        if target != position:
+        # Passing only ops that run beside it changes no time.
+        passes_rival = flips > 0 and target != position
+        for passed in range(min(position, target), max(position, target) + 1):
+            if passes_rival:
+                break
+            passes_rival = passed != position and rivals[assignment[op], assignment[sequence[passed]]]
+        if passes_rival:
             _shift(sequence, place, position, target)
             return flips, position, target
     return flips, -1, -1
@@ -148,9 +160,9 @@ def anneal_window(
 
     Args:
         a: the problem.
-        assignment: (n,) improved in place.
-        sequence: (n,) improved in place.
-        finish: (n,) as `evaluate` left it for this schedule; scratch afterwards.
+        assignment: (n,) improved in place, at the window's ops only.
+        sequence: (n,) improved in place, inside the window only.
+        finish: (n,) as `evaluate` left it for this schedule.
         payer: (T, P) likewise.
         low: first position of the window.
         high: one past its last position.
@@ -162,119 +174,141 @@ def anneal_window(
     Returns:
         The best makespan met, as the sum of tails sees it (equal to `evaluate` up to rounding).
     """
-    n, host = a.latency.shape
-    tensors = len(a.producer)
-    width = high - low
-    place = np.empty(n, dtype=np.int64)
-    for position in range(n):
+    place = np.empty(len(sequence), dtype=np.int64)
+    for position in range(len(sequence)):
         place[sequence[position]] = position
+    w = cut_out(a, assignment, sequence, place, finish, payer, low, high)
+    ops = sequence[low : low + len(w.ready)].copy()
+    order = np.arange(len(ops))
+    processor = assignment[ops]
+    times = finish[ops]
+    best = _anneal(w, processor, order, times, high - low, moves, hot, cold, state)
+    for position in range(high - low):
+        sequence[low + position] = ops[order[position]]
+        assignment[ops[position]] = processor[position]
+    return best
 
-    # How far a change of each window op can alter who pays for a tensor: by flipping it, by moving it in order.
-    last_reader = np.zeros(tensors, dtype=np.int64)
-    for tensor in range(tensors):
-        for k in range(a.readers_at[tensor], a.readers_at[tensor + 1]):
-            last_reader[tensor] = max(last_reader[tensor], place[a.readers[k]])
-    reach_move = np.full(n, high, dtype=np.int64)
-    reach_flip = np.full(n, high, dtype=np.int64)
-    end = high
-    for position in range(low, high):
-        op = sequence[position]
-        for k in range(a.reads_at[op], a.reads_at[op + 1]):
-            reach_move[op] = max(reach_move[op], last_reader[a.reads[k]] + 1)
-        reach_flip[op] = reach_move[op]
-        for k in range(a.writes_at[op], a.writes_at[op + 1]):
-            reach_flip[op] = max(reach_flip[op], last_reader[a.writes[k]] + 1)
-        end = max(end, reach_flip[op])
 
-    duration = np.zeros(n)
-    for position in range(low, n):
+@njit(cache=True, nogil=True)
+def _retail(
+    w: Window,
+    assignment: IntArray,
+    sequence: IntArray,
+    duration: FloatArray,
+    through: FloatArray,
+    upcoming: FloatArray,
+    width: int,
+    until: int,
+    upcoming_at: FloatArray,
+    bypass_at: FloatArray,
+) -> None:
+    """Longest paths to the end of the ops from ``until`` back to the window's last position."""
+    host = w.latency.shape[1]
+    for p in range(host):
+        upcoming[p] = upcoming_at[until - width, p]
+    bypass = bypass_at[until - width]
+    for position in range(until - 1, width - 1, -1):
         op = sequence[position]
         here = assignment[op]
-        for k in range(a.reads_at[op], a.reads_at[op + 1]):
-            tensor = a.reads[k]
-            source = assignment[a.producer[tensor]] if a.producer[tensor] >= 0 else host
-            if source != here and payer[tensor, here] == position:
-                duration[op] += a.cost[tensor, source, here]
-        duration[op] += a.latency[op, here]
-
-    # through[op]: duration plus longest path from its finish to the end of the accepted schedule.
-    through = np.zeros(n)
-    upcoming = np.zeros(host)
-    upcoming_at = np.zeros((end - high + 1, host))
-    bypass_in = np.full(n, -np.inf)
-    bypass_at = np.full(end - high + 1, -np.inf)
-    for position in range(high, n):
-        op = sequence[position]
-        for k in range(a.before_at[op], a.before_at[op + 1]):
-            earlier = a.before[k]
-            if place[earlier] < low:
-                bypass_in[op] = max(bypass_in[op], finish[earlier])
-    bypass = -np.inf
-    for position in range(n - 1, high - 1, -1):
-        if position < end:
-            upcoming_at[position + 1 - high] = upcoming
-            bypass_at[position + 1 - high] = bypass
-        op = sequence[position]
-        here = assignment[op]
-        tail = a.export_us[op, here]
-        for k in range(a.after_at[op], a.after_at[op + 1]):
-            tail = max(tail, through[a.after[k]])
+        tail = max(w.export_us[op, here], w.beyond[op])
+        for k in range(w.after_at[op], w.after_at[op + 1]):
+            tail = max(tail, through[w.after[k]])
         for rival in range(host):
-            if a.rivals[here, rival]:
+            if w.rivals[here, rival]:
                 tail = max(tail, upcoming[rival])
         through[op] = duration[op] + tail
         upcoming[here] = through[op]
-        bypass = max(bypass, bypass_in[op] + through[op])
-    upcoming_at[0] = upcoming
-    bypass_at[0] = bypass
+        if w.ready[op] > 0.0:
+            bypass = max(bypass, w.ready[op] + through[op])
+        for p in range(host):
+            upcoming_at[position - width, p] = upcoming[p]
+        bypass_at[position - width] = bypass
 
-    # Ops of the window, or between it and ``end``, that someone past the window reads.
-    crossing = np.empty(end - low, dtype=np.int64)
-    crossings = 0
-    far = np.zeros(n, dtype=np.int64)
-    for position in range(low, end):
+
+@njit(cache=True, nogil=True)
+def _anneal(
+    w: Window,
+    assignment: IntArray,
+    sequence: IntArray,
+    finish: FloatArray,
+    width: int,
+    moves: int,
+    hot: float,
+    cold: float,
+    state: np.ndarray,
+) -> float:
+    """Anneal the first ``width`` positions of a window; leaves the best placement and order met."""
+    count, host = w.latency.shape
+    tensors = len(w.producer)
+    place = sequence.copy()
+    payer = w.payer.copy()
+    duration = np.zeros(count)
+    for position in range(count):
         op = sequence[position]
-        for k in range(a.after_at[op], a.after_at[op + 1]):
-            far[op] = max(far[op], place[a.after[k]])
-        if far[op] >= high:
+        here = assignment[op]
+        for k in range(w.reads_at[op], w.reads_at[op + 1]):
+            tensor = w.reads[k]
+            source = assignment[w.producer[tensor]] if w.producer[tensor] >= 0 else w.source[tensor]
+            if source != here and payer[tensor, here] == position:
+                duration[op] += w.cost[tensor, source, here]
+        duration[op] += w.latency[op, here]
+    through = np.zeros(count)
+    upcoming = np.zeros(host)
+    upcoming_at = np.zeros((count - width + 1, host))
+    bypass_at = np.zeros(count - width + 1)
+    for p in range(host):
+        upcoming_at[count - width, p] = w.upcoming[p]
+    bypass_at[count - width] = w.bypass
+    _retail(w, assignment, sequence, duration, through, upcoming, width, count, upcoming_at, bypass_at)
+
+    # Ops that someone past the window reads, by position: those of the window may move inside it.
+    far = np.full(count, -1, dtype=np.int64)
+    crossing = np.empty(count, dtype=np.int64)
+    crossings = 0
+    for op in range(count):
+        for k in range(w.after_at[op], w.after_at[op + 1]):
+            far[op] = max(far[op], place[w.after[k]])
+        if w.beyond[op] > -np.inf:
+            far[op] = count
+        if far[op] >= width:
             crossing[crossings] = op
             crossings += 1
 
     # Accepted state before each position of the window, and the running maximum of finish plus export.
     free_at = np.zeros((width + 1, host))
     peak_at = np.zeros(width + 1)
-    for position in range(high):
-        if position >= low:
-            free_at[position - low] = free_at[width]
-            peak_at[position - low] = peak_at[width]
+    for p in range(host):
+        free_at[0, p] = w.free[p]
+    peak_at[0] = w.peak
+    for position in range(width):
         op = sequence[position]
         here = assignment[op]
-        for rival in range(host):
-            if a.rivals[here, rival]:
-                free_at[width, rival] = max(free_at[width, rival], finish[op])
-        peak_at[width] = max(peak_at[width], finish[op] + a.export_us[op, here])
-
+        for p in range(host):
+            free_at[position + 1, p] = free_at[position, p]
+            if w.rivals[here, p]:
+                free_at[position + 1, p] = max(free_at[position, p], finish[op])
+        peak_at[position + 1] = max(peak_at[position], finish[op] + w.export_us[op, here])
     current = max(peak_at[width], bypass_at[0])
-    for c in range(crossings):
-        op = crossing[c]
-        if place[op] < high:
-            for k in range(a.after_at[op], a.after_at[op + 1]):
-                if place[a.after[k]] >= high:
-                    current = max(current, finish[op] + through[a.after[k]])
     for p in range(host):
         current = max(current, free_at[width, p] + upcoming_at[0, p])
+    for c in range(crossings):
+        op = crossing[c]
+        if place[op] < width:
+            current = max(current, finish[op] + w.beyond[op])
+            for k in range(w.after_at[op], w.after_at[op + 1]):
+                if place[w.after[k]] >= width:
+                    current = max(current, finish[op] + through[w.after[k]])
 
     best = current
-    best_sequence = sequence[low:high].copy()
-    best_assignment = assignment[sequence[low:high]].copy()
-
+    best_sequence = sequence.copy()
+    best_assignment = assignment.copy()
     stamp = np.zeros((tensors, host), dtype=np.int64)
-    old_finish = np.zeros(end - low)
-    new_duration = np.zeros(end - low)
+    old_finish = np.zeros(count)
+    new_duration = np.zeros(count)
     new_free = np.zeros((width + 1, host))
     new_peak = np.zeros(width + 1)
     free = np.zeros(host)
-    paid = np.empty((a.reads_at[n], 3), dtype=np.int64)
+    paid = np.empty((len(w.reads), 3), dtype=np.int64)
     flipped = np.empty(LONGEST_STRETCH, dtype=np.int64)
     flipped_from = np.empty(LONGEST_STRETCH, dtype=np.int64)
     ratio = (cold / hot) ** (1.0 / max(1, moves - 1))
@@ -283,126 +317,127 @@ def anneal_window(
     for move in range(1, moves + 1):
         temperature *= ratio
         flips, source_position, target_position = _propose(
-            a, assignment, sequence, place, low, high, flipped, flipped_from, state
-        )
+            w.latency, w.rivals, w.before_at, w.before, w.after_at, w.after, assignment, sequence, place, 0, width,
+            flipped, flipped_from, state,
+        )  # fmt: skip
         if flips == 0 and source_position < 0:
             continue
-        first, until = high, high
+        first, until = width, width
+        hope = 0.0
         for f in range(flips):
+            hope += w.saving[flipped[f]]
             first = min(first, place[flipped[f]])
-            until = max(until, reach_flip[flipped[f]])
+            until = max(until, w.reach_flip[flipped[f]])
         if source_position >= 0:
             first = min(first, source_position, target_position)
-            until = max(until, reach_move[sequence[target_position]])
+            until = max(until, w.reach_move[sequence[target_position]])
+            hope += w.saving[sequence[target_position]]
 
         # --- evaluate from the first change to the last op whose transfers it can alter
         limit = current - temperature * np.log(max(_uniform(state), 1e-300))
-        free[:] = free_at[first - low]
-        peak = peak_at[first - low]
+        for p in range(host):
+            free[p] = free_at[first, p]
+        peak = peak_at[first]
         payments = 0
         retimed = False
         rejected = False
         reached = first
         for at in range(first, until):
-            step = sequence[at]
-            here = assignment[step]
-            if at <= high:
-                new_free[at - low] = free
-                new_peak[at - low] = peak
-            begin = free[here]
-            for k in range(a.before_at[step], a.before_at[step + 1]):
-                begin = max(begin, finish[a.before[k]])
+            if at == width:
+                # Past the window only the transfers paid for what was changed can become shorter; how much that can
+                # be was counted when the window began, which is near enough to turn a move down.
+                late = max(peak, bypass_at[0] - hope)
+                for p in range(host):
+                    late = max(late, free[p] + upcoming_at[0, p] - hope)
+                if late > limit:
+                    rejected = True
+                    break
+            if at <= width:
+                for p in range(host):
+                    new_free[at, p] = free[p]
+                new_peak[at] = peak
+            op = sequence[at]
+            here = assignment[op]
+            begin = max(free[here], w.ready[op])
+            for k in range(w.before_at[op], w.before_at[op + 1]):
+                begin = max(begin, finish[w.before[k]])
             spent = 0.0
-            for k in range(a.reads_at[step], a.reads_at[step + 1]):
-                tensor = a.reads[k]
-                source = assignment[a.producer[tensor]] if a.producer[tensor] >= 0 else host
+            for k in range(w.reads_at[op], w.reads_at[op + 1]):
+                tensor = w.reads[k]
+                source = assignment[w.producer[tensor]] if w.producer[tensor] >= 0 else w.source[tensor]
                 if source != here and payer[tensor, here] >= first and stamp[tensor, here] != move:
                     stamp[tensor, here] = move
-                    spent += a.cost[tensor, source, here]
+                    spent += w.cost[tensor, source, here]
                     paid[payments, 0] = tensor
                     paid[payments, 1] = here
                     paid[payments, 2] = at
                     payments += 1
-            spent += a.latency[step, here]
-            if at >= high and spent != duration[step]:
+            spent += w.latency[op, here]
+            if at >= width and spent != duration[op]:
                 retimed = True
-            new_duration[at - low] = spent
-            old_finish[at - low] = finish[step]
+            new_duration[at] = spent
+            old_finish[at] = finish[op]
             now = begin + spent
-            finish[step] = now
+            finish[op] = now
             reached = at + 1
-            if now + a.tail_us[step] > limit:
+            if now + w.tail_us[op] > limit:
                 rejected = True
                 break
             for rival in range(host):
-                if a.rivals[here, rival]:
+                if w.rivals[here, rival]:
                     free[rival] = max(free[rival], now)
-            peak = max(peak, now + a.export_us[step, here])
+            peak = max(peak, now + w.export_us[op, here])
         makespan = peak
         if not rejected:
-            if until == high:
-                new_free[width] = free
+            if until == width:
+                for p in range(host):
+                    new_free[width, p] = free[p]
                 new_peak[width] = peak
-            makespan = max(makespan, bypass_at[until - high])
+            makespan = max(makespan, bypass_at[until - width])
             for p in range(host):
-                makespan = max(makespan, free[p] + upcoming_at[until - high, p])
+                makespan = max(makespan, free[p] + upcoming_at[until - width, p])
             if makespan <= limit:
                 for c in range(crossings):
-                    link = crossing[c]
-                    if far[link] >= until and place[link] < until:
-                        for k in range(a.after_at[link], a.after_at[link + 1]):
-                            if place[a.after[k]] >= until:
-                                makespan = max(makespan, finish[link] + through[a.after[k]])
+                    op = crossing[c]
+                    if far[op] >= until and place[op] < until:
+                        makespan = max(makespan, finish[op] + w.beyond[op])
+                        for k in range(w.after_at[op], w.after_at[op + 1]):
+                            if place[w.after[k]] >= until:
+                                makespan = max(makespan, finish[op] + through[w.after[k]])
             rejected = makespan > limit
 
         if rejected:
             for at in range(first, reached):
-                finish[sequence[at]] = old_finish[at - low]
+                finish[sequence[at]] = old_finish[at]
             _take_back(assignment, sequence, place, flips, source_position, target_position, flipped, flipped_from)
             continue
 
         # --- accept
         current = makespan
         for at in range(first, until):
-            step = sequence[at]
-            for k in range(a.reads_at[step], a.reads_at[step + 1]):
-                tensor = a.reads[k]
+            op = sequence[at]
+            for k in range(w.reads_at[op], w.reads_at[op + 1]):
+                tensor = w.reads[k]
                 for p in range(host):
                     if first <= payer[tensor, p] < until:
-                        payer[tensor, p] = n
+                        payer[tensor, p] = count
         for k in range(payments):
             payer[paid[k, 0], paid[k, 1]] = paid[k, 2]
-        for at in range(first, min(until, high) + 1):
-            free_at[at - low] = new_free[at - low]
-            peak_at[at - low] = new_peak[at - low]
+        for at in range(first, min(until, width) + 1):
+            for p in range(host):
+                free_at[at, p] = new_free[at, p]
+            peak_at[at] = new_peak[at]
         if retimed:
-            for at in range(high, until):
-                duration[sequence[at]] = new_duration[at - low]
-            upcoming[:] = upcoming_at[until - high]
-            bypass = bypass_at[until - high]
-            for at in range(until - 1, high - 1, -1):
-                step = sequence[at]
-                here = assignment[step]
-                tail = a.export_us[step, here]
-                for k in range(a.after_at[step], a.after_at[step + 1]):
-                    tail = max(tail, through[a.after[k]])
-                for rival in range(host):
-                    if a.rivals[here, rival]:
-                        tail = max(tail, upcoming[rival])
-                through[step] = duration[step] + tail
-                upcoming[here] = through[step]
-                bypass = max(bypass, bypass_in[step] + through[step])
-                upcoming_at[at - high] = upcoming
-                bypass_at[at - high] = bypass
+            for at in range(width, until):
+                duration[sequence[at]] = new_duration[at]
+            _retail(w, assignment, sequence, duration, through, upcoming, width, until, upcoming_at, bypass_at)
         if current < best:
             best = current
-            best_sequence[:] = sequence[low:high]
-            for at in range(low, high):
-                best_assignment[at - low] = assignment[sequence[at]]
+            best_sequence[:] = sequence
+            best_assignment[:] = assignment
 
-    sequence[low:high] = best_sequence
-    for at in range(low, high):
-        assignment[sequence[at]] = best_assignment[at - low]
+    sequence[:] = best_sequence
+    assignment[:] = best_assignment
     return float(best)
 
 
@@ -438,7 +473,22 @@ def anneal_whole(
     temperature = hot / ratio
     for _ in range(moves):
         temperature *= ratio
-        flips, source, target = _propose(a, assignment, sequence, place, low, high, flipped, flipped_from, state)
+        flips, source, target = _propose(
+            a.latency,
+            a.rivals,
+            a.before_at,
+            a.before,
+            a.after_at,
+            a.after,
+            assignment,
+            sequence,
+            place,
+            low,
+            high,
+            flipped,
+            flipped_from,
+            state,
+        )
         if flips == 0 and source < 0:
             continue
         makespan = evaluate(a, assignment, sequence, start, finish, payer)

@@ -24,6 +24,10 @@ BEAM = 64
 """Labels kept per level when looking for a first plan of a piece."""
 ROOM = 60_000
 """Labels of one level that a proof may need before it is given up."""
+WEIGHT_STEPS = (-0.3, -0.15, -0.05, 0.0, 0.05, 0.15, 0.3)
+"""Weights of the first processor in load bounds, around the best."""
+EFFORT = 300_000
+"""Labels that the proof of one piece may need in all: what counts as work where no clock does."""
 MOST_PROCESSORS = 8
 """Places of a tensor are a byte."""
 
@@ -207,7 +211,7 @@ def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[P
                 tail[local[op]] = max(tail[local[op]], fastest[local[later]] + tail[local[later]])
     rows = [[names[tensor] for tensor in lists.reads[op] if tensor in names] for op in part]
     independent = bool((problem.conflicts == np.eye(host, dtype=bool)).all())
-    weights = _weights(host, independent)
+    weights = _weights(latency, independent)
     # A processor of weight nothing takes any op that it supports for nothing.
     weighted = np.where(
         np.isfinite(latency), np.where(np.isfinite(latency), latency, 0.0) * weights[:, None, :], np.inf
@@ -246,12 +250,21 @@ def _unsolved(rough: float, sources: int, host: int) -> tuple[list[list[Ending |
     return [[None] * host for _ in range(sources)], [[rough] * host for _ in range(sources)]
 
 
-def _weights(host: int, independent: bool) -> np.ndarray:
-    """Rows of processor weights for load bounds: at most 1 in sum over processors that can run together."""
+def _weights(latency: np.ndarray, independent: bool) -> np.ndarray:
+    """Rows of processor weights for load bounds: at most 1 in sum over processors that can run together.
+
+    For two processors they lie around the weight that bounds the whole piece best.
+    """
+    host = latency.shape[1]
     if not independent:
         return np.full((1, host), 1.0 / host)
     if host == 2:
-        return np.array([[share, 1 - share] for share in np.linspace(0, 1, 9)])
+        shares = np.linspace(0, 1, 101)
+        finite = np.where(np.isfinite(latency), latency, latency[np.isfinite(latency)].sum() + 1.0)
+        loads = np.minimum(shares[:, None] * finite[:, 0], (1 - shares[:, None]) * finite[:, 1]).sum(axis=1)
+        best = float(shares[int(np.argmax(loads))])
+        near = np.clip(best + np.array(WEIGHT_STEPS), 0.0, 1.0)
+        return np.stack([near, 1.0 - near], axis=1)
     return np.concatenate([np.full((1, host), 1.0 / host), np.eye(host)])
 
 
@@ -308,14 +321,16 @@ def _grow(
         where[0, tensor] = {0: (0, 0), 1: (1 << source, source), 2: (0, host)}[kind]
     history: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     complete = True
+    effort = 0
     for level in range(m):
-        if not beam and budget.left() <= 0:
+        if not beam and (budget.left() <= 0 or effort > EFFORT):
             return [None] * host, False
         room = min(ROOM, len(done) * m * host)
         grown = expand(piece, done, latest, free, finish, peak, where, limit, room)
         count = grown[0]
         if count <= 0:
             return [None] * host, complete and count == 0
+        effort += count
         parent, op, processor, done, latest, free, finish, peak, where, bound = (field[:count] for field in grown[1:])
         kept = np.lexsort((bound, done))
         if level < m - 1:

@@ -216,17 +216,22 @@ def undominated(
                 continue
             worse = False
             for p in range(free.shape[1]):
-                worse = worse or free[rival, p] > free[label, p]
-            if worse:
-                continue
-            for op in range(finish.shape[1]):
-                worse = worse or finish[rival, op] > finish[label, op]
+                if free[rival, p] > free[label, p]:
+                    worse = True
+                    break
             if worse:
                 continue
             for tensor in range(where.shape[1]):
                 here, there = where[rival, tensor, 0], where[label, tensor, 0]
-                same_source = where[rival, tensor, 1] == where[label, tensor, 1] or here == everywhere
-                worse = worse or here & there != there or not same_source
+                if here & there != there or (where[rival, tensor, 1] != where[label, tensor, 1] and here != everywhere):
+                    worse = True
+                    break
+            if worse:
+                continue
+            for op in range(finish.shape[1]):
+                if finish[rival, op] > finish[label, op]:
+                    worse = True
+                    break
             if not worse:
                 dominated = True
                 break

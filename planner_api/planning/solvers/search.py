@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
 from planner_api.planning.evaluator import arrays, evaluate
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import IntArray, Problem
 from planner_api.planning.simulator import Schedule, simulate
 from planner_api.planning.solver import Budget
 from planner_api.planning.solvers.annealing import anneal_whole, anneal_window
@@ -16,6 +17,8 @@ WINDOW = (40, 120)
 """Shortest and longest window, in positions."""
 MOVES = 10_000
 """Moves per window."""
+FEWEST_MOVES = 100
+"""Moves of the last window below which it is not worth beginning."""
 HOT = 1.2
 """First temperature, in mean fastest latencies of the problem's ops."""
 COLD_US = 5.0
@@ -27,7 +30,7 @@ class Search:
 
     Attributes:
         makespan_us: of the best schedule met.
-        rounds: windows annealed so far.
+        rounds: turns of annealing so far.
     """
 
     def __init__(self, problem: Problem, schedule: Schedule, seed: int) -> None:
@@ -35,7 +38,7 @@ class Search:
         self.rounds = 0
         self._arrays = arrays(problem)
         self._random = np.random.default_rng(seed)
-        self._state = self._random.integers(1, 2**63, size=1, dtype=np.uint64)
+        self._states = self._random.integers(1, 2**63, size=(2, 1), dtype=np.uint64)
         self._assignment = np.array(schedule.assignment, dtype=np.int64)
         self._sequence = np.array(schedule.sequence, dtype=np.int64)
         n, p = problem.latency_us.shape
@@ -54,52 +57,80 @@ class Search:
         """The best schedule, timed by the simulator."""
         return simulate(self.problem, self._assignment.tolist(), self._sequence.tolist())
 
-    def round(self, moves: int = MOVES) -> float:
-        """Anneal one window; the schedule never gets worse.
+    def round(self, moves: int = MOVES, pool: Executor | None = None) -> tuple[float, ...]:
+        """Anneal a window, or two that do not touch (in a large problem); the schedule never gets worse.
+
+        Args:
+            moves: per window.
+            pool: where the second window runs beside the first; the result is the same without it.
 
         Returns:
-            The best makespan as the window sees it (the schedule's own is timed anew).
+            The best makespan as each window sees it (the schedule's own is timed anew).
         """
-        n = len(self.problem.ops)
-        width = min(n, int(self._random.integers(*WINDOW, endpoint=True)))
-        low = int(self._random.integers(0, n - width, endpoint=True))
         # Windows are stretches of time: a stable sort by start keeps the order topological and every time as it is.
         self._sequence = self._sequence[np.argsort(self._start[self._sequence], kind="stable")]
-        before = self._evaluate()
-        kept = self._assignment.copy(), self._sequence.copy()
-        place = (self._assignment, self._sequence)
+        self._evaluate()
+        windows = self._windows()
+        others = [pool.submit(self._anneal, 1, *window, moves) for window in windows[1:]] if pool else []
+        found = [self._anneal(0, *windows[0], moves)]
+        found += [other.result() for other in others] or [self._anneal(1, *window, moves) for window in windows[1:]]
+        # What two windows gain adds up, unless the longest path goes round one of them.
+        merged = self._assignment.copy(), self._sequence.copy()
+        for (low, high), (_, assignment, sequence) in zip(windows, found, strict=True):
+            ops = sequence[low:high]
+            merged[0][ops], merged[1][low:high] = assignment[ops], ops
+        self._keep_best([(self._assignment, self._sequence), merged, *(result[1:] for result in found)])
+        self.rounds += 1
+        return tuple(result[0] for result in found)
+
+    def _windows(self) -> list[tuple[int, int]]:
+        n = len(self.problem.ops)
+        if n < 3 * WINDOW[1]:
+            return [self._window(0, n)]
+        border = int(self._random.integers(n // 3, 2 * n // 3))
+        return [self._window(0, border), self._window(border, n)]
+
+    def _window(self, first: int, last: int) -> tuple[int, int]:
+        width = min(last - first, int(self._random.integers(*WINDOW, endpoint=True)))
+        low = int(self._random.integers(first, last - width, endpoint=True))
+        return low, low + width
+
+    def _anneal(self, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:
+        """One window on copies; the makespan it believes in, the placement and the order."""
+        assignment, sequence = self._assignment.copy(), self._sequence.copy()
+        hot, cold, state = self._hot, self._cold, self._states[lane]
         if self._arrays.blocking:
             believed = anneal_window(
-                self._arrays, *place, self._finish, self._payer, low, low + width, moves, self._hot, self._cold,
-                self._state,
-            )  # fmt: skip
+                self._arrays, assignment, sequence, self._finish, self._payer, low, high, moves, hot, cold, state
+            )
         else:
-            believed = anneal_whole(self._arrays, *place, low, low + width, moves, self._hot, self._cold, self._state)
+            believed = anneal_whole(self._arrays, assignment, sequence, low, high, moves, hot, cold, state)
+        return float(believed), assignment, sequence
+
+    def _keep_best(self, candidates: list[tuple[IntArray, IntArray]]) -> None:
+        """Make the best of some placements with orders the present one; the first of equals."""
+        makespans = []
+        for self._assignment, self._sequence in candidates:
+            makespans.append(self._evaluate())
+        self._assignment, self._sequence = candidates[int(np.argmin(makespans))]
         self.makespan_us = self._evaluate()
-        if self.makespan_us > before:
-            self._assignment, self._sequence = kept
-            self.makespan_us = self._evaluate()
-        self.rounds += 1
-        return float(believed)
 
     def run(self, budget: Budget, target_us: float) -> None:
         """Anneal until the budget ends or the makespan reaches ``target_us``."""
         rate = 0.0
-        while self.movable and self.makespan_us > target_us:
-            if budget.rounds is not None:
-                if self.rounds >= budget.rounds:
+        with ThreadPoolExecutor(1) as pool:
+            while self.movable and self.makespan_us > target_us:
+                if budget.rounds is not None:
+                    if self.rounds >= budget.rounds:
+                        return
+                    self.round(MOVES, pool)
+                    continue
+                moves = MOVES if rate == 0 else int(min(MOVES, budget.left() / rate))
+                if moves < FEWEST_MOVES or budget.left() <= 0:
                     return
-                self.round()
-                continue
-            left = budget.left()
-            if left <= 0:
-                return
-            moves = MOVES if rate == 0 else int(min(MOVES, left / rate))
-            if moves < 100:
-                return
-            began = time.monotonic()
-            self.round(moves)
-            rate = (time.monotonic() - began) / moves
+                began = time.monotonic()
+                self.round(moves, pool)
+                rate = (time.monotonic() - began) / moves
 
     def _evaluate(self) -> float:
         return float(evaluate(self._arrays, self._assignment, self._sequence, self._start, self._finish, self._payer))
