@@ -96,7 +96,7 @@ class Plans:
         Raises:
             ApiError: 404 for an unknown model or SoC, 422 when no plan exists.
         """
-        if request.jobs is not None and request.jobs[0].model_hash != request.model_hash:
+        if request.jobs is not None and [job.model_hash for job in request.jobs] != [request.model_hash]:
             raise ApiError(422, "jobs-reserved", "jobs is reserved for planning several networks; leave it out")
         request = normalised(request)
         wanted = plan_id(request)
@@ -142,7 +142,8 @@ class Plans:
                 stored = await repository.find(session, wanted)  # another replica was faster, and it queued the solve
                 assert stored is not None
                 return stored
-            status = "queued" if provisional else "done"
+            # A row that a release put there is the queue's: a worker may hold its lease at this very moment.
+            status = None if not claimed and self._queue is not None else "queued" if provisional else "done"
             stored = await store_version(
                 session, wanted, version, found, solve_us, provisional=provisional, status=status
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -13,6 +14,9 @@ import pytest
 
 from planner_api.db.migrate import upgrade
 from tests.planner.postgres import Postgres
+
+CAMPAIGN = os.environ.get("HOPE_CAMPAIGN") == "1"
+"""Whether to run the full counts."""
 
 _numbers = itertools.count()
 
