@@ -10,8 +10,10 @@ from dataclasses import dataclass
 Call = Callable[[], object]
 
 WARM_UP = 2
-"""Calls before the first one that counts."""
+"""Calls before the first one that counts; one is enough where it is long."""
 MIN_REPEATS = 5
+LONG_US = 250_000.0
+"""Once so much time was measured, three calls are enough: a long call averages out what disturbs it."""
 MAX_REPEATS = 60
 ENOUGH_US = 15_000.0
 """Once so much time was measured, and at least MIN_REPEATS calls, the figure is good enough (unless said otherwise)."""
@@ -54,11 +56,16 @@ def measure(
     """
     clock = time.thread_time_ns if own_thread else time.perf_counter_ns
     overhead_us = clock_overhead_us(own_thread=own_thread)
+    warming = time.perf_counter_ns()
     for _ in range(WARM_UP):
         call()
+        if time.perf_counter_ns() - warming > LONG_US * 1e3 or time.monotonic() >= deadline:
+            break
     samples: list[float] = []
     total = 0.0
     while len(samples) < MAX_REPEATS and (len(samples) < MIN_REPEATS or total < enough_us):
+        if len(samples) >= 3 and total >= LONG_US:
+            break
         started = clock()
         call()
         samples.append(max(0.0, (clock() - started) / 1e3 - overhead_us))

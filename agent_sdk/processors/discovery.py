@@ -60,7 +60,7 @@ def _makers(soc: Soc, frozen: FrozenGraphs) -> Iterator[tuple[str, Callable[[], 
         yield f"ort@{name_cores(tuple(sorted(cores)))}", partial(OrtProcessor, soc, cores, frozen=frozen)
     for provider in installed_providers():
         if provider != CPU:
-            make = partial(OrtProcessor, soc, frozenset(soc.cores), provider)
+            make = partial(OrtProcessor, soc, frozenset(soc.cores), provider, frozen=frozen)
             yield make().id, make
     if find_spec("openvino") is None:
         return
@@ -68,7 +68,7 @@ def _makers(soc: Soc, frozen: FrozenGraphs) -> Iterator[tuple[str, Callable[[], 
     from agent_sdk.processors.openvino import OpenVinoProcessor, accelerators
 
     for cores in sets:
-        yield f"ov@{name_cores(tuple(sorted(cores)))}", partial(OpenVinoProcessor, soc, cores)
+        yield f"ov@{name_cores(tuple(sorted(cores)))}", partial(OpenVinoProcessor, soc, cores, lights=frozen.lights)
     for device in accelerators():
-        accelerator = partial(OpenVinoProcessor, soc, frozenset(soc.cores), device)
+        accelerator = partial(OpenVinoProcessor, soc, frozenset(soc.cores), device, lights=frozen.lights)
         yield accelerator().id, accelerator

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final
@@ -27,6 +28,7 @@ from agent_sdk.processors.base import (
 )
 from agent_sdk.processors.cores import bound_to, name_cores
 from agent_sdk.processors.host import HostMemoryProcessor
+from agent_sdk.processors.weights import LightModels
 from agent_sdk.reader import Model, extract
 from agent_sdk.soc import Soc
 from agent_sdk.timing import Timing, summarise
@@ -57,9 +59,12 @@ class OpenVinoProcessor(HostMemoryProcessor):
 
     conversion_differs = False
 
-    def __init__(self, soc: Soc, cores: frozenset[int], device: str = CPU) -> None:
+    def __init__(
+        self, soc: Soc, cores: frozenset[int], device: str = CPU, *, lights: LightModels | None = None
+    ) -> None:
         self.cores = tuple(sorted(cores))
         self.device = device
+        self._lights = lights if lights is not None else LightModels()
         self._usable = frozenset(soc.cores)
         on_cpu = device == CPU
         short = device.lower().replace(".", "")
@@ -94,11 +99,14 @@ class OpenVinoProcessor(HostMemoryProcessor):
 
     def read(self, model: Model, ops: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> ov.Model:
         """Convert a piece of the model. Raises UnsupportedOp where the importer does not know an op."""
-        proto = extract(model, ops, inputs, outputs)
-        for node in proto.graph.node:
-            node.name = next(name for name in node.output if name)
+        light, folder = self._lights.get(model)
+        proto = extract(light, ops, inputs, outputs)
         try:
-            return runtime().read_model(proto.SerializeToString())
+            # A file beside the weights, because only files may refer to others; their pages are mapped, not copied.
+            with tempfile.NamedTemporaryFile(dir=folder, suffix=".onnx") as file:
+                file.write(proto.SerializeToString())
+                file.flush()
+                return runtime().read_model(file.name)
         except RuntimeError as error:
             raise UnsupportedOp(f"{self.id}: OpenVINO cannot import this: {_summary(error)}") from error
 

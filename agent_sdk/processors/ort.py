@@ -30,7 +30,7 @@ from agent_sdk.processors.base import Executable as BaseExecutable
 from agent_sdk.processors.cores import name_cores
 from agent_sdk.processors.host import HostMemoryProcessor, aligned_empty
 from agent_sdk.processors.ort_cut import Piece, block_size, cut, from_source, physical, plain_piece, reorder_model
-from agent_sdk.processors.ort_graph import LEVELS, FrozenGraph, FrozenGraphs
+from agent_sdk.processors.ort_graph import LEVELS, FrozenGraphs
 from agent_sdk.processors.ort_profile import attribute, kernel_times, profile_folder
 from agent_sdk.reader import Model
 from agent_sdk.soc import Soc
@@ -89,20 +89,23 @@ class OrtProcessor(HostMemoryProcessor):
 
     def compile(self, segment: Segment) -> OrtExecutable:
         frozen = self._frozen.get(segment.model) if self.provider == CPU else None
-        if frozen is None:
-            return self._compiled(segment, plain_piece(segment), None)
-        piece = cut(frozen, segment)
-        if not piece.optimise:
+        lights = self._frozen.lights
+        piece = plain_piece(segment, lights) if frozen is None else cut(frozen, segment, lights)
+        if frozen is not None and not piece.optimise:
             try:
-                return self._compiled(segment, piece, frozen)
+                return self._compiled(segment, piece)
             except CompilationFailed as error:
                 log.warning("a cut of the frozen graph was refused and is compiled from the source: %s", error)
-                piece = from_source(frozen, segment)
-        return self._compiled(segment, piece, frozen)
+                piece = from_source(frozen, segment, lights)
+        return self._compiled(segment, piece)
 
-    def _compiled(self, segment: Segment, piece: Piece, frozen: FrozenGraph | None) -> OrtExecutable:
-        weights = frozen.directory if frozen is not None and not piece.optimise else None
-        session = self.session(piece.proto.SerializeToString(), optimise=piece.optimise, weights=weights)
+    def _compiled(self, segment: Segment, piece: Piece, profile_prefix: str | None = None) -> OrtExecutable:
+        session = self.session(
+            piece.proto.SerializeToString(),
+            optimise=piece.optimise,
+            weights=piece.weights,
+            profile_prefix=profile_prefix,
+        )
         return OrtExecutable(self, segment, piece, session)
 
     def session(
@@ -167,19 +170,13 @@ class OrtProcessor(HostMemoryProcessor):
             whole = time_executable(executable, deadline)
         finally:
             executable.close()
-        piece = cut(frozen, segment)
+        piece = executable.piece
         if piece.optimise:
             return {}
         with profile_folder() as folder:
-            session = self.session(
-                piece.proto.SerializeToString(),
-                optimise=False,
-                weights=frozen.directory,
-                profile_prefix=f"{folder}/ort",
-            )
-            profiled = OrtExecutable(self, segment, piece, session)
+            profiled = self._compiled(segment, piece, profile_prefix=f"{folder}/ort")
             time_executable(profiled, deadline)
-            kernels = kernel_times(session)
+            kernels = profiled.kernel_times()
             profiled.close()
         return attribute(frozen, super_ops, kernels, whole)
 
@@ -228,6 +225,11 @@ class OrtExecutable(BaseExecutable):
             binding.bind_ortvalue_output(self.piece.outputs[name], values[-1])
         # The C++ session is called directly: InferenceSession.run_with_iobinding adds 3 µs of Python per launch.
         return BoundCall(self, partial(session._sess.run_with_iobinding, binding._iobinding, _SILENT_RUN), values)
+
+    def kernel_times(self) -> dict[str, list[float]]:
+        """End profiling and return the latencies of kernels by frozen node name; once, for a profiled session."""
+        assert self._session is not None
+        return kernel_times(self._session)
 
     def close(self) -> None:
         self._session = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper
 
 from agent_sdk.processors.base import Segment
 from agent_sdk.processors.ort_graph import BLOCKED_DOMAIN, FrozenGraph
+from agent_sdk.processors.weights import LightModels
 from agent_sdk.reader import extract
 from agent_sdk.reader.dtypes import ELEMENT_TYPE
 from hope_schema import TensorType
@@ -23,7 +25,8 @@ class Piece:
     """A model for one session: what to compile, how, and which of its names carry the segment's tensors.
 
     ``inputs`` maps a segment's inputs to session inputs; one that is equal to another, or is not needed, is absent.
-    ``optimise`` says that the piece is source ops, still to be optimised, not a cut of the frozen graph.
+    ``optimise`` says that the piece is source ops, still to be optimised, not a cut of the frozen graph. ``weights``
+    is the folder of the weights that it refers to.
     """
 
     proto: onnx.ModelProto
@@ -32,14 +35,15 @@ class Piece:
     input_types: Mapping[str, TensorType]
     output_types: Mapping[str, TensorType]
     optimise: bool
+    weights: Path
 
 
-def cut(frozen: FrozenGraph, segment: Segment) -> Piece:
+def cut(frozen: FrozenGraph, segment: Segment, lights: LightModels) -> Piece:
     """The piece for a segment: from the frozen graph, or from the source where fusion swallowed a border."""
     try:
         return _Cutter(frozen, segment).piece()
     except NotThere:
-        return from_source(frozen, segment)
+        return from_source(frozen, segment, lights)
 
 
 class NotThere(Exception):  # noqa: N818
@@ -92,9 +96,10 @@ def reorder_model(kind: TensorType, *, outwards: bool) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def from_source(frozen: FrozenGraph, segment: Segment) -> Piece:
+def from_source(frozen: FrozenGraph, segment: Segment, lights: LightModels) -> Piece:
     """The segment's source ops, wrapped so that its border has the layouts that the frozen graph prescribes."""
-    proto = extract(segment.model, segment.ops, segment.inputs, segment.outputs)
+    light, weights = lights.get(segment.model)
+    proto = extract(light, segment.ops, segment.inputs, segment.outputs)
     graph = segment.model.graph
     inputs, outputs, types = {}, {}, {}
     for name in segment.inputs:
@@ -113,19 +118,21 @@ def from_source(frozen: FrozenGraph, segment: Segment) -> Piece:
             _declare(proto.graph.output, name, outputs[name], types[name])
     if BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:
         proto.opset_import.append(helper.make_opsetid(BLOCKED_DOMAIN, 1))
-    return Piece(proto, inputs, outputs, arriving_types(frozen, segment), types, optimise=True)
+    return Piece(proto, inputs, outputs, arriving_types(frozen, segment), types, True, weights)
 
 
-def plain_piece(segment: Segment) -> Piece:
+def plain_piece(segment: Segment, lights: LightModels) -> Piece:
     """The segment's source ops with a plain border, for providers and models without a frozen graph."""
     graph = segment.model.graph
+    light, weights = lights.get(segment.model)
     return Piece(
-        proto=extract(segment.model, segment.ops, segment.inputs, segment.outputs),
+        proto=extract(light, segment.ops, segment.inputs, segment.outputs),
         inputs={name: name for name in segment.inputs},
         outputs={name: name for name in segment.outputs},
         input_types={name: graph.tensor[name].type for name in segment.inputs},
         output_types={name: graph.tensor[name].type for name in segment.outputs},
         optimise=True,
+        weights=weights,
     )
 
 
@@ -178,7 +185,9 @@ class _Cutter:
             proto.graph.input.append(_value_info(name, kind))
         for name, made in outputs.items():
             proto.graph.output.append(_value_info(made, types[name]))
-        return Piece(proto, self.inputs, outputs, arriving_types(self.frozen, self.segment), types, optimise=False)
+        return Piece(
+            proto, self.inputs, outputs, arriving_types(self.frozen, self.segment), types, False, self.frozen.directory
+        )
 
     def _made(self, klass: str, blocked: bool) -> str:
         """The frozen tensor that holds a class in the form wanted, with everything that computes it visited."""

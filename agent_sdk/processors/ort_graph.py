@@ -22,8 +22,8 @@ from typing import Final
 
 import onnx
 import onnxruntime as ort
-from onnx import external_data_helper, numpy_helper
 
+from agent_sdk.processors.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.reader import Model
 from agent_sdk.soc import read_soc
 from hope_schema import ModelGraph, Op
@@ -31,18 +31,12 @@ from hope_schema.hashing import digest
 
 log = logging.getLogger(__name__)
 
-GRAPH_FILE: Final = "graph.onnx"
-WEIGHTS_FILE: Final = "weights.bin"
 WEIGHTS_BYTES: Final = "hope_weights_bytes"
 """Key of the graph file's metadata: how long the weights file must be."""
 FORMAT: Final = 1
 """Raise when what is written changes."""
 MAX_FROZEN: Final = 24
 """Frozen graphs kept on disk; the ones used longest ago are dropped first."""
-INLINE_BYTES: Final = 1024
-"""Initialisers up to this size stay in the graph file; shape constants must."""
-ALIGNMENT: Final = 64
-"""Bytes: a weight that straddles cache lines slows the vector kernels down."""
 BLOCKED_DOMAIN: Final = "com.microsoft.nchwc"
 BLOCKED_SUFFIXES: Final = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
 """How the runtime names a blocked kernel after the tensor of the kernel it replaces."""
@@ -172,7 +166,10 @@ class FrozenGraph:
 
 
 class FrozenGraphs:
-    """Frozen graphs by model, on disk and (the ones in use) in memory; safe to use from several threads."""
+    """Frozen graphs by model, on disk and (the ones in use) in memory; safe to use from several threads.
+
+    ``lights`` are the same models as they were, their weights in files too.
+    """
 
     def __init__(self, directory: Path | None = None) -> None:
         self._own = None
@@ -180,6 +177,7 @@ class FrozenGraphs:
             self._own = tempfile.TemporaryDirectory(prefix="hope-ort-")
             directory = Path(self._own.name)
         self._directory = directory
+        self.lights = LightModels(directory / "weights")
         self._lock = threading.Lock()
         self._open: dict[str, FrozenGraph | None] = {}
 
@@ -195,7 +193,7 @@ class FrozenGraphs:
         if not _complete(path):
             self._directory.mkdir(parents=True, exist_ok=True)
             try:
-                freeze(model, path)
+                freeze(self.lights.get(model)[1] / GRAPH_FILE, path)
             except Exception as error:  # noqa: BLE001  the runtime raises its own unrelated classes
                 log.info("ONNX Runtime does not take '%s' as a whole: %s", model.name, error)
                 return None
@@ -205,34 +203,25 @@ class FrozenGraphs:
         return FrozenGraph(model, path)
 
     def _prune(self, keep: Path) -> None:
-        kept = sorted((path for path in self._directory.iterdir() if path.is_dir()), key=lambda p: p.stat().st_mtime)
+        kept = sorted(
+            (path for path in self._directory.iterdir() if (path / GRAPH_FILE).is_file()),
+            key=lambda p: p.stat().st_mtime,
+        )
         for path in kept[:-MAX_FROZEN]:
             if path != keep:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def freeze(model: Model, target: Path) -> None:
-    """Let ONNX Runtime optimise the whole model and keep the result in the directory ``target``, atomically.
+def freeze(source: Path, target: Path) -> None:
+    """Let ONNX Runtime optimise the model file ``source`` and keep the result in the directory ``target``, atomically.
 
-    Weights go through files on the way in and out, one tensor at a time, so that memory holds few copies of them.
+    Weights go through files, one tensor at a time, so that memory holds few copies of them.
     """
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}.") as scratch:
-        source, optimised, made = (Path(scratch) / name for name in ("source", "optimised", "made"))
-        for folder in (source, optimised, made):
+        optimised, made = (Path(scratch) / name for name in ("optimised", "made"))
+        for folder in (optimised, made):
             folder.mkdir()
-        named = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="hope")
-        named.opset_import.extend(model.proto.opset_import)
-        named.graph.name = model.proto.graph.name or "model"
-        named.graph.node.extend(model.proto.graph.node)
-        named.graph.input.extend(model.proto.graph.input)
-        named.graph.output.extend(model.proto.graph.output)
-        for node in named.graph.node:
-            # The runtime names what it makes after these, which is how its tensors are recognised again.
-            node.name = next(name for name in node.output if name)
-        with WeightsFile(source / WEIGHTS_FILE) as weights:
-            named.graph.initializer.extend(weights.keep(tensor) for tensor in model.proto.graph.initializer)
-        (source / GRAPH_FILE).write_bytes(named.SerializeToString())
-        _optimise(source / GRAPH_FILE, optimised / GRAPH_FILE)
+        _optimise(source, optimised / GRAPH_FILE)
         proto = onnx.load(optimised / GRAPH_FILE, load_external_data=False)
         taken: set[str] = set()
         for index, node in enumerate(proto.graph.node):
@@ -275,47 +264,6 @@ def _optimise(source: Path, target: Path) -> None:
             if level == LEVELS[-1]:
                 raise
             log.info("%s: optimising less, because ONNX Runtime says: %s", source, error)
-
-
-class WeightsFile:
-    """A file of initialisers, each on its own cache line, written one at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self._name = path.name
-
-    def __enter__(self) -> WeightsFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def keep(self, tensor: onnx.TensorProto, folder: Path | None = None) -> onnx.TensorProto:
-        """Write a large tensor's data here and return a reference to them; return a small one whole.
-
-        ``folder`` is where the tensor's own external data lie, if it has any.
-        """
-        made = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        if external_data_helper.uses_external_data(tensor):
-            place = external_data_helper.ExternalDataInfo(tensor)
-            with (folder or Path()).joinpath(place.location).open("rb") as file:
-                file.seek(place.offset or 0)
-                raw = file.read(place.length if place.length else -1)
-        elif tensor.HasField("raw_data"):
-            raw = tensor.raw_data
-        else:
-            raw = numpy_helper.to_array(tensor).tobytes()
-        if len(raw) <= INLINE_BYTES:
-            made.raw_data = raw
-            return made
-        self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
-        offset = self._file.tell()
-        self._file.write(raw)
-        made.data_location = onnx.TensorProto.EXTERNAL
-        for key, value in (("location", self._name), ("offset", offset), ("length", len(raw))):
-            entry = made.external_data.add()
-            entry.key, entry.value = key, str(value)
-        return made
 
 
 def _complete(path: Path) -> bool:

@@ -14,7 +14,8 @@ from onnx import numpy_helper
 from agent_sdk import zoo
 from agent_sdk.processors.ort import OrtProcessor
 from agent_sdk.processors.ort_cut import cut, physical
-from agent_sdk.processors.ort_graph import GRAPH_FILE, WEIGHTS_FILE, FrozenGraph, FrozenGraphs
+from agent_sdk.processors.ort_graph import FrozenGraph, FrozenGraphs
+from agent_sdk.processors.weights import GRAPH_FILE, WEIGHTS_FILE
 from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import read_soc
 from hope_schema import merge
@@ -133,7 +134,7 @@ def test_most_borders_travel_blocked(graphs: FrozenGraphs) -> None:
     frozen = graphs.get(model)
     assert frozen is not None
     segments = segments_of(model, [[super_op] for super_op in merge(model.graph)], set())
-    pieces = [cut(frozen, segment) for segment in segments]
+    pieces = [cut(frozen, segment, graphs.lights) for segment in segments]
     reorders = [node for piece in pieces for node in piece.proto.graph.node if node.op_type == "ReorderInput"]
     assert not any(piece.optimise for piece in pieces)
     assert not reorders

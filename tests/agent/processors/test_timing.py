@@ -35,6 +35,7 @@ def test_repetition_is_bounded() -> None:
     timing = measure(lambda: time.sleep(0.005), own_thread=False, deadline=time.monotonic() + 5, enough_us=1.0)
     assert timing.count == MIN_REPEATS
     assert timing.us >= 4_900
+    assert measure(lambda: time.sleep(0.1), own_thread=False, deadline=time.monotonic() + 5).count == 3
     assert measure(lambda: None, own_thread=False, deadline=0.0).count == 1
 
 

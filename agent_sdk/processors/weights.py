@@ -1,0 +1,121 @@
+"""A model's weights in one file that every session maps into memory, instead of a copy in each.
+
+Runtimes that load a model from bytes copy its weights, several times over while they do. A *light* model refers to
+a file instead: cutting pieces out of it copies no weights, and runtimes map the file, so all of them share its pages.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import onnx
+from onnx import external_data_helper, numpy_helper
+
+from agent_sdk.reader import Model
+
+WEIGHTS_FILE: Final = "weights.bin"
+INLINE_BYTES: Final = 1024
+"""Initialisers up to this size stay in the graph file; shape constants must."""
+ALIGNMENT: Final = 64
+"""Bytes: a weight that straddles cache lines slows the vector kernels down."""
+STALE_S: Final = 86_400.0
+"""Folders older than this belong to a process that did not end by itself, and are removed."""
+PREFIX: Final = "hope-weights-"
+GRAPH_FILE: Final = "graph.onnx"
+
+
+class LightModels:
+    """Light models, each with its weights file in a temporary folder below ``directory`` as long as the model lives.
+
+    Safe to use from several threads. A file that a session has mapped stays readable after its folder is gone.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._open: WeakKeyDictionary[Model, tuple[Model, tempfile.TemporaryDirectory[str]]] = WeakKeyDictionary()
+
+    def get(self, model: Model) -> tuple[Model, Path]:
+        """The light form of ``model`` and the folder of its weights. Raises OSError when the disk is full."""
+        with self._lock:
+            if model not in self._open:
+                if self._directory is not None and not self._open:
+                    self._directory.mkdir(parents=True, exist_ok=True)
+                    _remove_stale(self._directory)
+                folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._directory)
+                self._open[model] = (lightened(model, Path(folder.name)), folder)
+            light, folder = self._open[model]
+            return light, Path(folder.name)
+
+
+def _remove_stale(directory: Path) -> None:
+    for path in directory.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > STALE_S:
+                shutil.rmtree(path)
+
+
+def lightened(model: Model, folder: Path) -> Model:
+    """The same model with its large initialisers in ``folder``; written one at a time."""
+    proto = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="hope")
+    proto.opset_import.extend(model.proto.opset_import)
+    proto.graph.name = model.proto.graph.name or "model"
+    proto.graph.node.extend(model.proto.graph.node)
+    proto.graph.input.extend(model.proto.graph.input)
+    proto.graph.output.extend(model.proto.graph.output)
+    for node in proto.graph.node:
+        # Runtimes name what they make after these, which is how their kernels and tensors are recognised again.
+        node.name = next(name for name in node.output if name)
+    with WeightsFile(folder / WEIGHTS_FILE) as weights:
+        proto.graph.initializer.extend(weights.keep(tensor) for tensor in model.proto.graph.initializer)
+    (folder / GRAPH_FILE).write_bytes(proto.SerializeToString())
+    return replace(model, proto=proto)
+
+
+class WeightsFile:
+    """A file of initialisers, each on its own cache line, written one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._name = path.name
+
+    def __enter__(self) -> WeightsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def keep(self, tensor: onnx.TensorProto, folder: Path | None = None) -> onnx.TensorProto:
+        """Write a large tensor's data here and return a reference to them; return a small one whole.
+
+        ``folder`` is where the tensor's own external data lie, if it has any.
+        """
+        made = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        if external_data_helper.uses_external_data(tensor):
+            place = external_data_helper.ExternalDataInfo(tensor)
+            with (folder or Path()).joinpath(place.location).open("rb") as file:
+                file.seek(place.offset or 0)
+                raw = file.read(place.length if place.length else -1)
+        elif tensor.HasField("raw_data"):
+            raw = tensor.raw_data
+        else:
+            raw = numpy_helper.to_array(tensor).tobytes()
+        if len(raw) <= INLINE_BYTES:
+            made.raw_data = raw
+            return made
+        self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
+        offset = self._file.tell()
+        self._file.write(raw)
+        made.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", self._name), ("offset", offset), ("length", len(raw))):
+            entry = made.external_data.add()
+            entry.key, entry.value = key, str(value)
+        return made
