@@ -37,11 +37,7 @@ def build(app: FastAPI, extra: tuple[type[BaseModel], ...] = ()) -> dict[str, An
             operation.pop("x-models", None)
             operation.setdefault("security", [{}, {"bearer": []}])
             responses = operation["responses"]
-            if responses.get("200") == {
-                "description": "Successful Response",
-                "content": {"application/json": {"schema": {}}},
-            }:
-                del responses["200"]  # FastAPI's default, where the route answers another status
+            _drop_defaults(responses)
             if "HTTPValidationError" in json.dumps(responses.get("422", {})):
                 responses["422"] = {
                     "description": "Unprocessable Content",
@@ -104,6 +100,17 @@ def _schema_changes(
         gone = sorted((required_before - required_after) & after.keys())
         found += [f"{name}.{field} is no longer always sent" for field in gone]
     return found
+
+
+def _drop_defaults(responses: dict[str, Any]) -> None:
+    """Take away the 200 that FastAPI adds to every route, or the JSON that it adds to a route's own."""
+    found = responses.get("200", {})
+    if found.get("description") == "Successful Response":
+        del responses["200"]
+    elif found.get("content", {}).get("application/json") == {"schema": {}}:
+        del found["content"]["application/json"]
+        if not found["content"]:
+            del found["content"]
 
 
 def _directions(document: dict[str, Any]) -> tuple[set[str], set[str]]:

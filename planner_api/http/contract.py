@@ -38,6 +38,7 @@ def describe(
     headers: Mapping[int, Mapping[str, str]] | None = None,
     parameters: Iterable[Mapping[str, Any]] = (),
     optional_body: bool = False,
+    media: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
     """Return the ``openapi_extra`` of a route.
 
@@ -48,12 +49,15 @@ def describe(
         headers: status to the answer's headers, each with its description.
         parameters: further OpenAPI parameters.
         optional_body: the body may be left out.
+        media: status to the media type of an answer that is text, not a model.
     """
     responses: dict[str, Any] = {}
     for status, (description, model) in replies.items():
         reply: dict[str, Any] = {"description": description}
         if model is not None:
             reply["content"] = {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
+        elif media is not None and status in media:
+            reply["content"] = {media[status]: {"schema": {"type": "string"}}}
         given = (headers or {}).get(status, {})
         reply["headers"] = {
             name: {"description": text, "schema": {"type": "string"}}

@@ -66,7 +66,10 @@ async def readyz(request: Request) -> Response:
     return Response(status_code=200)
 
 
-@router.get("/metrics", openapi_extra=describe(replies={200: ("Prometheus text format.", None)}, errors=[404]))
+@router.get(
+    "/metrics",
+    openapi_extra=describe(replies={200: ("Prometheus text format.", None)}, errors=[404], media={200: "text/plain"}),
+)
 async def read_metrics(request: Request) -> Response:
     """Figures for Prometheus."""
     planner = request.app.state.planner

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from sqlalchemy import update
 
-from hope_schema import Cause, ModelGraph, PlanReply, ProblemDetails, UploadReceipt, merge
+from hope_schema import Cause, Job, ModelGraph, PlanReply, ProblemDetails, UploadReceipt, merge
 from planner_api.db.tables import ModelRow
 from tests.planner.samples import (
     PROCESSORS,
@@ -33,6 +33,20 @@ def api(database_url: str) -> Iterator[Api]:
     """The application on a fresh database of each kind; plans are found at once and queued, nobody improves them."""
     with serving(database_url) as running:
         yield running
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def idle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One application for all tests that only send what is refused: it has nothing to forget between them."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('idle')}/hope.sqlite"
+    else:
+        postgres = request.getfixturevalue("postgres")
+        url = postgres.create("idle", template=request.getfixturevalue("postgres_template"))
+    with serving(url) as running:
+        yield running
+    if request.param == "postgresql":
+        postgres.drop("idle")
 
 
 @pytest.fixture
@@ -195,6 +209,15 @@ def test_unknown_models_socs_and_processors(api: Api) -> None:
     api.plan(GRAPH)
 
 
+def test_jobs_are_reserved(api: Api) -> None:
+    """A request may name its one model as its one job; any other list of jobs is refused until there can be more."""
+    api.learn(GRAPH)
+    mine, other = Job(model_hash=GRAPH.model_hash), Job(model_hash="0" * 64)
+    assert api.plan(GRAPH, jobs=(mine,)).plan_id == api.plan(GRAPH).plan_id
+    for jobs in ((), (other,)):
+        problem(api.post("/plans", plan_request(GRAPH, jobs=jobs)), 422, "jobs-reserved")
+
+
 def test_an_op_that_nobody_supports(api: Api) -> None:
     """A model with an op that is unsupported everywhere has no plan, and the problem names the op."""
     first = merge(GRAPH)[0].signature
@@ -218,9 +241,9 @@ def test_an_op_that_nobody_supports(api: Api) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/models", "/profiles", "/profiles/missing", "/plans"])
-def test_bodies_that_are_no_message(api: Api, path: str, body: bytes, status: int, kind: str) -> None:
+def test_bodies_that_are_no_message(idle: Api, path: str, body: bytes, status: int, kind: str) -> None:
     """Every route refuses what is not JSON with 400 and what is not its message with 422."""
-    problem(api.post(path, body), status, kind)
+    problem(idle.post(path, body), status, kind)
 
 
 def broken_graphs() -> dict[str, dict[str, object]]:
@@ -243,9 +266,9 @@ def broken_graphs() -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.parametrize("what", list(broken_graphs()))
-def test_broken_graphs(api: Api, what: str) -> None:
+def test_broken_graphs(idle: Api, what: str) -> None:
     """A graph that is none is refused with one clear message."""
-    found = problem(api.post("/models", json.dumps(broken_graphs()[what]).encode()), 422, "invalid")
+    found = problem(idle.post("/models", json.dumps(broken_graphs()[what]).encode()), 422, "invalid")
     assert found.errors
     assert "Traceback" not in found.detail
 
@@ -332,20 +355,20 @@ def test_a_bomb_is_refused_in_little_memory(encoding: str) -> None:
     assert extra < 32 << 20
 
 
-def test_every_answer_carries_a_request_id(api: Api) -> None:
+def test_every_answer_carries_a_request_id(idle: Api) -> None:
     """A harmless id is echoed; without one, or with a hostile one, an id is made up."""
-    assert api.client.get("/nowhere", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
-    hostile = api.client.get("/nowhere", headers={"x-request-id": "a b<script>"})
+    assert idle.client.get("/nowhere", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    hostile = idle.client.get("/nowhere", headers={"x-request-id": "a b<script>"})
     assert hostile.headers["x-request-id"] not in ("", "a b<script>")
-    ids = {api.client.get("/nowhere").headers["x-request-id"] for _ in range(3)}
+    ids = {idle.client.get("/nowhere").headers["x-request-id"] for _ in range(3)}
     assert len(ids) == 3
-    problem(api.client.get("/nowhere"), 404, "not-found")
-    problem(api.client.delete("/plans"), 405, "method-not-allowed")
+    problem(idle.client.get("/nowhere"), 404, "not-found")
+    problem(idle.client.delete("/plans"), 405, "method-not-allowed")
 
 
-def test_no_cross_origin_access(api: Api) -> None:
+def test_no_cross_origin_access(idle: Api) -> None:
     """A browser on another site gets no permission to read answers."""
-    response = api.client.get("/openapi.json", headers={"origin": "https://elsewhere.example"})
+    response = idle.client.get("/openidle.json", headers={"origin": "https://elsewhere.example"})
     assert not [name for name in response.headers if name.startswith("access-control")]
 
 

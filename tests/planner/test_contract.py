@@ -1,0 +1,169 @@
+"""The exported contract: the app says what is committed, says no less than before, and does what it says."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+import uvicorn
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis import Case, GenerationMode
+
+from hope_schema import Missing
+from planner_api import openapi
+from planner_api.app import create_app, openapi_document
+from planner_api.settings import Settings
+from tests.planner.samples import FREQUENCY, JSON, PROCESSORS, SOC, chain, measure, missing_request, plan_request
+
+EXPORTED = Path(__file__).parents[2] / "openapi" / "openapi.json"
+DOCUMENT = openapi_document()
+FULL = os.environ.get("HOPE_CAMPAIGN") == "1"
+GRAPH = chain()
+
+
+def test_the_committed_contract_is_the_app_s() -> None:
+    """``openapi/openapi.json`` is what the app says; `make openapi` exports an intended change."""
+    assert openapi.main(["--check", str(EXPORTED)]) == 0
+
+
+def test_a_difference_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The check fails on a file that differs, is missing or is no JSON, and writing mends it."""
+    path = tmp_path / "openapi.json"
+    assert openapi.main(["--check", str(path)]) == 1
+    path.write_text("{")
+    assert openapi.main(["--check", str(path)]) == 2
+    path.unlink()
+    assert openapi.main(["--write", str(path)]) == 0
+    assert openapi.main(["--check", str(path)]) == 0
+    document = json.loads(path.read_text())
+    document["info"]["description"] = "another"
+    path.write_text(json.dumps(document))
+    assert openapi.main(["--check", str(path)]) == 1
+    assert "differ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("breakage", "message"),
+    [
+        (lambda d: d["paths"].pop("/plans"), "POST /plans vanished"),
+        (lambda d: d["paths"]["/plans/{plan_id}"]["get"]["responses"].pop("304"), "no longer answers 304"),
+        (lambda d: d["components"]["schemas"].pop("Step"), "schema Step vanished"),
+        (lambda d: d["components"]["schemas"]["Plan"]["properties"].pop("gap"), "Plan.gap vanished"),
+        (lambda d: d["components"]["schemas"]["PlanRequest"]["required"].append("method"), "method became required"),
+        (lambda d: d["components"]["schemas"]["PlanReply"]["required"].remove("plan"), "plan is no longer always sent"),
+        (lambda d: d["components"]["schemas"]["Step"]["properties"]["id"].update(type="string"), "changed its type"),
+    ],
+)
+def test_breaking_changes_are_named(breakage: Any, message: str) -> None:
+    """A change that breaks clients of the old contract is found and named; the same contract breaks nobody."""
+    changed = copy.deepcopy(DOCUMENT)
+    breakage(changed)
+    assert any(message in change for change in openapi.breaking_changes(DOCUMENT, changed))
+    assert openapi.breaking_changes(DOCUMENT, copy.deepcopy(DOCUMENT)) == []
+
+
+def test_additions_break_nobody() -> None:
+    """New routes, new optional request fields and new answer fields are no breaking changes."""
+    changed = copy.deepcopy(DOCUMENT)
+    changed["paths"]["/new"] = changed["paths"]["/plans"]
+    changed["components"]["schemas"]["PlanRequest"]["properties"]["more"] = {"type": "string"}
+    changed["components"]["schemas"]["PlanReply"]["properties"]["more"] = {"type": "string"}
+    assert openapi.breaking_changes(DOCUMENT, changed) == []
+
+
+def test_every_route_documents_its_problems() -> None:
+    """Each operation documents the errors that any route may answer, as problem+json."""
+    for methods in DOCUMENT["paths"].values():
+        for operation in methods.values():
+            for status in ("401", "403", "429", "500", "503"):
+                assert "application/problem+json" in operation["responses"][status]["content"]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A planner that serves on loopback, on a database of each kind, with a model, a profile and a plan."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('contract')}/hope.sqlite"
+    else:
+        postgres = request.getfixturevalue("postgres")
+        url = postgres.create("contract", template=request.getfixturevalue("postgres_template"))
+    app = create_app(
+        Settings(database_url=url, worker_in_process=False, rate_per_token=0, rate_per_address=0, log_level="error")
+    )
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on", http="httptools"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    with httpx.Client(base_url=base, headers=JSON, timeout=60) as client:
+        client.post("/models", content=GRAPH.model_dump_json())
+        missing = client.post("/profiles/missing", content=missing_request(GRAPH).model_dump_json())
+        upload = measure(Missing.model_validate_json(missing.content))
+        client.post("/profiles", content=upload.model_dump_json())
+        assert client.post("/plans", content=plan_request(GRAPH).model_dump_json()).status_code == 200
+    yield base
+    server.should_exit = True
+    thread.join()
+    if request.param == "postgresql":
+        postgres.drop("contract")
+
+
+KNOWN: dict[str, Any] = {
+    "model_hash": GRAPH.model_hash,
+    "soc": SOC,
+    "frequency": FREQUENCY,
+    "processors": [processor.model_dump(mode="json") for processor in PROCESSORS],
+}
+
+
+def aim(case: Case) -> None:
+    """Turn every other well-formed key into one that the planner knows, so that more than 404 is reached."""
+    body = case.body
+    if isinstance(body, dict) and isinstance(body.get("model_hash"), str) and len(str(body)) % 2:
+        body.update({name: value for name, value in KNOWN.items() if name in body and name != "processors"})
+        if isinstance(body.get("processors"), list) and "device_id" in body:
+            body["processors"] = KNOWN["processors"]
+    if case.path_parameters and "model_hash" in case.path_parameters and len(str(body)) % 2:
+        case.path_parameters["model_hash"] = GRAPH.model_hash
+
+
+schema = schemathesis.openapi.from_dict(DOCUMENT)
+schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+CHECKS = [
+    schemathesis.checks.load_all_checks() or schemathesis.checks.not_a_server_error,
+    *(
+        getattr(schemathesis.specs.openapi.checks, name)
+        for name in (
+            "status_code_conformance",
+            "content_type_conformance",
+            "response_headers_conformance",
+            "response_schema_conformance",
+        )
+    ),
+]
+
+
+@schema.parametrize()
+@settings(
+    max_examples=400 if FULL else 6,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    derandomize=not FULL,
+)
+def test_no_undocumented_answer(case: Case, address: str) -> None:
+    """Whatever is sent, the answer is documented, matches its schema, and is never a 5xx."""
+    aim(case)
+    response = case.call(base_url=address)
+    case.validate_response(response, checks=CHECKS)
