@@ -21,12 +21,21 @@ from planner_api.planning.solver import Budget
 from planner_api.planning.solvers import portfolio
 from planner_api.planning.solvers.articulation import cut_ops, decompose, pieces, solve_pieces
 from planner_api.planning.solvers.constants import constant_ops, put_back, without
+from planner_api.planning.solvers.polish import polish
 from planner_api.planning.solvers.search import Search
 from planner_api.planning.solvers.single import singles
 from tests.planning.drawn import draw, optimum
 
 CASES = 1000 if os.environ.get("HOPE_CAMPAIGN") == "1" else 60
 seeds = st.integers(0, 2**32 - 1)
+
+
+def exact(problem: Problem) -> float:
+    """The optimum by the label dynamic program, which another test holds to the brute force."""
+    result = decompose(problem, Budget(60.0))
+    assert result is not None
+    assert result.schedule is not None
+    return result.schedule.makespan_us
 
 
 def shuffled(problem: Problem, seed: int) -> tuple[list[int], list[int]]:
@@ -98,6 +107,20 @@ def test_two_windows_at_once_lose_nothing() -> None:
         check(bushy, search.schedule())
         found.append(search.schedule())
     assert found[0] == found[1]
+
+
+@settings(max_examples=CASES // 3, deadline=None)
+@given(seeds)
+def test_polishing_keeps_the_better_schedule(seed: int) -> None:
+    """A window solved anew leaves a legal schedule that is no worse, and on small problems often the optimum."""
+    problem = draw(seed, 6, most_processors=3, mode="blocking", plain=True)
+    assignment, sequence = shuffled(problem, seed)
+    schedule = simulate(problem, assignment, sequence)
+    better = polish(problem, schedule, 0, len(sequence), math.inf)
+    check(problem, better)
+    assert better.makespan_us <= schedule.makespan_us
+    if not problem.is_output.any():
+        assert better.makespan_us == pytest.approx(exact(problem), rel=1e-4, abs=1e-6)
 
 
 @settings(max_examples=CASES, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 
@@ -17,6 +18,12 @@ WINDOW = (40, 120)
 """Shortest and longest window, in positions."""
 MOVES = 10_000
 """Moves per window."""
+STALE = 60
+"""Rounds without progress after which a window is polished,"""
+POLISH_EVERY = 10
+"""and how many more until the next one is."""
+POLISH_SECONDS = 0.4
+"""Time for one window."""
 FEWEST_MOVES = 100
 """Moves of the last window below which it is not worth beginning."""
 HOT = 1.2
@@ -116,21 +123,36 @@ class Search:
         self.makespan_us = self._evaluate()
 
     def run(self, budget: Budget, target_us: float) -> None:
-        """Anneal until the budget ends or the makespan reaches ``target_us``."""
-        rate = 0.0
+        """Anneal until the budget ends or the makespan reaches ``target_us``; polish when annealing finds nothing."""
+        rate, stale = 0.0, 0
         with ThreadPoolExecutor(1) as pool:
             while self.movable and self.makespan_us > target_us:
-                if budget.rounds is not None:
-                    if self.rounds >= budget.rounds:
-                        return
-                    self.round(MOVES, pool)
-                    continue
+                if budget.rounds is not None and self.rounds >= budget.rounds:
+                    return
                 moves = MOVES if rate == 0 else int(min(MOVES, budget.left() / rate))
                 if moves < FEWEST_MOVES or budget.left() <= 0:
                     return
-                began = time.monotonic()
+                began, before = time.monotonic(), self.makespan_us
                 self.round(moves, pool)
-                rate = (time.monotonic() - began) / moves
+                if budget.timed:
+                    rate = (time.monotonic() - began) / moves
+                stale = stale + 1 if self.makespan_us == before else 0
+                if stale >= STALE and budget.left() > POLISH_SECONDS:
+                    self.polish(POLISH_SECONDS if budget.timed else math.inf)
+                    stale = 0 if self.makespan_us < before else STALE - POLISH_EVERY
+
+    def polish(self, seconds: float) -> None:
+        """Solve a short random window to its optimum; the schedule never gets worse."""
+        # HiGHS takes a while to import, and most searches end before they need it.
+        from planner_api.planning.solvers.polish import WIDTH, polish
+
+        self._sequence = self._sequence[np.argsort(self._start[self._sequence], kind="stable")]
+        width = min(WIDTH, len(self.problem.ops))
+        low = int(self._random.integers(0, len(self.problem.ops) - width, endpoint=True))
+        better = polish(self.problem, self.schedule(), low, low + width, seconds)
+        self._assignment = np.array(better.assignment, dtype=np.int64)
+        self._sequence = np.array(better.sequence, dtype=np.int64)
+        self.makespan_us = self._evaluate()
 
     def _evaluate(self) -> float:
         return float(evaluate(self._arrays, self._assignment, self._sequence, self._start, self._finish, self._payer))
