@@ -35,6 +35,8 @@ def test_every_plan_is_legal_and_no_worse_than_the_best_single_processor(method:
         assert not np.isfinite(problem.transfer_us).all()  # the only reason for which draws have no plan
         return
     check(problem, outcome.solution.schedule)
+    if np.isfinite(problem.transfer_us).all() and (outcome.singles or method != "single"):
+        assert not any("failed" in note for note in outcome.solution.notes)
     makespan = outcome.solution.schedule.makespan_us
     assert makespan >= outcome.bound.us
     assert all(makespan <= plan.makespan_us for plan in outcome.singles.values())

@@ -310,7 +310,7 @@ class Window:
     def decode(self, values: Sequence[float]) -> tuple[list[int], list[int]]:
         """Processor of each op of the window, and the order in which they run."""
         assignment = [max(on, key=lambda p: values[on[p]]) for on in self.on]
-        # By the middle of their intervals: starts are equal only up to the solver's tolerance where an op has no length.
+        # By the middle of their intervals: starts are equal only up to tolerance where an op has no length.
         order = sorted(range(self.m), key=lambda i: (values[self.start[i]] + values[self.finish[i]], i))
         placed: list[int] = []
         # Ops of no length may share all their times with what they read from: the sort is then not yet topological.
