@@ -51,10 +51,10 @@ class Trace:
 
     Attributes:
         program: what was run.
-        queued_us: how long the run waited for other runs before it could start; not part of ``total_us``.
+        queued_us: how long the run stood behind other runs before it could start; not part of ``total_us``.
         load_us: bringing the inputs to their processors, at the start.
         store_us: bringing the outputs to the host, at the end.
-        total_us: from the start of loading to the outputs.
+        total_us: from the call to the outputs, the engine's own work included, ``queued_us`` left out.
     """
 
     def __init__(

@@ -34,17 +34,19 @@ class _Run:
     """What belongs to one run alone.
 
     Attributes:
+        queued_ns: how long it stood behind other runs.
         home: the lane that the caller serves; -1 for none.
         abandoned: lanes left behind in a runtime that hangs; guarded by ``lock``.
     """
 
-    __slots__ = ("abandoned", "go", "home", "interrupts", "lock", "progress", "stamps", "ticket")
+    __slots__ = ("abandoned", "go", "home", "interrupts", "lock", "progress", "queued_ns", "stamps", "ticket")
 
     def __init__(self, lanes: int, home: int) -> None:
         self.home = home
         self.lock = threading.Lock()
         self.progress = Progress(lanes)
         self.interrupts = DeferredInterrupts(self.progress.fail)
+        self.queued_ns = 0
         self.stamps: list[list[int]] = [[] for _ in range(lanes)]
         self.go = threading.Lock()
         self.go.acquire()
@@ -128,17 +130,19 @@ class Executor:
             DeviceClosedError: the executor or its device is closed, or a runtime hangs in an abandoned run.
             KeyboardInterrupt: passed on after the other threads have ended this run; a second one does not wait.
         """
-        feeds = self._bound.check(inputs)
         asked = perf_counter_ns()
+        feeds = self._bound.check(inputs)
         end = None if timeout_s is None else monotonic() + timeout_s
         # With a watchdog the caller must stay free to watch.
         run = _Run(len(self._lanes), self._home if end is None else -1)
         with run.interrupts as interrupts:
             self._refuse_when_unusable()
+            queueing = perf_counter_ns()
             if not self._turn.acquire(interrupts, -1 if timeout_s is None else timeout_s):
                 raise RunTimeoutError(f"earlier runs of this session took all of the {timeout_s:g} s allowed")
             try:
                 self._refuse_when_unusable()
+                run.queued_ns = perf_counter_ns() - queueing
                 return self._carry_out(run, feeds, end, asked)
             finally:
                 with run.lock:
@@ -159,6 +163,8 @@ class Executor:
             self._bound.load(feeds)
             loaded = perf_counter_ns()
             self.device.enter(run.ticket)
+            waits = not all(run.ticket.granted)
+            entered = perf_counter_ns()
             if run.home >= 0:
                 run.interrupts.raising = True
                 run.go.acquire()
@@ -182,16 +188,16 @@ class Executor:
                 over = [lane for lane in range(len(self._lanes)) if lane not in run.abandoned]
             for lane in over if run.abandoned else (None,):
                 self.device.leave(run.ticket, lane)
-        first = min(stamps[0] for stamps in run.stamps)
-        load = loaded - began
+        if waits:
+            run.queued_ns += max(min(stamps[0] for stamps in run.stamps) - entered, 0)
         return outputs, Trace(
             program,
             run.stamps,
-            origin_ns=first - load,
+            origin_ns=asked + run.queued_ns,
             finished_ns=finished,
-            load_us=load / 1e3,
+            load_us=(loaded - began) / 1e3,
             store_us=(finished - computed) / 1e3,
-            queued_us=max(first - load - asked, 0) / 1e3,
+            queued_us=run.queued_ns / 1e3,
         )
 
     def _drive(self, run: _Run, lane: int) -> None:
