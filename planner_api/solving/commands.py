@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from planner_api.db.engine import Database
+from planner_api.db.migrate import upgrade
 from planner_api.errors import ApiError
 from planner_api.ops.logs import configure
 from planner_api.ops.metrics import Metrics
@@ -24,6 +25,9 @@ from planner_api.solving.events import build_events
 from planner_api.solving.production import build_queue, build_worker
 
 log = structlog.get_logger(__name__)
+
+WAIT_S = 1.0
+"""Pause between two looks at a database that is not ready."""
 
 
 def work(settings: Settings, *, probe_host: str = "127.0.0.1", probe_port: int | None = None) -> int:
@@ -45,8 +49,9 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
     events = build_events(database)
     worker = build_worker(database, settings, build_queue(database, settings), events, metrics)
     probes = None if probe_port is None else asyncio.create_task(_probes(database, metrics, probe_host, probe_port))
-    log.info("worker_started", slots=settings.worker_slots, dialect=database.dialect)
     try:
+        await _until_ready(database, stop)
+        log.info("worker_started", slots=settings.worker_slots, dialect=database.dialect)
         await worker.run(stop)
     finally:
         if probes is not None:
@@ -54,6 +59,19 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
             await asyncio.gather(probes, return_exceptions=True)
         await database.close()
         log.info("worker_stopped")
+
+
+async def _until_ready(database: Database, stop: asyncio.Event) -> None:
+    """Wait for a database that answers and is migrated (a SQLite file is brought up here, as ``serve`` does)."""
+    if database.dialect == "sqlite":
+        await asyncio.to_thread(upgrade, database.url.render_as_string(hide_password=False))
+    while not stop.is_set():
+        try:
+            return await check_ready(database)
+        except ApiError as error:
+            log.warning("worker_waits", reason=error.detail)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), WAIT_S)
 
 
 class _ProbeServer(uvicorn.Server):

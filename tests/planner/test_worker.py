@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -10,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import pytest
 from sqlalchemy import update
 
@@ -254,3 +260,40 @@ def test_a_database_that_goes_away_and_returns_loses_nothing() -> None:
             on(url, scenario, ttl_s=2.0)
         finally:
             server.close()
+
+
+def test_the_worker_command_waits_for_its_schema_and_stops_on_sigterm(postgres: Postgres) -> None:
+    """Started before the migration it says so and waits; then its probe turns ready; SIGTERM ends it with status 0."""
+    url = postgres.create("hope_unmigrated")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "planner_api.cli", "worker", "--database", url, "--probe-port", str(port)]
+    worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def ready() -> int:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code
+        except httpx.TransportError:
+            return 0
+
+    def until(status: int) -> None:
+        deadline = time.monotonic() + 60
+        while ready() != status:
+            assert worker.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    try:
+        until(503)
+        upgrade(url)
+        until(200)
+        assert b"hope_database" in httpx.get(f"http://127.0.0.1:{port}/metrics").content
+        worker.send_signal(signal.SIGTERM)
+        _, said = worker.communicate(timeout=60)
+    finally:
+        worker.kill()
+        postgres.drop("hope_unmigrated")
+    assert worker.returncode == 0, said
+    assert "hope-planner migrate" in said or "never migrated" in said
+    assert all(json.loads(line)["event"] for line in said.splitlines() if line.startswith("{"))

@@ -1,0 +1,89 @@
+"""Metrics and traces say what happened."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner_api.ops.metrics import REQUEST_BUCKETS_S, Histogram, Metrics
+from tests.planner.samples import chain, plan_request, serving
+
+GRAPH = chain()
+
+
+@given(st.lists(st.floats(0, 100), max_size=50))
+def test_a_histogram_counts_every_value_in_every_bucket_it_fits(values: list[float]) -> None:
+    """Cumulative buckets are what a plain count gives, the last one counts all."""
+    histogram = Histogram(REQUEST_BUCKETS_S)
+    for value in values:
+        histogram.observe(value)
+    for bound, count in histogram.buckets():
+        limit = float("inf") if bound == "+Inf" else float(bound)
+        assert count == sum(value <= limit for value in values)
+
+
+def test_the_metrics_page_reads_as_prometheus_wants_it() -> None:
+    """Counters, histograms and gauges appear with their labels, and the text parses."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    metrics = Metrics()
+    metrics.request("GET", "/plans/{plan_id}", 200, 0.004)
+    metrics.solved("done", 1.5)
+    metrics.gauges["plans"] = ("status", {"queued": 3.0})
+    families = {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    route = (("method", "GET"), ("route", "/plans/{plan_id}"), ("status", "200"))
+    assert samples["hope_http_request_seconds_count", route] == 1
+    assert samples["hope_solve_seconds_count", (("outcome", "done"),)] == 1
+    assert samples["hope_plans", (("status", "queued"),)] == 3
+    assert any(name.startswith("process_") for name in families)
+
+
+def test_requests_are_counted_by_route_and_status(sqlite_url: str) -> None:
+    """Every answer counts once, cached plans in front of the application too, and no id becomes a label."""
+    with serving(sqlite_url) as api:
+        api.learn(GRAPH)
+        plan_id = api.post("/plans", plan_request(GRAPH)).json()["plan_id"]
+        for _ in range(3):
+            assert api.client.get(f"/plans/{plan_id}").status_code == 200
+        api.client.get("/plans/p-nobody")
+        text = api.client.get("/metrics").text
+    counts = {
+        (route, status): float(value)
+        for route, status, value in re.findall(
+            r'hope_http_request_seconds_count\{method="GET",route="([^"]*)",status="(\d+)"\} (\S+)', text
+        )
+    }
+    assert counts["/plans/{plan_id}", "200"] == 3
+    assert counts["/plans/{plan_id}", "404"] == 1
+    assert plan_id not in text
+
+
+def test_requests_are_traced_where_it_is_asked_for(sqlite_url: str) -> None:
+    """With OpenTelemetry installed and HOPE_TELEMETRY on, a request is a span with route, status and request id."""
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    with serving(sqlite_url, telemetry=True) as api:
+        answer = api.client.get("/plans/p-nobody", headers={"x-request-id": "mine"})
+    # FastAPI may add spans of its own below ours.
+    (span,) = [each for each in exporter.get_finished_spans() if "hope.request_id" in (each.attributes or {})]
+    assert answer.headers["x-request-id"] == "mine"
+    assert span.name == "GET /plans/{plan_id}"
+    assert span.attributes is not None
+    assert span.attributes["http.response.status_code"] == 404
+    assert span.attributes["hope.request_id"] == "mine"
