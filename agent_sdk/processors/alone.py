@@ -11,7 +11,7 @@ from agent_sdk.processors.base import Buffer, Executable, Processor, Segment
 from agent_sdk.processors.cores import bound_to
 from agent_sdk.processors.host import aligned_empty
 from agent_sdk.reader import Model
-from agent_sdk.timing import Timing, measure
+from agent_sdk.timing import ENOUGH_US, Timing, measure
 from hope_schema import TensorType
 
 
@@ -38,7 +38,11 @@ def time_segment(processor: Processor, segment: Segment, deadline: float) -> Tim
 
 
 def time_executable(
-    executable: Executable, deadline: float, after: Callable[[Callable[[], None]], object] | None = None
+    executable: Executable,
+    deadline: float,
+    *,
+    enough_us: float = ENOUGH_US,
+    after: Callable[[Callable[[], None]], object] | None = None,
 ) -> Timing:
     """Time a compiled segment on the calling thread, bound to the processor's cores meanwhile.
 
@@ -53,6 +57,7 @@ def time_executable(
             call,
             own_thread=processor.on_caller_thread,
             deadline=deadline,
+            enough_us=enough_us,
             after=partial(after, call) if after else None,
         )
 

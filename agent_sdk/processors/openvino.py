@@ -31,7 +31,7 @@ from agent_sdk.processors.host import HostMemoryProcessor
 from agent_sdk.processors.weights import LightModels
 from agent_sdk.reader import Model, extract
 from agent_sdk.soc import Soc
-from agent_sdk.timing import Timing, summarise
+from agent_sdk.timing import LONG_US, Timing, least
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import SuperOp, TensorType, merge
 
@@ -150,7 +150,7 @@ class OpenVinoProcessor(HostMemoryProcessor):
         executable = OpenVinoExecutable(self, segment, self.compiled(part, PERF_COUNT=True))
         runs: list[dict[str, float]] = []
         try:
-            time_executable(executable, deadline, after=lambda call: runs.append(kernel_times(call)))
+            time_executable(executable, deadline, enough_us=LONG_US, after=lambda call: runs.append(kernel_times(call)))
         finally:
             executable.close()
         return attribute(merge(model.graph), runs, whole)
@@ -230,7 +230,7 @@ def attribute(super_ops: Sequence[SuperOp], runs: Sequence[Mapping[str, float]],
                 totals[home[name]] = totals.get(home[name], 0.0) + us
         for name, us in totals.items():
             samples.setdefault(name, []).append(us)
-    found = {name: summarise(times) for name, times in samples.items()}
+    found = {name: least(times) for name, times in samples.items()}
     scale = whole.us / max(1e-9, sum(timing.us for timing in found.values()))
     return {name: Timing(timing.us * scale, timing.spread_us * scale, timing.count) for name, timing in found.items()}
 

@@ -34,7 +34,7 @@ from agent_sdk.processors.ort_graph import LEVELS, FrozenGraphs
 from agent_sdk.processors.ort_profile import attribute, kernel_times, profile_folder
 from agent_sdk.reader import Model
 from agent_sdk.soc import Soc
-from agent_sdk.timing import Timing
+from agent_sdk.timing import LONG_US, Timing
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import SuperOp, TensorType, merge
 
@@ -43,6 +43,9 @@ SINGLE_THREAD_PROVIDERS: Final = frozenset({CPU, "AzureExecutionProvider"})
 """Providers of the wheel that are no accelerator of their own."""
 
 log = logging.getLogger(__name__)
+
+SPIN_US: Final = "200"
+"""How long a gang's worker polls for the next kernel before it sleeps: longer than any gap inside a run."""
 
 _QUIET: Final = 3
 _SILENT_RUN: Final = ort.RunOptions()
@@ -175,7 +178,7 @@ class OrtProcessor(HostMemoryProcessor):
             return {}
         with profile_folder() as folder:
             profiled = self._compiled(segment, piece, profile_prefix=f"{folder}/ort")
-            time_executable(profiled, deadline)
+            time_executable(profiled, deadline, enough_us=LONG_US)
             kernels = profiled.kernel_times()
             profiled.close()
         return attribute(frozen, super_ops, kernels, whole)
@@ -295,6 +298,7 @@ def session_options(cores: tuple[int, ...], level: ort.GraphOptimizationLevel) -
     options.log_severity_level = _QUIET
     options.graph_optimization_level = level
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if len(cores) > 1 else "0")
+    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if len(cores) > 1:
         workers = ";".join(str(core + 1) for core in cores[1:])
