@@ -7,6 +7,8 @@ import ipaddress
 import sys
 from collections.abc import Sequence
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from planner_api.db.engine import DatabaseUrlError, parse_url
 from planner_api.devices.commands import add_commands as add_token_commands
 from planner_api.settings import Settings
@@ -118,16 +120,20 @@ def _serve(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     if not is_loopback(options.host):
         settings = settings.model_copy(update={"tokens_required": True})
+    from planner_api.runtime import SchemaError, prepare
     from planner_api.server import serve
 
+    try:
+        prepare(settings.database_url)
+    except (SchemaError, SQLAlchemyError) as error:
+        print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
+        return 1
     return serve(settings, options.host, options.port)
 
 
 def _migrate(options: argparse.Namespace) -> int:
     """Bring the database to the newest schema; doing it again changes nothing."""
     settings = settings_of(options)
-    from sqlalchemy.exc import SQLAlchemyError
-
     from planner_api.db.migrate import current_revision, upgrade
 
     try:

@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, parse_url
 from planner_api.db.migrate import HEAD, current_revision, upgrade
 from planner_api.ops.metrics import Metrics
 from planner_api.plans.cache import PlanCache
@@ -35,6 +35,21 @@ PRUNE_S = 3600.0
 
 class SchemaError(RuntimeError):
     """The database is not at the schema this planner needs; the message says what to run."""
+
+
+def prepare(database_url: str) -> None:
+    """Bring a SQLite file to the newest schema; check that a PostgreSQL database, which others use too, is there.
+
+    Raises:
+        SchemaError: a PostgreSQL database that was not migrated.
+    """
+    if parse_url(database_url).get_backend_name() == "sqlite":
+        upgrade(database_url)
+    elif (found := current_revision(database_url)) != HEAD:
+        raise SchemaError(
+            f"the database is {'empty' if found is None else f'at revision {found}'}, not at {HEAD}; "
+            "run: hope-planner migrate"
+        )
 
 
 class Planner:
@@ -75,11 +90,7 @@ class Planner:
         Raises:
             SchemaError: a PostgreSQL database that was not migrated.
         """
-        url = self.database.url.render_as_string(hide_password=False)
-        if self.database.dialect == "sqlite":
-            await asyncio.to_thread(upgrade, url)
-        elif (found := await asyncio.to_thread(current_revision, url)) != HEAD:
-            raise SchemaError(f"the database stands at revision {found}, not {HEAD}; run: hope-planner migrate")
+        await asyncio.to_thread(prepare, self.settings.database_url)
         if self.events is None or self.queue is None or self.tokens is None:
             return
         await self.events.start()

@@ -98,3 +98,18 @@ def test_migrate_command(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
     assert "unsupported database 'mysql'" in refused.stderr
+
+
+def test_serve_refuses_a_database_that_was_not_migrated(postgres: Postgres) -> None:
+    """A PostgreSQL database without the schema, or one that is not there, is refused in one line before serving."""
+    url = postgres.create("unmigrated")
+    base = [sys.executable, "-m", "planner_api.cli", "serve", "--port", "0", "--database"]
+    for database, words in (
+        (url, "run: hope-planner migrate"),
+        (url.replace("unmigrated", "nowhere"), "does not exist"),
+    ):
+        refused = subprocess.run([*base, database], capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 1
+        assert "Traceback" not in refused.stderr
+        assert words in refused.stderr
+    postgres.drop("unmigrated")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -16,10 +17,13 @@ from planner_api.compression import unzstd
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
 from planner_api.devices.tokens import hash_token, new_token
+from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
+from planner_api.plans.key import normalised, plan_id
 from planner_api.plans.store import RowPlanStore
 from planner_api.plans.stored import StoredPlan, choose_coding, matches
 from planner_api.solving.process import Solved
+from planner_api.solving.repository import Lease, take
 from tests.planner.samples import PROCESSORS, Api, chain, measure, plan_request, serving
 
 GRAPH = chain()
@@ -122,14 +126,14 @@ def test_the_front_still_asks_for_a_token(sqlite_url: str) -> None:
     """A cached plan is served to who holds a token, and to nobody else."""
     with serving(sqlite_url) as api:
         api.learn(GRAPH)
-        plan_id = api.plan(GRAPH).plan_id
+        wanted = api.plan(GRAPH).plan_id
     with serving(sqlite_url, tokens_required=True) as api:
         mine = {"authorization": f"Bearer {token(api)}"}
         for _ in range(3):
-            assert api.client.get(f"/plans/{plan_id}", headers=mine).status_code == 200
+            assert api.client.get(f"/plans/{wanted}", headers=mine).status_code == 200
             assert api.post("/plans", plan_request(GRAPH), **mine).status_code == 200
             for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic eDp5"}):
-                assert api.client.get(f"/plans/{plan_id}", headers=wrong).status_code == 401
+                assert api.client.get(f"/plans/{wanted}", headers=wrong).status_code == 401
                 assert api.post("/plans", plan_request(GRAPH), **wrong).status_code == 401
 
 
@@ -137,10 +141,10 @@ def test_hits_are_counted(database_url: str) -> None:
     """Hits through the front and misses are added to the plan's row, whoever served them."""
     with serving(database_url) as api:
         api.learn(GRAPH)
-        plan_id = api.plan(GRAPH).plan_id
+        wanted = api.plan(GRAPH).plan_id
         for _ in range(5):
             api.plan(GRAPH)
-            api.client.get(f"/plans/{plan_id}")
+            api.client.get(f"/plans/{wanted}")
         planner = api.app.planner
         api.await_(planner.plans.flush_counts, planner.plan_cache.take_hits())
 
@@ -152,21 +156,21 @@ def test_hits_are_counted(database_url: str) -> None:
         assert api.await_(counts) == (10, 1)
 
 
-def improve(api: Api, plan_id: str) -> int:
+def improve(api: Api, wanted: str) -> int:
     """Store a better version of a plan as a worker does."""
 
     async def work() -> int:
         planner = api.app.planner
         assert planner.events is not None
         store = RowPlanStore(planner.database)
-        task = await store.load(plan_id)
+        task = await store.load(wanted)
         async with planner.database.read() as session:
-            body = await session.scalar(select(PlanRow.body_zstd).where(PlanRow.id == plan_id))
+            body = await session.scalar(select(PlanRow.body_zstd).where(PlanRow.id == wanted))
         reply = PlanReply.model_validate_json(unzstd(body or b""))
         assert task.request.model_hash == reply.plan.model_hash
         async with planner.database.write() as session:
-            version = await store.store(session, plan_id, Solved(reply.plan, 1234.5))
-            await planner.events.publish(session, plan_id, version)
+            version = await store.store(session, wanted, Solved(reply.plan, 1234.5))
+            await planner.events.publish(session, wanted, version)
         return version
 
     return int(api.await_(work))
@@ -187,11 +191,11 @@ def test_a_better_version_reaches_every_replica(database_url: str) -> None:
     with serving(database_url) as one, serving(database_url) as two:
         one.learn(GRAPH)
         first = one.post("/plans", plan_request(GRAPH))
-        plan_id = first.json()["plan_id"]
-        path = f"/plans/{plan_id}"
+        wanted = first.json()["plan_id"]
+        path = f"/plans/{wanted}"
         assert two.client.get(path).json()["version"] == 1
         assert two.client.get(path).headers["etag"] == first.headers["etag"]
-        assert improve(one, plan_id) == 2
+        assert improve(one, wanted) == 2
         for api in (one, two):
             assert eventually(lambda api=api: api.client.get(path).json()["version"] == 2)
             better = api.client.get(path, headers={"if-none-match": first.headers["etag"]})
@@ -246,6 +250,32 @@ def test_many_identical_requests_make_one_plan(database_url: str) -> None:
                 return [tuple(row) for row in found]  # type: ignore[misc]
 
         assert one.await_(rows) == [("queued", 1, 0)]
+
+
+def test_a_device_that_asks_while_a_release_is_solved(database_url: str) -> None:
+    """A plan that a release queued and a worker has leased gets its first version at once; the lease stays good."""
+    with serving(database_url) as api:
+        api.learn(GRAPH)
+        request = normalised(plan_request(GRAPH))
+        planner = api.app.planner
+
+        async def lease() -> Lease | None:
+            async with planner.database.write() as session:
+                await plans.insert(session, plan_id(request), request, datetime.now(UTC))
+                assert await planner.queue.enqueue(session, plan_id(request))
+            async with planner.database.write() as session:
+                return await take(session, "worker", 60.0, plan_id(request))
+
+        leased = api.await_(lease)
+        first = api.plan(GRAPH)
+        assert (first.version, first.provisional) == (1, True)
+
+        async def finish() -> bool:
+            async with planner.database.write() as session:
+                return bool(await planner.queue.finish(session, leased))
+
+        assert api.await_(finish) is True
+        assert improve(api, first.plan_id) == 2
 
 
 def test_a_plan_is_solved_again_when_its_figures_moved(database_url: str) -> None:
