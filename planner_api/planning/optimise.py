@@ -13,7 +13,7 @@ from planner_api.planning.simulator import Schedule, simulate
 from planner_api.planning.solver import Bound, Budget, Solution, UnknownMethod, solve
 from planner_api.planning.solvers.single import singles
 
-BOUND_SHARE = 0.4
+BOUND_SHARE = 0.3
 """Part of the budget that the lower bound may take before the search starts."""
 FIRST_AID = ("greedy", "heft", "dmdar")
 """What is tried, in this order, when the method asked for fails and no single processor runs the whole graph."""

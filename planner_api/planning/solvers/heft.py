@@ -79,10 +79,22 @@ class _Lines:
         lists = self.lists
         self.start[op], self.finish[op], self.home[op] = begin, end, processor
         for rival in lists.rivals[processor]:
-            bisect.insort(self.busy[rival], (begin, end))
+            _occupy(self.busy[rival], begin, end)
         cached = self.cached[processor]
         for tensor in lists.reads[op]:
             cached[tensor] = min(cached.get(tensor, math.inf), begin)
+
+
+def _occupy(busy: list[tuple[float, float]], begin: float, end: float) -> None:
+    """Add an interval to sorted, disjoint ones; intervals that touch become one, so that only gaps are searched."""
+    first = bisect.bisect_left(busy, (begin, -math.inf))
+    if first and busy[first - 1][1] >= begin:
+        first -= 1
+    last = first
+    while last < len(busy) and busy[last][0] <= end:
+        begin, end = min(begin, busy[last][0]), max(end, busy[last][1])
+        last += 1
+    busy[first:last] = [(begin, end)]
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:

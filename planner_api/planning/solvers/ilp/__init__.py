@@ -24,6 +24,8 @@ MIN_SECONDS = 0.01
 """Below this a part is left to the greedy order: HiGHS would not get through its presolve."""
 GAP = 1e-4
 """Relative gap at which a part counts as solved."""
+MOST_FLIPPED = 32
+"""Wider parts, single levels that cannot be cut, start from the greedy orders alone."""
 SLACK = 1e-6
 """Room above the greedy makespan for rounding."""
 
@@ -42,6 +44,10 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     fixed = Partial(problem)
     unproven = 0
     for done, part in enumerate(parts):
+        if budget.left() <= 0:
+            unproven += 1
+            _place(problem, fixed, part)
+            continue
         seconds = min(PART_SECONDS, budget.left() / (len(parts) - done) * 2) if budget.timed else math.inf
         fixed, proven = solve_part(problem, fixed, part, seconds, None if budget.timed else PART_NODES)
         unproven += not proven
@@ -100,7 +106,7 @@ def _start(problem: Problem, fixed: Partial, part: Sequence[int]) -> Partial:
         ((_greedy(problem, fixed, order), order) for order in _orders(problem, part)), key=lambda pair: ends(pair[0])
     )
     improved = True
-    while improved:
+    while improved and len(part) <= MOST_FLIPPED:
         improved = False
         for flip in order:
             for processor in runnable(problem.lists.latency[flip]):
@@ -132,9 +138,13 @@ def _orders(problem: Problem, part: Sequence[int]) -> list[list[int]]:
 def _greedy(problem: Problem, fixed: Partial, order: Sequence[int]) -> Partial:
     """Each op of the order where it finishes first."""
     partial = fixed.copy()
+    _place(problem, partial, order)
+    return partial
+
+
+def _place(problem: Problem, partial: Partial, order: Sequence[int]) -> None:
     for op in order:
         end, processor = min((partial.interval(op, p)[1], p) for p in runnable(problem.lists.latency[op]))
         if math.isinf(end):
             raise PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
         partial.place(op, processor)
-    return partial
