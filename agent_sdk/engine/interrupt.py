@@ -7,7 +7,8 @@ runner does), and raised where the caller merely waits, or at the end.
 
 from __future__ import annotations
 
-import _signal  # NOTE: signal.signal wraps each handler in an enum, which costs 13 µs a run; this is what it wraps
+# NOTE: signal.signal wraps each handler in an enum, which costs 13 µs a run; this is the function that it wraps.
+import _signal  # type: ignore[import-not-found]
 import signal
 import threading
 from collections.abc import Callable
