@@ -215,6 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise UnknownMethod(f"there is no method '{method}': choose from {', '.join(SOLVERS)}")
         if not options.methods:
             raise UnknownMethod(f"no method was named: choose from {', '.join(SOLVERS)}")
+        if options.json and not options.json.parent.is_dir():
+            raise BadProfile(f"{options.json}: there is no folder to write this into")
         report = run(find(options.folder, options.models), options)
     except (BadProfile, PlanningError) as error:
         print(f"benchmarks.phones: {error}", file=sys.stderr)

@@ -159,6 +159,7 @@ def test_the_benchmark_writes_rows_that_hold(tmp_path: Path):
         ("GOOD", ["--methods", "magic"], "no method 'magic'"),
         ("GOOD", ["--methods", ""], "no method was named"),
         ("GOOD", ["--budget", "nan"], "cannot be spent"),
+        ("GOOD", ["--json", "/nowhere/at/all.json"], "no folder to write this into"),
     ],
 )
 def test_the_benchmark_answers_bad_input_with_one_line(
