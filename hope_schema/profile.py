@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from hope_schema.base import MAX_ROWS, PRINTABLE, Contract, Label, Microseconds
 from hope_schema.graph import TensorType
@@ -42,6 +42,32 @@ Kind = Annotated[str, Field(min_length=3, max_length=512, pattern=PRINTABLE)]
 """A ``Processor.kind``."""
 
 
+_CONTROL = bytes([*range(0x20), 0x7F])
+
+
+def _printable(column: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse control characters in a whole column at once: a pattern per item would double what an upload costs."""
+    text = "".join(column).encode()
+    if len(text.translate(None, _CONTROL)) != len(text):
+        at = next(row for row, item in enumerate(column) if item.encode().translate(None, _CONTROL) != item.encode())
+        raise ValueError(f"row {at} holds a control character")
+    return column
+
+
+SignatureColumn = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=160, json_schema_extra={"pattern": PRINTABLE})], ...],
+    Field(max_length=MAX_ROWS),
+    AfterValidator(_printable),
+]
+"""Signatures, one per row."""
+KindColumn = Annotated[
+    tuple[Annotated[str, Field(min_length=3, max_length=512, json_schema_extra={"pattern": PRINTABLE})], ...],
+    Field(max_length=MAX_ROWS),
+    AfterValidator(_printable),
+]
+"""Kinds of processor, one per row."""
+
+
 class LatencyColumns(Contract):
     """Op latencies, one row per (signature, processor kind). Columns have equal lengths.
 
@@ -49,8 +75,8 @@ class LatencyColumns(Contract):
     A ``null`` in ``us`` says *unsupported*, explicitly: the op cannot run there.
     """
 
-    signature: Annotated[tuple[Signature, ...], Field(max_length=MAX_ROWS)] = ()
-    kind: Annotated[tuple[Kind, ...], Field(max_length=MAX_ROWS)] = ()
+    signature: SignatureColumn = ()
+    kind: KindColumn = ()
     us: Annotated[tuple[Microseconds | None, ...], Field(max_length=MAX_ROWS)] = ()
     spread_us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_ROWS)] = ()
     count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()
@@ -70,8 +96,8 @@ class TransferColumns(Contract):
     """
 
     tensor: Annotated[tuple[TensorType, ...], Field(max_length=MAX_ROWS)] = ()
-    source: Annotated[tuple[Kind, ...], Field(max_length=MAX_ROWS)] = ()
-    target: Annotated[tuple[Kind, ...], Field(max_length=MAX_ROWS)] = ()
+    source: KindColumn = ()
+    target: KindColumn = ()
     us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_ROWS)] = ()
     spread_us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_ROWS)] = ()
     count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()

@@ -57,7 +57,7 @@ def test_an_upload_survives_the_wire() -> None:
         (("latencies", "count"), [1, 1, 1], "latency columns differ in length"),
         (("latencies", "kind", 0), "onnxruntime-9.9/1xcore", "which no listed processor has"),
         (("latencies", "kind", 0), "host", "which no listed processor has"),
-        (("latencies", "signature", 0), "a\u0000b", "pattern"),
+        (("latencies", "signature", 0), "a\u0000b", "row 0 holds a control character"),
         (("latencies", "signature", 0), "", "at least 1"),
         (("latencies", "extra"), [], "Extra inputs"),
         (("transfers", "us", 0), -1.0, "greater than or equal to 0"),
