@@ -72,12 +72,12 @@ class Plans:
         self._queue = queue
         self._events = events
         self._locks: dict[str, tuple[asyncio.Lock, list[None]]] = {}
-        self._reads: dict[str, asyncio.Task[StoredPlan | None]] = {}
+        self._reads: dict[tuple[str, int], asyncio.Task[StoredPlan | None]] = {}
         self.misses: Counter[str] = Counter()
 
     async def get(self, wanted: str) -> StoredPlan:
         """Return the newest version of a plan. Raises ApiError 404 when nobody asked for it yet."""
-        stored = await self._find(wanted)
+        stored = self._cache.get(wanted) or await self._read_together(wanted)
         if stored is None:
             raise plan_unknown(wanted)
         if self._queue is None:
@@ -100,7 +100,7 @@ class Plans:
             raise ApiError(422, "jobs-reserved", "jobs is reserved for planning several networks; leave it out")
         request = normalised(request)
         wanted = plan_id(request)
-        stored = await self._find(wanted)
+        stored = self._cache.get(wanted) or await self._read_together(wanted)
         if stored is not None and (self._queue is not None or await self._is_current(request, wanted)):
             served = Served(stored, hit=True)
         else:
@@ -194,11 +194,13 @@ class Plans:
         return stored
 
     async def _read_together(self, wanted: str) -> StoredPlan | None:
-        """Find a plan that many requests want at once (they waited for it) with one query for all of them."""
-        reading = self._reads.get(wanted)
+        """Find a plan that many requests may want at once (a release, a version they waited for) with one query."""
+        # Not together with a query that began before the last news: it may bring what the news superseded.
+        key = (wanted, self._cache.generation)
+        reading = self._reads.get(key)
         if reading is None:
-            reading = self._reads[wanted] = asyncio.create_task(self._find(wanted))
-            reading.add_done_callback(lambda _done: self._reads.pop(wanted, None))
+            reading = self._reads[key] = asyncio.create_task(self._find(wanted))
+            reading.add_done_callback(lambda _done: self._reads.pop(key, None))
         return await asyncio.shield(reading)
 
     async def _model_exists(self, model_hash: str) -> bool:
