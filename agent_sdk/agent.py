@@ -111,7 +111,7 @@ class Agent:
         Raises ModelError, UnknownNameError, PlannerStatusError, PlanMismatchError or ProcessorError.
         """
         self.progress.phase(f"reading {_shown(source)}")
-        model = _read(source, seed)
+        model = read_source(source, seed)
         return Session(self, model, self.obtain(model), all_rivals=all_rivals)
 
     def obtain(self, model: Model, *, renew: bool = False) -> Obtained:
@@ -195,7 +195,7 @@ class Agent:
         self.close()
 
 
-def _read(source: Source, seed: int) -> Model:
+def read_source(source: Source, seed: int = 0) -> Model:
     """Read a model; a text that is no file is looked up in the zoo."""
     if isinstance(source, str) and not Path(source).exists():
         if source in zoo.names():

@@ -173,8 +173,8 @@ class Session:
         )
         return replace(
             again,
-            profiled_signatures=obtained.profiled_signatures,
-            profiling_seconds=obtained.profiling_seconds,
+            profiled_signatures=obtained.profiled_signatures + again.profiled_signatures,
+            profiling_seconds=obtained.profiling_seconds + again.profiling_seconds,
             planner_ms=obtained.planner_ms + again.planner_ms,
         )
 
