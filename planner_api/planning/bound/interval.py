@@ -27,6 +27,8 @@ from planner_api.planning.solver import Bound, Budget
 
 MOST_HUBS = 400
 """Ops at which intervals may begin, and at which they may end."""
+MOST_OPS = 5000
+"""Above this many ops the first program alone takes longer than a plan may."""
 MOST_OPS_WITH_MOVES = 3000
 """Above this many ops the program leaves transfers out, to end in time."""
 MOST_CLIQUES = 64
@@ -49,8 +51,10 @@ def interval_load(problem: Problem, budget: Budget) -> Bound | None:
     """The bound that the budget allows.
 
     Returns:
-        None when there was no time to solve the first program.
+        None when there are too many ops, or no time to solve the first program.
     """
+    if len(problem.ops) > MOST_OPS:
+        return None
     program = _Program(problem)
     best: float | None = None
     for turn in range(ROUNDS):

@@ -12,8 +12,10 @@ from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.solver import Bound, Budget, Solution
 from planner_api.planning.solver import solve as solve_by
 
-STARTS = ("single", "dmdar", "heft", "greedy", "mosaic")
+STARTS = ("single", "heft", "dmdar", "greedy", "mosaic")
 """Constructive methods, quick ones first."""
+MANY_OPS = 1500
+"""Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out."""
 CLOSED = 1e-5
 """Relative gap at which the search stops: a microsecond in a tenth of a second."""
 
@@ -66,7 +68,10 @@ def start(problem: Problem, budget: Budget) -> Solution:
     best: Solution | None = None
     causes = []
     for method in STARTS:
-        if best is not None and budget.left() <= 0 < budget.seconds:
+        many = len(problem.ops) > MANY_OPS
+        if best is not None and (
+            (budget.left() <= 0 and (many or budget.seconds > 0)) or (many and method == "mosaic")
+        ):
             break
         try:
             found = solve_by(problem, method, budget)

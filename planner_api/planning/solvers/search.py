@@ -129,7 +129,11 @@ class Search:
             while self.movable and self.makespan_us > target_us:
                 if budget.rounds is not None and self.rounds >= budget.rounds:
                     return
-                moves = MOVES if rate == 0 else int(min(MOVES, budget.left() / rate))
+                if budget.timed and rate == 0:
+                    # How long a move takes depends on how far its effects reach: a few tell.
+                    moves = FEWEST_MOVES
+                else:
+                    moves = int(min(MOVES, budget.left() / rate)) if rate else MOVES
                 if moves < FEWEST_MOVES or budget.left() <= 0:
                     return
                 began, before = time.monotonic(), self.makespan_us
