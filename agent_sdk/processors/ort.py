@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -292,6 +292,8 @@ def session_options(cores: tuple[int, ...], level: ort.GraphOptimizationLevel) -
     so that they never steal time from whoever runs next on these cores.
     """
     options = ort.SessionOptions()
+    if _shared_arena():
+        options.add_session_config_entry("session.use_env_allocators", "1")
     options.intra_op_num_threads = len(cores)
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
@@ -304,6 +306,22 @@ def session_options(cores: tuple[int, ...], level: ort.GraphOptimizationLevel) -
         workers = ";".join(str(core + 1) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", workers)
     return options
+
+
+@cache
+def _shared_arena() -> bool:
+    """Have all sessions of the process take their scratch memory from one arena; False where the wheel cannot.
+
+    A segment then works on memory that the one before has just warmed up, and scratch memory is held once, not
+    once per segment. NOTE: the runtime keeps this per process, so it is registered once.
+    """
+    place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    try:
+        ort.create_and_register_allocator(place, ort.OrtArenaCfg({"arena_extend_strategy": 1}))
+    except Exception as error:  # noqa: BLE001  the runtime raises its own unrelated classes; each session copes alone
+        log.info("every session keeps an arena of its own: %s", error)
+        return False
+    return True
 
 
 def installed_providers() -> tuple[str, ...]:
