@@ -70,7 +70,8 @@ def start(problem: Problem, budget: Budget) -> Solution:
     for method in STARTS:
         many = len(problem.ops) > MANY_OPS
         if best is not None and (
-            (budget.left() <= 0 and (many or budget.seconds > 0)) or (many and method == "mosaic")
+            (budget.left() <= 0 and (budget.seconds > 0 or (many and method not in ("single", "heft"))))
+            or (many and method == "mosaic")
         ):
             break
         try:
