@@ -45,6 +45,9 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
     async with _lifespan(app, f"the embedded planner on '{database}'"):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with PlannerClient(EMBEDDED_URL, transport=transport, attempts=1, timeout=EMBEDDED_TIMEOUT) as client:
+            # NOTE: mappers, routes and statements are built when they are first needed; that belongs to starting up.
+            async with httpx.AsyncClient(transport=transport, base_url=EMBEDDED_URL) as starter:
+                await starter.get("/plans/none")
             yield client
 
 
