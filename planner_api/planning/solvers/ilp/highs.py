@@ -100,7 +100,7 @@ def run(
     lp.a_matrix_.value_ = np.array(program.values)
     kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
     lp.integrality_ = [kinds[integer] for integer in program.integer]
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver = highspy.Highs()
     options = {
         "output_flag": False,
         "threads": 1,
