@@ -6,7 +6,6 @@ NOTE: here and not in a conftest.py, which pytest-alembic 0.13 cannot stand at t
 from __future__ import annotations
 
 import os
-
 import signal
 
 from hypothesis import settings
@@ -16,6 +15,6 @@ settings.register_profile("steady", deadline=None, print_blob=True)
 settings.register_profile("campaign", settings.get_profile("steady"), max_examples=1000)
 settings.load_profile("campaign" if os.environ.get("HOPE_CAMPAIGN") else "steady")
 
-# NOTE: a shell that starts the suite in the background has SIGINT ignored, and every child inherits that; the tests that
-# press Ctrl-C need it handled as in a terminal.
+# NOTE: a shell that starts the suite in the background has SIGINT ignored, and every child inherits that; the tests
+# that press Ctrl-C need it handled as in a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
