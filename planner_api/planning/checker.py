@@ -6,6 +6,8 @@ import itertools
 import math
 from collections import defaultdict
 
+import numpy as np
+
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.simulator import Move, Schedule
 
@@ -29,8 +31,9 @@ def check(problem: Problem, schedule: Schedule) -> None:
     slack = TOLERANCE * max(1.0, schedule.makespan_us)
     _check_ops(problem, schedule)
     _check_resources(problem, schedule, slack)
-    arrivals = _check_transfers(problem, schedule, slack)
-    _check_reads(problem, schedule, arrivals, slack)
+    origins = _origins(problem, schedule)
+    arrivals = _check_transfers(problem, schedule, origins, slack)
+    _check_reads(problem, schedule, origins, arrivals, slack)
     if problem.mode == "blocking":
         _check_paid(problem, schedule, slack)
     _check_makespan(problem, schedule, arrivals, slack)
@@ -43,11 +46,12 @@ def _check_ops(problem: Problem, schedule: Schedule) -> None:
     for column in (schedule.assignment, schedule.start_us, schedule.finish_us):
         if len(column) != n:
             raise IllegalSchedule(f"the schedule lists {len(column)} ops, the problem has {n}")
+    supported = np.isfinite(problem.latency_us).tolist()
     for op, processor in enumerate(schedule.assignment):
         name = problem.ops[op]
         if not 0 <= processor < p:
             raise IllegalSchedule(f"op '{name}' runs on processor {processor}, which does not exist")
-        if not math.isfinite(problem.latency_us[op, processor]):
+        if not supported[op][processor]:
             raise IllegalSchedule(f"op '{name}' runs on '{problem.processors[processor]}', which does not support it")
         if not (math.isfinite(schedule.finish_us[op]) and schedule.start_us[op] >= 0):
             raise IllegalSchedule(f"op '{name}' has no finite times")
@@ -73,17 +77,22 @@ def _check_resources(problem: Problem, schedule: Schedule, slack: float) -> None
                 other = max(other, finish)
 
 
-def _source(problem: Problem, schedule: Schedule, tensor: int) -> tuple[int, float]:
-    producer = int(problem.producer[tensor])
-    return (schedule.assignment[producer], schedule.finish_us[producer]) if producer >= 0 else (problem.host, 0.0)
+def _origins(problem: Problem, schedule: Schedule) -> list[tuple[int, float]]:
+    """Of each tensor the place where it comes to be, and when."""
+    return [
+        (schedule.assignment[producer], schedule.finish_us[producer]) if producer >= 0 else (problem.host, 0.0)
+        for producer in problem.producer.tolist()
+    ]
 
 
-def _check_transfers(problem: Problem, schedule: Schedule, slack: float) -> dict[tuple[int, int], Move]:
+def _check_transfers(
+    problem: Problem, schedule: Schedule, origins: list[tuple[int, float]], slack: float
+) -> dict[tuple[int, int], Move]:
     arrivals: dict[tuple[int, int], Move] = {}
     channels: dict[tuple[int, int], list[Move]] = defaultdict(list)
     for move in schedule.transfers:
         name = problem.tensors[move.tensor]
-        source, exists = _source(problem, schedule, move.tensor)
+        source, exists = origins[move.tensor]
         cost = float(problem.transfer_us[move.tensor, move.source, move.target])
         if move.source != source or move.target == source:
             raise IllegalSchedule(f"tensor '{name}' is not moved from where it was produced")
@@ -105,14 +114,21 @@ def _check_transfers(problem: Problem, schedule: Schedule, slack: float) -> dict
     return arrivals
 
 
-def _check_reads(problem: Problem, schedule: Schedule, arrivals: dict[tuple[int, int], Move], slack: float) -> None:
+def _check_reads(
+    problem: Problem,
+    schedule: Schedule,
+    origins: list[tuple[int, float]],
+    arrivals: dict[tuple[int, int], Move],
+    slack: float,
+) -> None:
+    latency = problem.latency_us.tolist()
     for op, tensors in enumerate(problem.reads):
         here = schedule.assignment[op]
-        compute = schedule.finish_us[op] - float(problem.latency_us[op, here])
+        compute = schedule.finish_us[op] - latency[op][here]
         if compute < schedule.start_us[op] - slack:
             raise IllegalSchedule(f"op '{problem.ops[op]}' runs for less than its latency")
         for tensor in tensors:
-            source, there = _source(problem, schedule, tensor)
+            source, there = origins[tensor]
             if problem.mode == "blocking" and schedule.start_us[op] < there - slack:
                 raise IllegalSchedule(f"op '{problem.ops[op]}' starts before tensor '{problem.tensors[tensor]}' exists")
             if source != here:
@@ -145,18 +161,17 @@ def _check_paid(problem: Problem, schedule: Schedule, slack: float) -> None:
         paid[min(payers, key=lambda op: (schedule.start_us[op], schedule.finish_us[op]))] += (
             move.finish_us - move.start_us
         )
-    for op, transfers in enumerate(paid):
-        needed = transfers + float(problem.latency_us[op, schedule.assignment[op]])
+    for op, (transfers, latency) in enumerate(zip(paid, problem.latency_us.tolist(), strict=True)):
+        needed = transfers + latency[schedule.assignment[op]]
         if schedule.finish_us[op] - schedule.start_us[op] < needed - slack:
             raise IllegalSchedule(f"op '{problem.ops[op]}' does not pay for its transfers")
 
 
 def _check_makespan(problem: Problem, schedule: Schedule, arrivals: dict[tuple[int, int], Move], slack: float) -> None:
     last = max(schedule.finish_us)
-    for tensor in range(len(problem.tensors)):
-        if problem.is_output[tensor] and problem.producer[tensor] >= 0:
-            if (tensor, problem.host) not in arrivals:
-                raise IllegalSchedule(f"output '{problem.tensors[tensor]}' never reaches the host")
-            last = max(last, arrivals[tensor, problem.host].finish_us)
+    for tensor in np.flatnonzero(problem.is_output & (problem.producer >= 0)).tolist():
+        if (tensor, problem.host) not in arrivals:
+            raise IllegalSchedule(f"output '{problem.tensors[tensor]}' never reaches the host")
+        last = max(last, arrivals[tensor, problem.host].finish_us)
     if abs(last - schedule.makespan_us) > slack:
         raise IllegalSchedule(f"the makespan says {schedule.makespan_us} us, the schedule ends at {last} us")

@@ -18,7 +18,11 @@ def upward_rank(problem: Problem) -> list[float]:
     rank = [0.0] * len(problem.ops)
     for op in reversed(lists.order):
         known = [us for us in lists.latency[op] if us < math.inf]
-        rank[op] = sum(known) / len(known) + max((rank[later] for later in lists.after[op]), default=0.0)
+        tail = 0.0
+        for later in lists.after[op]:
+            if rank[later] > tail:
+                tail = rank[later]
+        rank[op] = sum(known) / len(known) + tail
     return rank
 
 
@@ -36,15 +40,15 @@ def list_order(problem: Problem, assignment: Sequence[int]) -> list[int]:
     for op, count in enumerate(waiting):
         if count == 0:
             heapq.heappush(ready[assignment[op]], (-rank[op], op))
-    busy_until = [0.0] * host
+    free = [0.0] * host
     cached: list[set[int]] = [set() for _ in range(host)]
     running: list[tuple[float, int]] = []
     sequence: list[int] = []
     now = 0.0
     while len(sequence) < len(problem.ops):
         for processor, queue in enumerate(ready):
-            if queue and all(busy_until[rival] <= now for rival in lists.rivals[processor]):
-                _, op = heapq.heappop(queue)
+            if queue and free[processor] <= now:
+                op = heapq.heappop(queue)[1]
                 sequence.append(op)
                 finish = now + lists.latency[op][processor]
                 for tensor in lists.reads[op]:
@@ -53,12 +57,14 @@ def list_order(problem: Problem, assignment: Sequence[int]) -> list[int]:
                     if source != processor and tensor not in cached[processor]:
                         cached[processor].add(tensor)
                         finish += transfer[tensor][source][processor]
-                busy_until[processor] = finish
+                for rival in lists.rivals[processor]:
+                    if finish > free[rival]:
+                        free[rival] = finish
                 heapq.heappush(running, (finish, op))
         if running:
             now = running[0][0]
             while running and running[0][0] <= now:
-                _, op = heapq.heappop(running)
+                op = heapq.heappop(running)[1]
                 for later in lists.after[op]:
                     waiting[later] -= 1
                     if waiting[later] == 0:

@@ -104,13 +104,16 @@ class Partial:
 
     def place(self, op: int, processor: int) -> None:
         """Append the op to the processor's line."""
-        lists, there, blocking = self.lists, self._there[processor], self.blocking
+        lists, there = self.lists, self._there[processor]
         begin, end = self.interval(op, processor)
         for tensor in lists.reads[op]:
             if there[tensor] < 0.0:
+                if self.blocking:
+                    there[tensor] = begin
+                    continue
                 source = self._source[tensor]
                 cost = lists.transfer[tensor][source][processor]
-                if blocking or cost == 0:
+                if cost == 0:
                     there[tensor] = begin
                 else:
                     producer = lists.producer[tensor]

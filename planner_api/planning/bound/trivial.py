@@ -11,9 +11,11 @@ from planner_api.planning.solver import Bound
 def critical_path(problem: Problem) -> Bound:
     """Longest path when every op runs on its fastest processor and nothing is ever transferred."""
     lists = problem.lists
-    finish = [0.0] * len(problem.ops)
+    finish = problem.latency_us.min(axis=1).tolist()
     for op in lists.order:
-        finish[op] = min(lists.latency[op]) + max((finish[earlier] for earlier in lists.before[op]), default=0.0)
+        before = lists.before[op]
+        if before:
+            finish[op] += max([finish[earlier] for earlier in before])
     return Bound(max(finish), "critical-path")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import NamedTuple
+
+import numpy as np
 
 from planner_api.planning.listing import list_order
-from planner_api.planning.partial import Partial, runnable
+from planner_api.planning.partial import Partial
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.simulator import simulate
 from planner_api.planning.solver import Budget, Solution
@@ -27,48 +28,35 @@ def super_ops(problem: Problem) -> list[list[int]]:
     An op with one predecessor joins it when its mean latency is below the cheapest transfer of what it reads: it
     is not worth moving. Each group is a chain in topological order; its members run on one processor.
     """
-    lists = problem.lists
-    group = list(range(len(problem.ops)))
+    lists, host = problem.lists, problem.host
+    between = problem.transfer_us[:, :host, :host]
+    cheapest = np.where(np.eye(host, dtype=bool), math.inf, between).min(axis=(1, 2)).tolist()
+    supports = np.isfinite(problem.latency_us)
+    count = supports.sum(axis=1)
+    mean = (np.where(supports, problem.latency_us, 0.0).sum(axis=1) / count).tolist()
+    common: list[int] = (supports @ (1 << np.arange(host, dtype=object))).tolist()
     members: dict[int, list[int]] = {}
-    supported: dict[int, set[int]] = {}
+    group = list(range(len(problem.ops)))
     for op in lists.order:
-        here = set(runnable(lists.latency[op]))
-        home = group[lists.before[op][0]] if len(lists.before[op]) == 1 else op
-        if (
-            home != op
-            and here & supported[home]
-            and _is_short(problem, op)
-            and members[home][-1] == lists.before[op][0]
-        ):
-            members[home].append(op)
-            supported[home] &= here
-            group[op] = home
-        else:
-            members[op] = [op]
-            supported[op] = here
+        if len(lists.before[op]) == 1:
+            last = lists.before[op][0]
+            home = group[last]
+            if (
+                members[home][-1] == last
+                and common[home] & common[op]
+                and all(mean[op] < cheapest[tensor] for tensor in lists.reads[op])
+            ):
+                members[home].append(op)
+                common[home] &= common[op]
+                group[op] = home
+                continue
+        members[op] = [op]
     return list(members.values())
 
 
-def _is_short(problem: Problem, op: int) -> bool:
-    lists = problem.lists
-    known = [us for us in lists.latency[op] if us < math.inf]
-    mean = sum(known) / len(known)
-    for tensor in lists.reads[op]:
-        for source, row in enumerate(lists.transfer[tensor][:-1]):
-            for target, cost in enumerate(row[:-1]):
-                if source != target and mean >= cost:
-                    return False
-    return True
-
-
-class _Option(NamedTuple):
-    """One group on one processor: when its inputs exist, how long it takes, and fetches that others may share."""
-
-    processor: int
-    ready: float
-    duration: float
-    shared: list[tuple[int, float]]
-    rivals: list[int]
+_Option = tuple[int, float, float, list[tuple[int, float]], list[int]]
+"""One group on one processor: the processor, when its inputs exist, how long it takes, what it fetches that others of
+the batch may fetch too (tensor, cost), and the processor's rivals."""
 
 
 class _Search:
@@ -85,9 +73,13 @@ class _Search:
         self.reads: list[list[int]] = []
         self.choices: list[list[tuple[int, float]]] = []
         for group in groups:
-            own = {tensor for op in group for tensor in lists.writes[op]}
-            self.reads.append(list(dict.fromkeys(t for op in group for t in lists.reads[op] if t not in own)))
-            totals = [sum(lists.latency[op][p] for op in group) for p in range(problem.host)]
+            if len(group) == 1:
+                self.reads.append(lists.reads[group[0]])
+                totals = lists.latency[group[0]]
+            else:
+                own = {tensor for op in group for tensor in lists.writes[op]}
+                self.reads.append(list(dict.fromkeys([t for op in group for t in lists.reads[op] if t not in own])))
+                totals = [sum(column) for column in zip(*[lists.latency[op] for op in group], strict=True)]
             self.choices.append([(p, us) for p, us in enumerate(totals) if us < math.inf])
 
     def map(self, batch: list[int]) -> bool:
@@ -112,16 +104,16 @@ class _Search:
     def _options(self, index: int, shared: set[int]) -> list[_Option]:
         first, partial, rivals = self.groups[index][0], self.partial, self.problem.lists.rivals
         if not self.blocking:
-            return [_Option(p, partial.arrival(first, p), us, [], rivals[p]) for p, us in self.choices[index]]
+            return [(p, partial.arrival(first, p), us, [], rivals[p]) for p, us in self.choices[index]]
         ready = partial.ready(first)
-        options = []
+        options: list[_Option] = []
         for processor, duration in self.choices[index]:
             common: list[tuple[int, float]] = []
             for tensor, cost in partial.missing(self.reads[index], processor):
                 duration += cost
                 if tensor in shared:
                     common.append((tensor, cost))
-            options.append(_Option(processor, ready, duration, common, rivals[processor]))
+            options.append((processor, ready, duration, common, rivals[processor]))
         return options
 
     def _descend(self, depth: int, latest: float, total: float) -> None:
