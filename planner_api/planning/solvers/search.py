@@ -14,7 +14,7 @@ from planner_api.planning.simulator import Schedule, simulate
 from planner_api.planning.solver import Budget
 from planner_api.planning.solvers.annealing import anneal_whole, anneal_window
 
-WINDOW = (40, 120)
+WINDOW = (20, 75)
 """Shortest and longest window, in positions."""
 MOVES = 10_000
 """Moves per window."""
