@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from planner_api.planning.kernel import kernel
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Problem
 
 
@@ -85,7 +85,7 @@ def arrays(problem: Problem) -> Arrays:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def evaluate(
     a: Arrays, assignment: IntArray, sequence: IntArray, start: FloatArray, finish: FloatArray, payer: IntArray
 ) -> float:
@@ -107,13 +107,15 @@ def evaluate(
     return _overlap(a, assignment, sequence, start, finish)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _blocking(
     a: Arrays, assignment: IntArray, sequence: IntArray, start: FloatArray, finish: FloatArray, payer: IntArray
 ) -> float:
     n, host = a.latency.shape
     free = np.zeros(host)
-    payer[:] = n
+    for tensor in range(len(payer)):
+        for processor in range(host):
+            payer[tensor, processor] = n
     makespan = 0.0
     for position in range(n):
         op = sequence[position]
@@ -139,7 +141,7 @@ def _blocking(
     return makespan
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _send(
     a: Arrays,
     tensor: int,
@@ -168,7 +170,7 @@ def _send(
     return last
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _overlap(a: Arrays, assignment: IntArray, sequence: IntArray, start: FloatArray, finish: FloatArray) -> float:
     n, host = a.latency.shape
     free = np.zeros(host)

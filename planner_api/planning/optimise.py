@@ -68,7 +68,7 @@ def _attempt(problem: Problem, method: str, budget: Budget, alone: dict[int, Sch
         solution = solve(problem, method, budget)
         check(problem, solution.schedule)
         return solution
-    except (PlanningError, RuntimeError, MemoryError) as error:
+    except (PlanningError, RuntimeError, MemoryError, OSError) as error:
         if isinstance(error, UnknownMethod):
             raise
         note = f"{method} failed ({error}); this is the best plan in hand"

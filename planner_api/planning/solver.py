@@ -6,7 +6,7 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.simulator import Schedule
@@ -42,6 +42,12 @@ class Budget:
     def left(self) -> float:
         """Seconds until the deadline, never below zero; ``inf`` when rounds are counted."""
         return max(0.0, self.deadline - time.monotonic())
+
+    def postponed(self, seconds: float) -> Budget:
+        """The same budget with its deadline moved: what is paid once per process, such as compiling, is no search."""
+        later = replace(self)
+        object.__setattr__(later, "deadline", self.deadline + seconds)
+        return later
 
     def within(self, seconds: float) -> Budget:
         """A budget for a part of the work: the same seed and rounds, at most ``seconds`` of what is left."""

@@ -8,141 +8,15 @@ schedule), so that one move costs about one window of work instead of one schedu
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from planner_api.planning.evaluator import Arrays, evaluate
-from planner_api.planning.problem import BoolArray, FloatArray, IntArray
+from planner_api.planning.kernel import copy_into, kernel
+from planner_api.planning.problem import FloatArray, IntArray
+from planner_api.planning.solvers.moves import LONGEST_STRETCH, propose, take_back, uniform
 from planner_api.planning.solvers.window import Window, cut_out
 
-LONGEST_STRETCH = 8
-"""Ops of a chain that one move may flip together."""
 
-
-@njit(cache=True, nogil=True)
-def _uniform(state: np.ndarray) -> float:
-    """Next number of [0, 1) from a xorshift64* generator whose one-word state is advanced in place."""
-    x = state[0]
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    state[0] = x
-    return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
-
-
-@njit(cache=True, nogil=True)
-def _another(latency: FloatArray, op: int, here: int, state: np.ndarray) -> int:
-    """A random other processor that supports the op, or the same one when there is none."""
-    count = 0
-    for p in range(latency.shape[1]):
-        if p != here and latency[op, p] < np.inf:
-            count += 1
-    if count == 0:
-        return here
-    pick = int(_uniform(state) * count)
-    for p in range(latency.shape[1]):
-        if p != here and latency[op, p] < np.inf:
-            if pick == 0:
-                return p
-            pick -= 1
-    return here
-
-
-@njit(cache=True, nogil=True)
-def _shift(sequence: IntArray, place: IntArray, source: int, target: int) -> None:
-    """Move the op at one position to another; those between move up by one."""
-    op = sequence[source]
-    step = 1 if target > source else -1
-    for position in range(source, target, step):
-        sequence[position] = sequence[position + step]
-        place[sequence[position]] = position
-    sequence[target] = op
-    place[op] = target
-
-
-@njit(cache=True, nogil=True)
-def _propose(
-    latency: FloatArray,
-    rivals: BoolArray,
-    before_at: IntArray,
-    before: IntArray,
-    after_at: IntArray,
-    after: IntArray,
-    assignment: IntArray,
-    sequence: IntArray,
-    place: IntArray,
-    low: int,
-    high: int,
-    flipped: IntArray,
-    flipped_from: IntArray,
-    state: np.ndarray,
-) -> tuple[int, int, int]:
-    """Make one random change inside the window: flip an op (30 %), a stretch of a chain (20 %), move one (35 %), both.
-
-    Returns:
-        How many ops were flipped (listed in ``flipped``), and from which position to which one was moved (-1: none).
-    """
-    position = low + int(_uniform(state) * (high - low))
-    op = sequence[position]
-    kind = _uniform(state)
-    flips = 0
-    if kind < 0.50 or kind >= 0.85:
-        other = _another(latency, op, assignment[op], state)
-        wanted = 1
-        if 0.30 <= kind < 0.50:
-            wanted = 2 + int(_uniform(state) * (LONGEST_STRETCH - 1))
-        link = op
-        while other != assignment[op] and flips < wanted:
-            if assignment[link] != other and latency[link, other] < np.inf:
-                flipped[flips] = link
-                flips += 1
-            successors = after_at[link + 1] - after_at[link]
-            if successors == 0:
-                break
-            link = after[after_at[link] + int(_uniform(state) * successors)]
-            if place[link] >= high:
-                break
-        for f in range(flips):
-            flipped_from[f] = assignment[flipped[f]]
-            assignment[flipped[f]] = other
-    if kind >= 0.50:
-        floor = low
-        for k in range(before_at[op], before_at[op + 1]):
-            floor = max(floor, place[before[k]] + 1)
-        ceiling = high - 1
-        for k in range(after_at[op], after_at[op + 1]):
-            ceiling = min(ceiling, place[after[k]] - 1)
-        target = floor + int(_uniform(state) * (ceiling - floor + 1))
-        # Passing only ops that run beside it changes no time.
-        passes_rival = flips > 0 and target != position
-        for passed in range(min(position, target), max(position, target) + 1):
-            if passes_rival:
-                break
-            passes_rival = passed != position and rivals[assignment[op], assignment[sequence[passed]]]
-        if passes_rival:
-            _shift(sequence, place, position, target)
-            return flips, position, target
-    return flips, -1, -1
-
-
-@njit(cache=True, nogil=True)
-def _take_back(
-    assignment: IntArray,
-    sequence: IntArray,
-    place: IntArray,
-    flips: int,
-    source: int,
-    target: int,
-    flipped: IntArray,
-    flipped_from: IntArray,
-) -> None:
-    """Undo what `_propose` did."""
-    if source >= 0:
-        _shift(sequence, place, target, source)
-    for f in range(flips):
-        assignment[flipped[f]] = flipped_from[f]
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def anneal_window(
     a: Arrays,
     assignment: IntArray,
@@ -178,10 +52,13 @@ def anneal_window(
     for position in range(len(sequence)):
         place[sequence[position]] = position
     w = cut_out(a, assignment, sequence, place, finish, payer, low, high)
-    ops = sequence[low : low + len(w.ready)].copy()
-    order = np.arange(len(ops))
-    processor = assignment[ops]
-    times = finish[ops]
+    ops = np.empty(len(w.ready), dtype=np.int64)
+    order, processor, times = np.empty_like(ops), np.empty_like(ops), np.empty(len(ops))
+    for position in range(len(ops)):
+        ops[position] = sequence[low + position]
+        order[position] = position
+        processor[position] = assignment[ops[position]]
+        times[position] = finish[ops[position]]
     best = _anneal(w, processor, order, times, high - low, moves, hot, cold, state)
     for position in range(high - low):
         sequence[low + position] = ops[order[position]]
@@ -189,7 +66,7 @@ def anneal_window(
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _retail(
     w: Window,
     assignment: IntArray,
@@ -225,7 +102,7 @@ def _retail(
         bypass_at[position - width] = bypass
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _anneal(
     w: Window,
     assignment: IntArray,
@@ -316,7 +193,7 @@ def _anneal(
 
     for move in range(1, moves + 1):
         temperature *= ratio
-        flips, source_position, target_position = _propose(
+        flips, source_position, target_position = propose(
             w.latency, w.rivals, w.before_at, w.before, w.after_at, w.after, assignment, sequence, place, 0, width,
             flipped, flipped_from, state,
         )  # fmt: skip
@@ -334,7 +211,7 @@ def _anneal(
             hope += w.saving[sequence[target_position]]
 
         # --- evaluate from the first change to the last op whose transfers it can alter
-        limit = current - temperature * np.log(max(_uniform(state), 1e-300))
+        limit = current - temperature * np.log(max(uniform(state), 1e-300))
         for p in range(host):
             free[p] = free_at[first, p]
         peak = peak_at[first]
@@ -409,7 +286,7 @@ def _anneal(
         if rejected:
             for at in range(first, reached):
                 finish[sequence[at]] = old_finish[at]
-            _take_back(assignment, sequence, place, flips, source_position, target_position, flipped, flipped_from)
+            take_back(assignment, sequence, place, flips, source_position, target_position, flipped, flipped_from)
             continue
 
         # --- accept
@@ -433,15 +310,15 @@ def _anneal(
             _retail(w, assignment, sequence, duration, through, upcoming, width, until, upcoming_at, bypass_at)
         if current < best:
             best = current
-            best_sequence[:] = sequence
-            best_assignment[:] = assignment
+            copy_into(best_sequence, sequence)
+            copy_into(best_assignment, assignment)
 
-    sequence[:] = best_sequence
-    assignment[:] = best_assignment
+    copy_into(sequence, best_sequence)
+    copy_into(assignment, best_assignment)
     return float(best)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def anneal_whole(
     a: Arrays,
     assignment: IntArray,
@@ -473,7 +350,7 @@ def anneal_whole(
     temperature = hot / ratio
     for _ in range(moves):
         temperature *= ratio
-        flips, source, target = _propose(
+        flips, source, target = propose(
             a.latency,
             a.rivals,
             a.before_at,
@@ -492,14 +369,14 @@ def anneal_whole(
         if flips == 0 and source < 0:
             continue
         makespan = evaluate(a, assignment, sequence, start, finish, payer)
-        if makespan > current - temperature * np.log(max(_uniform(state), 1e-300)):
-            _take_back(assignment, sequence, place, flips, source, target, flipped, flipped_from)
+        if makespan > current - temperature * np.log(max(uniform(state), 1e-300)):
+            take_back(assignment, sequence, place, flips, source, target, flipped, flipped_from)
             continue
         current = makespan
         if current < best:
             best = current
-            best_sequence[:] = sequence
-            best_assignment[:] = assignment
-    sequence[:] = best_sequence
-    assignment[:] = best_assignment
+            copy_into(best_sequence, sequence)
+            copy_into(best_assignment, assignment)
+    copy_into(sequence, best_sequence)
+    copy_into(assignment, best_assignment)
     return float(best)

@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from planner_api.planning.kernel import kernel
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray
 
 MOST_OPS = 62
@@ -60,7 +60,7 @@ class Piece(NamedTuple):
     independent: bool
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expand(
     piece: Piece,
     done: IntArray,
@@ -121,7 +121,9 @@ def expand(
                     if piece.before[op] >> earlier & 1:
                         begin = max(begin, finish[label, earlier])
                 now = begin
-                child_where[count] = where[label]
+                for tensor in range(tensors):
+                    child_where[count, tensor, 0] = where[label, tensor, 0]
+                    child_where[count, tensor, 1] = where[label, tensor, 1]
                 after = done[label] | (1 << op)
                 for r in range(piece.reads_at[op], piece.reads_at[op + 1]):
                     tensor = piece.reads[r]
@@ -190,7 +192,7 @@ def expand(
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def undominated(
     order: IntArray,
     done: IntArray,

@@ -17,6 +17,8 @@ from planner_api.planning.solver import Budget, Solution
 
 WIDTH = 16
 """Most states kept per op."""
+MOST_STEPS = 20_000_000
+"""Live tensors times states times processors, over all ops, after which it gives up: some seconds."""
 
 
 class _State(NamedTuple):
@@ -36,11 +38,18 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     lists, host = problem.lists, problem.host
     last = {tensor: place for place, op in enumerate(lists.order) for tensor in lists.reads[op]}
     frontier = [tensor for tensor, producer in enumerate(lists.producer) if producer < 0 and tensor in last]
+    steps = 0
     states = [_State(0.0, tuple((host, 0) for _ in frontier), None)]
     for place, op in enumerate(lists.order):
         reads = [frontier.index(tensor) for tensor in lists.reads[op]]
         written = [tensor for tensor in lists.writes[op] if tensor in last]
         kept = [index for index, tensor in enumerate(frontier) if last[tensor] > place]
+        steps += len(frontier) * len(states) * host
+        if steps > MOST_STEPS:
+            raise PlanningError(
+                f"MOSAIC takes too long on this graph: at op '{problem.ops[op]}' ({place + 1} of {len(lists.order)}) "
+                f"{len(frontier)} tensors are alive at once"
+            )
         fetch = [(index, lists.transfer[frontier[index]]) for index in reads]
         longer: dict[tuple[tuple[int, int], ...], _State] = {}
         for processor, latency in enumerate(lists.latency[op]):

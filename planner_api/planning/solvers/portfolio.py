@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
+
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem import PlanningError, Problem, TransferMode
 from planner_api.planning.solver import Bound, Budget, Solution
 from planner_api.planning.solver import solve as solve_by
+from planner_api.planning.solvers.single import singles
 
 STARTS = ("single", "heft", "dmdar", "greedy", "mosaic")
 """Constructive methods, quick ones first."""
@@ -34,8 +39,8 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     if budget.left() <= 0 or budget.rounds == 0:
         return replace(best, bound=bound)
     # numba takes about a second to import: who plans without a budget should not wait for it.
+    budget = _after(budget, "articulation", problem.mode)
     from planner_api.planning.solvers.articulation import solve_pieces
-    from planner_api.planning.solvers.search import Search
 
     pieces = solve_pieces(problem, budget)
     if pieces is not None:
@@ -43,6 +48,9 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         if pieces.schedule is not None and pieces.schedule.makespan_us < best.schedule.makespan_us:
             best = Solution(pieces.schedule, "articulation")
     if not closed(best, bound):
+        budget = _after(budget, "search", problem.mode)
+        from planner_api.planning.solvers.search import Search
+
         with ThreadPoolExecutor(1) as pool:
             proof = pool.submit(lower_bound, problem, budget)
             search = Search(problem, best.schedule, budget.seed)
@@ -52,6 +60,38 @@ def solve(problem: Problem, budget: Budget) -> Solution:
             best = Solution(search.schedule(), "annealing", rounds=search.rounds)
     # Sums taken in another order may differ in the last bit: a bound is never above a makespan.
     return replace(best, bound=Bound(min(bound.us, best.schedule.makespan_us), bound.method))
+
+
+def _after(budget: Budget, part: str, mode: TransferMode) -> Budget:
+    """The budget once a part's kernels are loaded, or compiled: the first use in a process is not charged for it."""
+    began = time.monotonic()
+    _load(part, mode)
+    return budget.postponed(time.monotonic() - began)
+
+
+@functools.cache
+def _load(part: str, mode: TransferMode) -> None:
+    """Put a problem of three ops through a part, so that whatever it compiles is there."""
+    tiny = Problem(
+        ops=("a", "b", "c"),
+        processors=("p", "q"),
+        latency_us=np.array([[3.0, 1.0], [1.0, 2.0], [2.0, 3.0]]),
+        conflicts=np.eye(2, dtype=np.bool_),
+        producer=np.array([-1, 0, 1, 2]),
+        reads=((0,), (1,), (1, 2)),
+        is_output=np.array([False, False, False, True]),
+        transfer_us=np.ones((4, 3, 3)) - np.eye(3),
+        mode=mode,
+        tensors=("x", "a", "b", "c"),
+    )
+    if part == "articulation":
+        from planner_api.planning.solvers.articulation import solve_pieces
+
+        solve_pieces(tiny, Budget(rounds=1))
+    else:
+        from planner_api.planning.solvers.search import Search
+
+        Search(tiny, singles(tiny)[0], seed=0).round(moves=1)
 
 
 def closed(solution: Solution, bound: Bound) -> bool:

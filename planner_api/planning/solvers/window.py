@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from planner_api.planning.evaluator import Arrays
+from planner_api.planning.kernel import kernel
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray
 
 
@@ -61,7 +61,7 @@ class Window(NamedTuple):
     bypass: float
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cut_out(
     a: Arrays,
     assignment: IntArray,

@@ -1,0 +1,32 @@
+"""How functions become machine code, also where nothing may be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from numba import njit
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(function: Function) -> Function:
+    """Compile on first use, without the interpreter's lock, and keep the code on disk.
+
+    The code is kept beside the module, or in the user's cache directory where that is read-only. Where neither can
+    be written (a container without a home), numba refuses to cache at all: then each process compiles for itself.
+
+    Array assignments (``a[:] = b``) are written as loops in kernels: for their error message alone, numba compiles
+    half a string library, which took six seconds of the eleven that the largest kernel needed.
+    """
+    try:
+        return cast(Function, njit(cache=True, nogil=True)(function))
+    except RuntimeError:
+        return cast(Function, njit(nogil=True)(function))
+
+
+@kernel
+def copy_into(target: Any, source: Any) -> None:
+    """Copy a one-dimensional array over another of its length."""
+    for index in range(len(source)):
+        target[index] = source[index]
