@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from onnx import TensorProto, helper
@@ -33,7 +34,7 @@ from agent_sdk.processors import (
     UnsupportedOp,
     WrongOutput,
 )
-from agent_sdk.processors.alone import time_segment
+from agent_sdk.processors.alone import time_executable, time_segment, whole_network
 from agent_sdk.processors.base import segment_of
 from agent_sdk.processors.cores import bound_to
 from agent_sdk.processors.host import aligned_empty
@@ -61,6 +62,10 @@ REFUSALS: Final = (UnsupportedOp, CompilationFailed, SilentFallback, WrongOutput
 WHOLE_SHARE: Final = 0.5
 """Part of the budget that whole-network runs may take, so that something is left for the rest."""
 HANDOVERS: Final = 200
+CHAIN: Final = 8
+"""Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
+REST_S: Final = 0.001
+"""Longer than any runtime's workers poll before they sleep."""
 ENOUGH_CONVERSION_US: Final = 2_000.0
 """A change of layout is a plain copy loop: few repetitions tell its cost, and there are many of them to measure."""
 
@@ -187,7 +192,7 @@ class _Profiling:
 
     def _transfer(self, tensor: TensorType, source: str, target: str) -> Timing:
         giver, taker = self.by_kind.get(source), self.by_kind.get(target)
-        if giver and taker and taker.same_layout(giver):
+        if giver and taker and taker.same_layout(giver) and taker.hands_over_native:
             return Timing(0.0, 0.0, 1)
         parts = []
         if giver is not None:
@@ -210,16 +215,27 @@ class _Profiling:
         return self.conversions[key]
 
     def launches(self) -> dict[str, float]:
-        """What launching a segment costs per kind, beyond its kernels: the latency of a segment with nothing to do."""
-        empty = read_model(_TRIVIAL, name="trivial")
-        segment = segment_of(merge(empty.graph)[0], empty)
+        """What launching a segment costs per kind, beyond its kernels.
+
+        A chain of kernels that all cores share, and one of them alone, each after a rest in which a gang's workers
+        fall asleep as they do while another processor is at work: what does not grow with the chain is the launch.
+        """
+        chains = [read_model(_chain(length), name=f"chain{length}") for length in (1, 1 + CHAIN)]
         found = {}
         for kind, processor in self.by_kind.items():
             try:
-                found[kind] = time_segment(processor, segment, self.deadline).us
+                one, many = (self._rested(processor, chain) for chain in chains)
+                found[kind] = max(0.0, one - (many - one) / CHAIN)
             except ProcessorError as error:
                 log.info("launch cost not measured: %s", error)
         return found
+
+    def _rested(self, processor: Processor, model: Model) -> float:
+        executable = processor.compile(whole_network(model))
+        try:
+            return time_executable(executable, self.deadline, after=lambda _: time.sleep(REST_S)).us
+        finally:
+            executable.close()
 
     def latency_columns(self) -> LatencyColumns:
         rows = list(self.latencies.items())
@@ -299,11 +315,11 @@ def _move(tensor: TensorType, giver: Processor | None, taker: Processor | None, 
     return measure(lambda: taker.transfer(buffer, giver, into), own_thread=False, deadline=deadline)
 
 
-def _trivial_model() -> bytes:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "trivial", value[:1], value[1:])
+def _chain(length: int) -> bytes:
+    """A model of ``length`` softmaxes in a row: nobody fuses them, and every runtime shares out their rows."""
+    names = [f"t{index}" for index in range(length + 1)]
+    nodes = [helper.make_node("Softmax", list(ends[:1]), list(ends[1:]), axis=-1) for ends in pairwise(names)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 512]) for name in (names[0], names[-1])]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return bytes(made.SerializeToString())
-
-
-_TRIVIAL: Final[bytes] = _trivial_model()

@@ -25,8 +25,10 @@ from hope_schema import Plan
 if TYPE_CHECKING:
     from agent_sdk.agent import Agent
 
-RIVALS: Final = 2
+RIVALS: Final = 3
 """Single processors kept ready beside a plan that was tried before: enough to fall back on when load or heat comes."""
+TWINS: Final = 2
+"""Equal cores kept as rivals: when other work takes one of them, the other one answers."""
 WEIGHTS_LIMIT: Final = 2**30
 """Most bytes of weights that a plan and its rivals may hold together; every contender holds its own copy."""
 REMEASURE_S: Final = 1.5
@@ -231,8 +233,8 @@ class Session:
 
 
 def _distinct(agent: Agent) -> list[str]:
-    """Return one processor id per kind: equal cores are equally fast."""
-    kinds: dict[str, str] = {}
+    """Return two processor ids per kind at most: equal cores are equally fast, until others use one of them."""
+    kinds: dict[str, list[str]] = {}
     for name, processor in agent.device.processors.items():
-        kinds.setdefault(processor.spec.kind, name)
-    return list(kinds.values())
+        kinds.setdefault(processor.spec.kind, []).append(name)
+    return [name for names in kinds.values() for name in names[:TWINS]]

@@ -20,12 +20,15 @@ from agent_sdk.engine import Executor, Program
 from agent_sdk.processors.base import Buffer
 from agent_sdk.processors.cores import bound_to
 from agent_sdk.timing import Timing, clock_overhead_us, summarise
+from agent_sdk.trace import Trace
 from hope_schema import HOST, LatencyColumns, Observations, merge
 
 DRIFT_THRESHOLD: Final = 0.25
 """A plan whose re-measured latency differs from its makespan by more than this fraction is asked for again."""
 MIN_ROUNDS: Final = 4
 MAX_ROUNDS: Final = 25
+BORDER_RUNS: Final = 4
+"""Runs that tell what a run costs around its segments."""
 POLLED_US: Final = 4.0
 """A hand-over to a thread that polls for it."""
 SLEEPING_US: Final = 22.0
@@ -72,12 +75,12 @@ class Truth:
 def remeasure(executor: Executor, inputs: Mapping[str, np.ndarray], *, budget_s: float = 3.0) -> Truth:
     """Time every segment of an executor alone and simulate the program with these times.
 
-    Runs the network twice through the engine first, which also tells what loading inputs and storing outputs
-    costs. Needs memory for every boundary tensor once more. Raises what a run raises.
+    Runs the network through the engine first, which also tells what a run costs before its first segment and after
+    its last: loading inputs, granting lanes, storing outputs. Needs memory for every boundary tensor once more.
+    Raises what a run raises.
     """
     program = executor.program
-    traces = [executor.run(inputs)[1] for _ in range(3)][1:]
-    border_us = min(trace.load_us + trace.store_us for trace in traces)
+    border_us = summarise([_border_us(executor.run(inputs)[1]) for _ in range(1 + BORDER_RUNS)][1:]).us
     timings = _rehearse(executor, inputs, time.monotonic() + budget_s)
     start, finish = simulate(program, [timing.us for timing in timings])
     return Truth(
@@ -149,6 +152,12 @@ def observations(truth: Truth, executor: Executor, *, soc: str, frequency: str, 
         upload_id=f"execution-{uuid.uuid4().hex}",
         origin="execution",
     )
+
+
+def _border_us(trace: Trace) -> float:
+    """What a run took before its first segment started and after its last one ended."""
+    first = min(span.start_us for span in trace.spans)
+    return trace.total_us - (max(span.end_us for span in trace.segments) - first)
 
 
 def _rehearse(executor: Executor, inputs: Mapping[str, np.ndarray], deadline: float) -> list[Timing]:

@@ -213,6 +213,9 @@ class Processor(ABC):
             return buffer
         return self.from_host(source.to_host(buffer), into)
 
+    hands_over_native: bool = True
+    """Whether segments inside the layout family hand native tensors to each other; False where borders are plain."""
+
     conversion_differs: bool = True
     """Whether the two directions of ``conversion`` cost differently, so that both are worth timing."""
 

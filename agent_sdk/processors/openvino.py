@@ -58,6 +58,7 @@ class OpenVinoProcessor(HostMemoryProcessor):
     """
 
     conversion_differs = False
+    hands_over_native = False
 
     def __init__(
         self, soc: Soc, cores: frozenset[int], device: str = CPU, *, lights: LightModels | None = None

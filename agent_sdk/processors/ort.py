@@ -94,6 +94,9 @@ class OrtProcessor(HostMemoryProcessor):
         frozen = self._frozen.get(segment.model) if self.provider == CPU else None
         lights = self._frozen.lights
         piece = plain_piece(segment, lights) if frozen is None else cut(frozen, segment, lights)
+        if frozen is not None and _is_whole(segment):
+            # Nothing is cut, so the runtime may optimise and lay out its weights as it does for its own users.
+            piece = from_source(frozen, segment, lights)
         if frozen is not None and not piece.optimise:
             try:
                 return self._compiled(segment, piece)
@@ -173,7 +176,7 @@ class OrtProcessor(HostMemoryProcessor):
             whole = time_executable(executable, deadline)
         finally:
             executable.close()
-        piece = executable.piece
+        piece = cut(frozen, segment, self._frozen.lights)
         if piece.optimise:
             return {}
         with profile_folder() as folder:
@@ -236,6 +239,11 @@ class OrtExecutable(BaseExecutable):
 
     def close(self) -> None:
         self._session = None
+
+
+def _is_whole(segment: Segment) -> bool:
+    graph = segment.model.graph
+    return set(segment.outputs) == set(graph.outputs) and set(segment.inputs) <= set(graph.inputs)
 
 
 def _run_keeping(session: ort.InferenceSession, binding: ort.IOBinding, values: list[ort.OrtValue]) -> None:
