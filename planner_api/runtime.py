@@ -131,7 +131,9 @@ class Planner:
         due = {"flush": clock() + FLUSH_S, "sweep": clock(), "prune": clock() + PRUNE_S}
         while True:
             try:
-                changed = await self.profiles.fold_pending()
+                changed = await self.profiles.fold_pending(
+                    quiet_s=self.settings.fold_interval_s, latest_s=self.settings.fold_latest_s
+                )
                 if changed or clock() >= due["sweep"]:
                     due["sweep"] = clock() + SWEEP_S
                     await self.plans.resolve_outdated()

@@ -42,7 +42,9 @@ class Settings(BaseSettings):
     replan_threshold: float = Field(0.10, gt=0)
     """A plan is solved again when a figure it rests on moved by more than this fraction, or was missing then."""
     fold_interval_s: float = Field(1.0, gt=0)
-    """How often the inbox of uploads is folded into the profiles."""
+    """How often the inbox of uploads is folded into the profiles, and how long a burst must have been over by then."""
+    fold_latest_s: float = Field(10.0, ge=0)
+    """After this an upload is folded even while more keep coming; a plan that needs it folds it at once."""
     assignment_s: float = Field(600.0, gt=0)
     """How long a device has to measure what it was asked for, before another one is asked."""
     rate_per_token: float = Field(200.0, ge=0)

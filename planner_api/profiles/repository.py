@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy import Row, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import AssignmentRow, InboxRow, PlanRow, ProfileRow, ProfileVersionRow, SocRow
@@ -26,20 +27,43 @@ class ProfileHead:
 
 async def insert_uploads(session: WriteSession, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Put uploads into the inbox; return (device id, upload id) of those that were not there before."""
+    # On the connection: the session would make objects of rows that nobody looks at.
     insert_into = upserting(session, InboxRow).on_conflict_do_nothing(index_elements=["device_id", "upload_id"])
-    rows = await session.execute(
+    rows = await (await session.connection()).execute(
         insert_into.returning(InboxRow.device_id, InboxRow.upload_id), [dict(upload) for upload in uploads]
     )
     return {(device_id, upload_id) for device_id, upload_id in rows}
 
 
-async def pending_pairs(session: AsyncSession, limit: int) -> Sequence[tuple[str, str]]:
-    """Return (SoC, frequency) of the oldest uploads that wait to be folded."""
-    query = (
-        select(InboxRow.soc, InboxRow.frequency)
+async def pending_pairs(
+    session: AsyncSession, limit: int, *, quiet_since: datetime, waiting_since: datetime
+) -> Sequence[tuple[str, str]]:
+    """Return (SoC, frequency) of the oldest uploads that wait to be folded.
+
+    Args:
+        session: where to look.
+        limit: most pairs returned.
+        quiet_since: leave out pairs whose newest upload came later than this (more are likely on their way) ...
+        waiting_since: ... unless their oldest has waited since before this.
+    """
+    ends = (
+        select(
+            InboxRow.soc,
+            InboxRow.frequency,
+            func.min(InboxRow.id).label("oldest"),
+            func.max(InboxRow.id).label("newest"),
+        )
         .where(InboxRow.folded_at.is_(None))
         .group_by(InboxRow.soc, InboxRow.frequency)
-        .order_by(func.min(InboxRow.id))
+        .subquery()
+    )
+    oldest, newest = aliased(InboxRow), aliased(InboxRow)
+    query = (
+        select(ends.c.soc, ends.c.frequency)
+        .join(oldest, oldest.id == ends.c.oldest)
+        .join(newest, newest.id == ends.c.newest)
+        .where(or_(newest.received_at <= quiet_since, oldest.received_at <= waiting_since))
+        .order_by(ends.c.oldest)
         .limit(limit)
     )
     return [(soc, frequency) for soc, frequency in await session.execute(query)]

@@ -73,10 +73,18 @@ class Profiles:
         stored = await self._inbox.add(values)
         return UploadReceipt(upload_id=observations.upload_id, rows=rows, duplicate=not stored)
 
-    async def fold_pending(self, limit: int = 100) -> list[tuple[str, str]]:
-        """Fold whatever waits; return the (SoC, frequency) pairs whose profile has a new version."""
+    async def fold_pending(
+        self, limit: int = 100, *, quiet_s: float = 0.0, latest_s: float = 0.0
+    ) -> list[tuple[str, str]]:
+        """Fold what waits; return the (SoC, frequency) pairs whose profile has a new version.
+
+        A pair that received an upload within ``quiet_s`` is left for later, unless one has waited for ``latest_s``:
+        folding in the middle of a burst would slow the burst down, and who needs the figures folds them anyway.
+        """
+        now = datetime.now(UTC)
+        quiet_since, waiting_since = now - timedelta(seconds=quiet_s), now - timedelta(seconds=latest_s)
         async with self._database.read() as session:
-            pairs = await repository.pending_pairs(session, limit)
+            pairs = await repository.pending_pairs(session, limit, quiet_since=quiet_since, waiting_since=waiting_since)
         return [pair for pair in pairs if await self.fold(*pair)]
 
     async def prune(self) -> int:

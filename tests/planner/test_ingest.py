@@ -140,3 +140,31 @@ def test_old_upload_ids_are_forgotten(database_url: str) -> None:
         await database.close()
 
     asyncio.run(main())
+
+
+def test_a_burst_is_folded_when_it_is_over_or_has_lasted(database_url: str) -> None:
+    """Housekeeping leaves a pair alone while uploads keep coming, but never an upload that has waited for long."""
+
+    async def main() -> None:
+        database = Database(database_url)
+        profiles, _ = await prepared(database)
+        missing = await profiles.missing(missing_request(GRAPH))
+        for number in range(2):
+            upload = measure(missing, "device", upload_id=f"u-{number}")
+            await profiles.accept(upload, body_of(upload))
+        assert await profiles.fold_pending(quiet_s=60.0, latest_s=60.0) == []
+        hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        async with database.write() as session:
+            await session.execute(update(InboxRow).where(InboxRow.upload_id == "u-0").values(received_at=hour_ago))
+        assert await profiles.fold_pending(quiet_s=60.0, latest_s=60.0) == [(SOC, FREQUENCY)]
+        upload = measure(missing, "device", upload_id="u-2")
+        await profiles.accept(upload, body_of(upload))
+        async with database.write() as session:
+            await session.execute(update(InboxRow).values(received_at=datetime.now(UTC) - timedelta(seconds=2)))
+        await profiles.fold_pending(quiet_s=1.0, latest_s=60.0)
+        async with database.read() as session:
+            waiting = await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None)))
+        assert waiting == 0
+        await database.close()
+
+    asyncio.run(main())
