@@ -15,6 +15,7 @@ import pytest
 from benchmarks.phones import main, replay
 from benchmarks.profiles import phone_problem
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise
+from planner_api.planning.bound import lower_bound
 from planner_api.planning.solver import solve
 from planner_api.planning.solvers.greedy import super_ops, top_k
 from planner_api.planning.solvers.partitiontuner import branches, op_seq, sequential_us, tune, type_seq
@@ -200,3 +201,18 @@ def test_mosaic_gives_up_on_graphs_that_keep_too_much_alive(monkeypatch: pytest.
         solve(table_1(), "mosaic", Budget(0.0))
     outcome = optimise(table_1(), "mosaic", Budget(0.0))
     assert "too long" in outcome.solution.notes[0]
+
+
+@pytest.mark.skipif(not CAMPAIGN, reason="a minute per profile and CPU configuration: HOPE_CAMPAIGN=1 runs it")
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*--*.json")), ids=lambda path: path.stem)
+def test_no_bound_is_above_any_makespan_in_a_minute(path: Path):
+    """On every phone, no method, not even ours with a minute, gets below the bound that is proven."""
+    if path.stem.endswith(".plans"):
+        pytest.skip("the authors' placements, not a profile")
+    profile = phone(path.stem)
+    for cpu in profile.cpus:
+        problem = phone_problem(profile, cpu)
+        ours = optimise(problem, "auto", Budget(60.0))
+        others = [solve(problem, name, Budget(5.0)) for name in ("heft", "dmdar", "greedy", "mosaic", "ilp")]
+        least = min(plan.schedule.makespan_us for plan in (ours.solution, *others))
+        assert max(ours.bound.us, lower_bound(problem, Budget(60.0)).us) <= least * (1 + 1e-9)
