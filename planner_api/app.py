@@ -15,9 +15,9 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
-from planner_api import openapi
 from planner_api.errors import ApiError, headers_of, unavailable
 from planner_api.http.asgi import Asgi, Scope
+from planner_api.http.document import build as build_document
 from planner_api.models.routes import router as models
 from planner_api.ops.logs import stay_quiet
 from planner_api.ops.observe import Observe
@@ -70,7 +70,7 @@ def create_app(settings: Settings | None = None) -> App:
 
 def openapi_document() -> dict[str, Any]:
     """Return the contract of the whole service."""
-    return openapi.build(_api(None))
+    return build_document(_api(None))
 
 
 def _layers(planner: Planner, api: Asgi) -> Asgi:
@@ -115,7 +115,7 @@ def _api(lifespan: Any, *, embedded: bool = False) -> FastAPI:
 
         for router in (devices, fleet, operations):
             api.include_router(router)
-    api.openapi = lambda: openapi.build(api)  # type: ignore[method-assign]
+    api.openapi = lambda: build_document(api)  # type: ignore[method-assign]
     api.add_exception_handler(ApiError, _refused)
     api.add_exception_handler(RequestValidationError, _invalid_parameter)
     api.add_exception_handler(HTTPException, _http_error)
@@ -125,7 +125,7 @@ def _api(lifespan: Any, *, embedded: bool = False) -> FastAPI:
 
     @api.get("/openapi.json", include_in_schema=False)
     async def contract() -> dict[str, Any]:
-        return openapi.build(api)
+        return build_document(api)
 
     return api
 

@@ -12,40 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
-
-import hope_schema
-from planner_api.http.contract import REF
-
-DESCRIPTION = """Plans how a neural network runs across all processors of a device, for a whole fleet of devices.
-
-Request bodies are JSON, optionally compressed (`Content-Encoding: zstd` or `gzip`). Errors are
-`application/problem+json` (RFC 9457) with a stable `type` (`urn:hope:...`). Durations are microseconds, sizes bytes.
-"""
-
-
-def build(app: FastAPI, extra: tuple[type[BaseModel], ...] = ()) -> dict[str, Any]:
-    """Return the OpenAPI document of the app's routes, with the schemas of the shared contract."""
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=DESCRIPTION)
-        document.setdefault("components", {})["schemas"] = _schemas(extra)
-        document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-        for operation in _operations(document):
-            operation.pop("x-models", None)
-            operation.setdefault("security", [{}, {"bearer": []}])
-            responses = operation["responses"]
-            _drop_defaults(responses)
-            if "HTTPValidationError" in json.dumps(responses.get("422", {})):
-                responses["422"] = {
-                    "description": "Unprocessable Content",
-                    "content": {"application/problem+json": {"schema": {"$ref": REF.format(model="ProblemDetails")}}},
-                }
-        _keep_used(document)
-        app.openapi_schema = document
-    return app.openapi_schema
+from planner_api.app import openapi_document
+from planner_api.http.document import operations, references
 
 
 def breaking_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -102,63 +70,13 @@ def _schema_changes(
     return found
 
 
-def _drop_defaults(responses: dict[str, Any]) -> None:
-    """Take away the 200 that FastAPI adds to every route, or the JSON that it adds to a route's own."""
-    found = responses.get("200", {})
-    if found.get("description") == "Successful Response":
-        del responses["200"]
-    elif found.get("content", {}).get("application/json") == {"schema": {}}:
-        del found["content"]["application/json"]
-        if not found["content"]:
-            del found["content"]
-
-
 def _directions(document: dict[str, Any]) -> tuple[set[str], set[str]]:
     """Return the names of schemas that stand in requests, and in answers."""
     requests, answers = set(), set()
-    for operation in _operations(document):
-        requests |= _references(document, operation.get("requestBody", {}))
-        answers |= _references(document, operation["responses"])
+    for operation in operations(document):
+        requests |= references(document, operation.get("requestBody", {}))
+        answers |= references(document, operation["responses"])
     return requests, answers
-
-
-def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for methods in document["paths"].values():
-        yield from methods.values()
-
-
-def _references(document: dict[str, Any], node: Any) -> set[str]:
-    """Return the names of all schemas a node refers to, directly or through other schemas."""
-    found: set[str] = set()
-    waiting = [node]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, list):
-            waiting.extend(item)
-        elif isinstance(item, dict):
-            waiting.extend(item.values())
-            name = str(item.get("$ref", "")).rpartition("/")[2]
-            if name and name not in found:
-                found.add(name)
-                waiting.append(document["components"]["schemas"].get(name, {}))
-    return found
-
-
-def _schemas(extra: tuple[type[BaseModel], ...]) -> dict[str, Any]:
-    models = [
-        item
-        for item in (getattr(hope_schema, name) for name in hope_schema.__all__)
-        if isinstance(item, type) and issubclass(item, BaseModel)
-    ]
-    unique = list(dict.fromkeys([*models, *extra]))
-    _, definitions = models_json_schema([(model, "validation") for model in unique], ref_template=REF)
-    return dict(sorted(definitions["$defs"].items()))
-
-
-def _keep_used(document: dict[str, Any]) -> None:
-    used = _references(document, document["paths"])
-    schemas = document["components"]["schemas"]
-    document["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in used}
 
 
 def _text(document: dict[str, Any]) -> str:
@@ -167,8 +85,6 @@ def _text(document: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Export or check; return the exit status."""
-    from planner_api.app import openapi_document
-
     parser = argparse.ArgumentParser(prog="python -m planner_api.openapi", description=(__doc__ or "").split("\n")[0])
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", type=Path, metavar="FILE", help="export the contract")

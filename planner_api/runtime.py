@@ -71,7 +71,7 @@ class Planner:
         if not settings.embedded:
             # NOTE: imported here, because an agent with the planner inside needs none of it.
             from planner_api.devices.guard import Tokens
-            from planner_api.solving.events import build_events
+            from planner_api.solving.news import build_events
 
             self.events = build_events(self.database)
             from planner_api.solving.production import build_queue

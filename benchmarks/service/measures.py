@@ -18,7 +18,7 @@ from planner_api.db.engine import Database
 from planner_api.plans.store import RowPlanStore
 from planner_api.profiles import repository as profile_rows
 from planner_api.settings import Settings
-from planner_api.solving.events import build_events
+from planner_api.solving.news import build_events
 from planner_api.solving.process import Solved, SolverProcess
 from planner_api.solving.production import build_queue
 

@@ -15,7 +15,7 @@ from planner_api.db.engine import Database
 from planner_api.devices import repository
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.settings import Settings
-from planner_api.solving.events import build_events
+from planner_api.solving.news import build_events
 
 EXAMPLES = """examples:
   hope-planner tokens create                                    an operator's token

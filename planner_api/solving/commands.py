@@ -21,7 +21,7 @@ from planner_api.ops.logs import configure
 from planner_api.ops.metrics import Metrics
 from planner_api.ops.routes import check_ready, scrape
 from planner_api.settings import Settings
-from planner_api.solving.events import build_events
+from planner_api.solving.news import build_events
 from planner_api.solving.production import build_queue, build_worker
 
 log = structlog.get_logger(__name__)

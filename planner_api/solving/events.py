@@ -237,13 +237,3 @@ class SqliteEvents(LocalEvents):
         for token_hash in tokens:
             self._token_revoked(token_hash)
         return started, found
-
-
-def build_events(database: Database) -> Events:
-    """The events of this database's dialect."""
-    if database.dialect == "sqlite":
-        return SqliteEvents(database)
-    # NOTE: imported here, because a planner on SQLite needs no psycopg.
-    from planner_api.solving.notify import PostgresEvents
-
-    return PostgresEvents(database)

@@ -22,7 +22,8 @@ from sqlalchemy import update
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import PlanRow
-from planner_api.solving.events import Events, build_events
+from planner_api.solving.events import Events
+from planner_api.solving.news import build_events
 from planner_api.solving.worker import Worker, WorkerLimits
 from tests.planner.postgres import Postgres
 from tests.planner.solving_help import Store, build_queue, enqueue, row
