@@ -6,6 +6,8 @@ file's lock) that begins every transaction IMMEDIATE, and several readers; Postg
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 BUSY_TIMEOUT_MS = 10_000
 """How long a SQLite writer waits for another process before it gives up."""
+WAL_RETRY_S = 0.01
+"""Pause between two attempts to switch a new SQLite file to its write-ahead log."""
 READERS = 4
 """Reading connections per process on SQLite."""
 
@@ -130,7 +134,7 @@ def _tune_sqlite(engine: Engine, *, begin: str) -> None:
         connection.isolation_level = None
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        cursor.execute("PRAGMA journal_mode=WAL")
+        _switch_to_wal(cursor)
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
@@ -138,3 +142,20 @@ def _tune_sqlite(engine: Engine, *, begin: str) -> None:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
+
+
+def _switch_to_wal(cursor: Any) -> None:
+    """Make the file's journal a write-ahead log, waiting for other connections that do the same.
+
+    Two connections that switch a new file at once both hold a read lock and want the exclusive one; SQLite
+    answers one of them "database is locked" at once, without the busy timeout, because waiting would never end.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(WAL_RETRY_S)

@@ -89,6 +89,22 @@ def test_many_processes_may_migrate_at_once(empty_url: str) -> None:
     assert current_revision(empty_url) == HEAD
 
 
+def test_many_connections_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    """Threads that open the same new SQLite file at one moment all get a connection in write-ahead mode."""
+
+    def journal(url: str) -> str:
+        engine = sync_engine(url)
+        with engine.connect() as connection:
+            mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+        engine.dispose()
+        return str(mode)
+
+    with ThreadPoolExecutor(8) as pool:
+        for file in range(200):
+            url = f"sqlite:///{tmp_path}/{file}.sqlite"
+            assert set(pool.map(journal, [url] * 8)) == {"wal"}
+
+
 def test_migrate_command(tmp_path: Path) -> None:
     """``hope-planner migrate`` works from another directory and refuses a database it does not know in one line."""
     base = [sys.executable, "-m", "planner_api.cli", "migrate", "--database"]
