@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     zoo_list.set_defaults(command=_zoo_list)
     zoo_build = zoo.add_parser("build", help="write a network as an .onnx file")
     zoo_build.add_argument("name", metavar="NAME")
-    zoo_build.add_argument("--output", type=Path, metavar="FILE", help="default: the cache directory")
+    zoo_build.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: the cache directory")
     zoo_build.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of the weights (default: 0)")
     zoo_build.set_defaults(command=_zoo_build)
     return parser
