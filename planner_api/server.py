@@ -8,6 +8,7 @@ import sys
 import uvicorn
 
 from planner_api.app import App, create_app
+from planner_api.http.connection import Connection
 from planner_api.ops.logs import configure
 from planner_api.settings import Settings
 
@@ -39,22 +40,26 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(settings: Settings, host: str, port: int) -> int:
-    """Serve until a signal asks to stop; return the exit status."""
-    configure(settings)
-    config = uvicorn.Config(
-        create_app(settings),
+def build_config(app: App, host: str, port: int) -> uvicorn.Config:
+    """How the application is served; ``serve`` without running it."""
+    return uvicorn.Config(
+        app,
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=Connection,
         access_log=False,
         server_header=False,
         log_level="warning",
         backlog=BACKLOG,
-        timeout_graceful_shutdown=max(1, round(settings.grace_s)),
+        timeout_graceful_shutdown=max(1, round(app.planner.settings.grace_s)),
         lifespan="on",
     )
-    server = Server(config)
+
+
+def serve(settings: Settings, host: str, port: int) -> int:
+    """Serve until a signal asks to stop; return the exit status."""
+    configure(settings)
+    server = Server(build_config(create_app(settings), host, port))
     server.run()
     return 0 if server.started else 1

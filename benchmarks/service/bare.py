@@ -1,4 +1,4 @@
-"""The yardstick: one Starlette route that returns bytes from memory, under the planner's own server software."""
+"""The yardstick: one Starlette route that returns bytes from memory, under uvicorn as it comes (httptools, uvloop)."""
 
 from __future__ import annotations
 

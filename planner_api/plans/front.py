@@ -1,8 +1,9 @@
 """The cache in front of everything: a plan that is in memory is answered here, in pure ASGI.
 
-The caller is authenticated and limited by the gate, and the answer is counted. Whatever this layer does not know for
-certain (another path, a caller it has not seen lately, a body that is new, a device that wants to wait for a better
-plan) is passed on to the layers behind, which decide in full.
+The caller is authenticated and limited by the gate, and the answer is counted. A server that knows ``at_once``
+(``http/connection.py``) need not even start a task for it. Whatever this layer does not know for certain (another
+path, a caller it has not seen lately, a body that is new, a device that wants to wait for a better plan) is passed on
+to the layers behind, which decide in full.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import secrets
 import time
 from collections import OrderedDict
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from planner_api.http.asgi import Asgi, Scope
@@ -27,12 +29,26 @@ MAX_CODINGS = 1024
 _GET = "/plans/"
 _GET_ROUTE = "/plans/{plan_id}"
 _POST = "/plans"
+_POST_BYTES = _POST.encode()
 _REQUEST_ID = b"x-request-id"
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
 
 
+class Answer:
+    """One answer made ready: as ASGI's headers and as the text of HTTP/1.1, both but for the request's id."""
+
+    __slots__ = ("body", "head", "headers", "line", "status")
+
+    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+        self.head = b"".join(b"%b: %b\r\n" % pair for pair in headers) + _REQUEST_ID + b": "
+
+
 class Ready:
-    """A plan with the headers of its answers made ready."""
+    """A plan with its answers made ready, per coding: of status 200 and of status 304."""
 
     __slots__ = ("_answers", "stored", "tags")
 
@@ -40,10 +56,10 @@ class Ready:
         self.stored = stored
         codings: tuple[Coding, ...] = ("identity", "zstd", "gzip")
         self.tags = frozenset(stored.tag(coding).encode() for coding in codings)
-        self._answers: dict[Coding, tuple[bytes, Headers, Headers]] = {}
+        self._answers: dict[Coding, tuple[Answer, Answer]] = {}
 
-    def answer(self, coding: Coding) -> tuple[bytes, Headers, Headers]:
-        """Return (body, headers of 200, headers of 304)."""
+    def answers(self, coding: Coding) -> tuple[Answer, Answer]:
+        """Return the answers (200, 304) in a content coding."""
         found = self._answers.get(coding)
         if found is None:
             body = self.stored.body(coding)
@@ -56,7 +72,7 @@ class Ready:
             full = [*common, (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             if coding != "identity":
                 full.append((b"content-encoding", coding.encode()))
-            found = self._answers[coding] = (body, full, common)
+            found = self._answers[coding] = Answer(200, full, body), Answer(304, common, b"")
         return found
 
 
@@ -129,39 +145,63 @@ class PlanFront:
                 return await self._served(scope, _Replay(message, receive), send, stored)
         return await self._app(scope, _Replay(message, receive), send)
 
+    def concerns(self, url: bytes) -> bool:
+        """Whether a request's target, as it came, is one that ``at_once`` may answer."""
+        return url.startswith(_POST_BYTES)
+
+    def at_once(self, method: str, url: bytes, headers: Headers, body: bytes) -> tuple[Answer, bytes] | None:
+        """Answer a request for who writes HTTP itself; None leaves it to the application.
+
+        Args:
+            method: of the request.
+            url: its target as it came; only the plain path of a plan or of ``/plans`` is answered.
+            headers: names in lower case.
+            body: the whole of it.
+
+        Returns:
+            The answer, already counted, and the request's id.
+        """
+        path = url.decode("latin-1")
+        if method == "GET" and path.startswith(_GET):
+            plan_id: str | None = path[len(_GET) :]
+        elif method == "POST" and path == _POST:
+            plan_id = self._keys.get(body)
+        else:
+            return None
+        stored = None if plan_id is None else self._cache.get(plan_id)
+        return None if stored is None else self._decide(method, path, headers, stored)
+
     async def _served(self, scope: Scope, receive: Any, send: Any, stored: StoredPlan) -> None:
+        decided = self._decide(scope["method"], scope["path"], scope["headers"], stored)
+        if decided is None:
+            return await self._app(scope, receive, send)
+        answer, request_id = decided
+        headers = [*answer.headers, (_REQUEST_ID, request_id)]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    def _decide(self, method: str, path: str, headers: Headers, stored: StoredPlan) -> tuple[Answer, bytes] | None:
+        """Admit the caller and choose the answer, which counts as given; None leaves it to the layers behind."""
         started = time.perf_counter()
-        authorization: bytes | None = None
-        accepted: bytes | None = None
-        known: bytes | None = None
-        request_id = b""
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                authorization = value
-            elif name == b"accept-encoding":
-                accepted = value
-            elif name == b"if-none-match":
-                known = value
-            elif name == b"x-request-id":
-                request_id = value
-            elif name == b"prefer" and stored.provisional:
-                return await self._app(scope, receive, send)
-        method = scope["method"]
-        if not self._gate.recognises(authorization, method, scope["path"]):
-            return await self._app(scope, receive, send)
-        if not request_id:
-            request_id = self._prefix % next(self._numbers)
-        elif not _GIVEN_ID.fullmatch(request_id):
-            return await self._app(scope, receive, send)
+        given = dict(headers)
+        if stored.provisional and b"prefer" in given:
+            return None
+        request_id = given.get(_REQUEST_ID)
+        if request_id is not None and not _GIVEN_ID.fullmatch(request_id):
+            return None
+        if not self._gate.recognises(given.get(b"authorization"), method, path):
+            return None
         ready = self._ready_for(stored)
-        body, full, unchanged = ready.answer(self._coding(accepted))
-        status, headers = 200, full
-        if known is not None and method == "GET" and (known in ready.tags or matches(known, stored.etag)):
-            status, headers, body = 304, unchanged, b""
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, (_REQUEST_ID, request_id)]})
-        await send({"type": "http.response.body", "body": body})
+        full, unchanged = ready.answers(self._coding(given.get(b"accept-encoding")))
+        answer = full
+        if method == "GET":
+            known = given.get(b"if-none-match")
+            if known is not None and (known in ready.tags or matches(known, stored.etag)):
+                answer = unchanged
         self._cache.hits[stored.plan_id] += 1
-        self._count.request(method, _GET_ROUTE if method == "GET" else _POST, status, time.perf_counter() - started)
+        route = _GET_ROUTE if method == "GET" else _POST
+        self._count.request(method, route, answer.status, time.perf_counter() - started)
+        return answer, request_id or self._prefix % next(self._numbers)
 
     def _ready_for(self, stored: StoredPlan) -> Ready:
         ready = self._ready.get(stored.plan_id)
