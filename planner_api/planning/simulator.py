@@ -66,12 +66,13 @@ def simulate(problem: Problem, assignment: Sequence[int], sequence: Sequence[int
     assignment, sequence = [int(p) for p in assignment], [int(op) for op in sequence]
     if len(assignment) != len(problem.ops) or sorted(sequence) != list(range(len(problem.ops))):
         raise ValueError("assignment and sequence must cover every op exactly once")
-    place = dict(zip(sequence, range(len(sequence)), strict=True))
     lists = problem.lists
-    for op, before in enumerate(lists.before):
-        for earlier in before:
-            if place[earlier] > place[op]:
+    placed = [False] * len(sequence)
+    for op in sequence:
+        for earlier in lists.before[op]:
+            if not placed[earlier]:
                 raise ValueError(f"op '{problem.ops[op]}' stands before '{problem.ops[earlier]}', which it reads from")
+        placed[op] = True
     decode = _blocking if problem.mode == "blocking" else _overlap
     return decode(problem, lists, assignment, sequence)
 
@@ -79,27 +80,29 @@ def simulate(problem: Problem, assignment: Sequence[int], sequence: Sequence[int
 def _blocking(problem: Problem, lists: Lists, assignment: list[int], sequence: list[int]) -> Schedule:
     host = problem.host
     n = len(assignment)
+    before, reads, transfer, latency = lists.before, lists.reads, lists.transfer, lists.latency
     start, finish = [0.0] * n, [0.0] * n
     free = [0.0] * host
-    cached: list[set[int]] = [set() for _ in range(host)]
+    # Where each tensor comes from, and which processors have it: bit sets.
+    origin = [assignment[producer] if producer >= 0 else host for producer in lists.producer]
+    holders = [1 << source for source in origin]
     moves: list[Move] = []
     for op in sequence:
         processor = assignment[op]
+        here = 1 << processor
         begin = free[processor]
-        for earlier in lists.before[op]:
+        for earlier in before[op]:
             if finish[earlier] > begin:
                 begin = finish[earlier]
         now = begin
-        here = cached[processor]
-        for tensor in lists.reads[op]:
-            producer = lists.producer[tensor]
-            source = assignment[producer] if producer >= 0 else host
-            if source != processor and tensor not in here:
-                here.add(tensor)
-                arrived = now + lists.transfer[tensor][source][processor]
+        for tensor in reads[op]:
+            if not holders[tensor] & here:
+                holders[tensor] |= here
+                source = origin[tensor]
+                arrived = now + transfer[tensor][source][processor]
                 moves.append(Move(tensor, source, processor, now, arrived))
                 now = arrived
-        now += lists.latency[op][processor]
+        now += latency[op][processor]
         start[op], finish[op] = begin, now
         for rival in lists.rivals[processor]:
             if now > free[rival]:

@@ -57,6 +57,7 @@ def super_ops(problem: Problem) -> list[list[int]]:
 _Option = tuple[int, float, float, list[tuple[int, float]], list[int]]
 """One group on one processor: the processor, when its inputs exist, how long it takes, what it fetches that others of
 the batch may fetch too (tensor, cost), and the processor's rivals."""
+_NOTHING = frozenset[tuple[int, int]]()
 
 
 class _Search:
@@ -90,10 +91,9 @@ class _Search:
             shared.update(seen.intersection(self.reads[index]))
             seen.update(self.reads[index])
         self.options = [self._options(index, shared) for index in batch]
-        self.free, self.fetched = self.partial.free.copy(), set[tuple[int, int]]()
         self.best, self.best_total = math.inf, math.inf
         self.path, self.mapping = [0] * len(batch), [-1]
-        self._descend(0, 0.0, 0.0)
+        self._descend(0, self.partial.free, 0.0, 0.0, _NOTHING)
         if self.best == math.inf:
             return False
         for index, processor in zip(batch, self.mapping, strict=True):
@@ -116,18 +116,18 @@ class _Search:
             options.append((processor, ready, duration, common, rivals[processor]))
         return options
 
-    def _descend(self, depth: int, latest: float, total: float) -> None:
+    def _descend(
+        self, depth: int, free: list[float], latest: float, total: float, fetched: frozenset[tuple[int, int]]
+    ) -> None:
         """Try every processor for the group at ``depth``; prefixes that already end too late are dropped."""
-        free, last = self.free, depth + 1 == len(self.options)
+        last = depth + 1 == len(self.options)
         for processor, ready, duration, shared, rivals in self.options[depth]:
             begin = free[processor]
             end = (begin if begin > ready else ready) + duration
-            paid = []
-            for tensor, cost in shared:
-                if (tensor, processor) in self.fetched:
-                    end -= cost
-                else:
-                    paid.append((tensor, processor))
+            there = fetched
+            if shared:
+                end -= sum([cost for tensor, cost in shared if (tensor, processor) in fetched])
+                there = fetched.union([(tensor, processor) for tensor, _ in shared])
             now = end if end > latest else latest
             if now > self.best or (now == self.best and total + end >= self.best_total):
                 continue
@@ -136,15 +136,11 @@ class _Search:
                 if now < math.inf:
                     self.best, self.best_total, self.mapping = now, total + end, self.path.copy()
                 continue
-            before = [free[rival] for rival in rivals]
+            after = free.copy()
             for rival in rivals:
-                if end > free[rival]:
-                    free[rival] = end
-            self.fetched.update(paid)
-            self._descend(depth + 1, now, total + end)
-            self.fetched.difference_update(paid)
-            for rival, until in zip(rivals, before, strict=True):
-                free[rival] = until
+                if end > after[rival]:
+                    after[rival] = end
+            self._descend(depth + 1, after, now, total + end, there)
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
