@@ -11,27 +11,37 @@ from __future__ import annotations
 import math
 import statistics
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError
+from agent_sdk.steady import Witness
+from agent_sdk.timing import summarise
 from agent_sdk.trace import Trace
 
 PLAN: Final = "plan"
 """The contender that stands for the plan; it wins ties."""
 SLOWER: Final = 1.15
 """Times its reference that a run must take to count as slow."""
+FASTER: Final = 0.95
+"""Times the current contender's run that another one must take to replace it: less may be chance."""
 WINDOW: Final = 4
-"""Latest runs looked at; when all but one of them are slow, the contenders are tried again."""
-TRIAL_RUNS: Final = 2
-"""Runs per contender in a trial while serving; the faster counts, so that one interruption does not decide."""
-HOPELESS: Final = 3.0
-"""A contender this many times slower than the best of the first trial is not tried while serving."""
+"""Latest runs looked at; when all but one of them are slow, others are tried."""
+BEHIND: Final = 1.3
+"""A contender this many times slower than the best has lost the first trial after a few runs."""
+SURE: Final = 3
+"""Runs after which the first trial leaves out those who are behind."""
+PATIENCE: Final = 4.0
+"""Times what its runs take that a first trial may last in order to wait for steady cores."""
+PATIENCE_S: Final = 2.0
+"""The longest that it may last for that."""
 RECHECK: Final = 64
-"""Runs after which a winner that is not the first choice has to win again."""
+"""Most runs between two trials while serving: the first waits for WINDOW runs, each next for twice as many."""
 
 
 class Contest:
@@ -51,7 +61,8 @@ class Contest:
         self._lock = threading.Lock()
         self._reference_us = math.inf
         self._recent: deque[float] = deque(maxlen=WINDOW)
-        self._settled_for = 0
+        self._served = 0
+        self._interval = WINDOW
         self._queue: deque[str] = deque()
         self._tried: dict[str, float] = {}
         self._pending = 0
@@ -61,21 +72,26 @@ class Contest:
         """The executor that is run at present."""
         return self._contenders[self.current]
 
-    def trial(self, inputs: Mapping[str, np.ndarray], rounds: int = 5) -> dict[str, float]:
+    def trial(self, inputs: Mapping[str, np.ndarray], rounds: int = 7) -> dict[str, float]:
         """Run all contenders ``rounds`` times, interleaved, and make the fastest the current one.
 
-        Returns the median time of each in microseconds; one far behind has fewer runs. Raises what a run raises.
+        Runs during which the cores were not steady are repeated for a while. Returns what each takes in microseconds
+        (the median of its faster half); one that is far behind has fewer runs. Raises what a run raises.
         """
         times: dict[str, list[float]] = {name: [] for name in self._contenders}
-        for turn in range(-1, rounds):
-            best = min((min(own) for own in times.values() if own), default=math.inf)
-            for name, executor in self._contenders.items():
-                if turn >= 2 and min(times[name]) > HOPELESS * best:
-                    continue
-                total = executor.run(inputs)[1].total_us
-                if turn >= 0:
-                    times[name].append(total)
-        self.first_us = {name: statistics.median(own) for name, own in times.items()}
+        began = time.monotonic()
+        for executor in self._contenders.values():
+            executor.run(inputs)
+        warm = time.monotonic()
+        deadline = warm + min(PATIENCE_S, PATIENCE * rounds * (warm - began))
+        with Witness() as witness:
+            for turn in range(rounds):
+                best = min((min(own) for own in times.values() if own), default=math.inf)
+                for name, executor in self._contenders.items():
+                    if turn < SURE or min(times[name]) <= BEHIND * best:
+                        (_, trace), _ = witness.steadily(partial(executor.run, inputs), deadline)
+                        times[name].append(trace.total_us)
+        self.first_us = {name: summarise(own).us for name, own in times.items()}
         with self._lock:
             self._settle(self.first_us, "after timing all of them")
         return dict(self.first_us)
@@ -130,29 +146,42 @@ class Contest:
 
     def _learn(self, name: str, us: float, on_trial: bool) -> None:
         if on_trial:
-            self._tried[name] = min(us, self._tried.get(name, math.inf))
+            self._tried[name] = us
             self._count_down()
             return
         if name != self.current or self._pending:
             return
         self._recent.append(us)
-        self._settled_for += 1
-        slow = sum(one > SLOWER * self._reference_us for one in self._recent)
-        if len(self._recent) == WINDOW and slow >= WINDOW - 1:
-            self._begin([name for name in self._contenders if self._hopeful(name)])
-        elif self._settled_for >= RECHECK and self.current != self._first_choice():
-            self._begin([self._first_choice(), self.current])
+        self._served += 1
+        if self._served < self._interval:
+            return
+        usual = statistics.median(self._recent)
+        first = self._first_choice()
+        if sum(one > SLOWER * self._reference_us for one in self._recent) >= WINDOW - 1:
+            # Nobody is expected to be faster now than in the quiet first trial.
+            self._begin([other for other in self._contenders if self.first_us.get(other, 0.0) < usual])
+        elif self.current != first:
+            self._begin([first])
+        elif self._served >= RECHECK:
+            self._interval = WINDOW
+        self._reference_us = min(self._reference_us, usual)
 
     def _begin(self, names: list[str]) -> None:
-        """Have the next requests answered by these contenders in turn."""
+        """Have the next requests answered by these contenders, and one more by the current one."""
         self._tried = {}
-        self._queue = deque(names * TRIAL_RUNS)
+        self._queue = deque([*(name for name in names if name != self.current), self.current])
         self._pending = len(self._queue)
+        self._interval = min(2 * self._interval, RECHECK)
 
     def _count_down(self) -> None:
         self._pending -= 1
-        if self._pending == 0 and self._tried:
-            self._settle(self._tried, "under the present load")
+        if self._pending or not self._tried:
+            return
+        # The current one ran last: if what slowed it down is over by then, the others only seemed faster.
+        mine = self._tried.pop(self.current, math.inf)
+        first = self._first_choice()
+        faster = {name: us for name, us in self._tried.items() if us < (mine if name == first else FASTER * mine)}
+        self._settle(faster or {self.current: mine}, "under the present load")
 
     def _settle(self, found: Mapping[str, float], when: str) -> None:
         times = {name: us for name, us in found.items() if name in self._contenders}
@@ -165,9 +194,10 @@ class Contest:
                 f"running '{winner}' instead of '{self.current}' {when}: {times[winner] / 1e3:.2f} ms{before}"
             )
             self.current = winner
+            self._interval = WINDOW
         self._reference_us = times[winner]
         self._recent.clear()
-        self._settled_for = 0
+        self._served = 0
 
     def _drop(self, name: str, error: SegmentFailedError, on_trial: bool) -> bool:
         """Leave a contender out from now on; False when it was the last one."""
@@ -188,7 +218,3 @@ class Contest:
 
     def _first_choice(self) -> str:
         return min(self._contenders, key=lambda name: (self.first_us.get(name, math.inf), name != PLAN))
-
-    def _hopeful(self, name: str) -> bool:
-        best = min(self.first_us.values(), default=math.inf)
-        return self.first_us.get(name, 0.0) <= HOPELESS * best

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from agent_sdk.engine import Executor, Program
 from agent_sdk.processors.base import Buffer
 from agent_sdk.processors.cores import bound_to
+from agent_sdk.steady import Witness
 from agent_sdk.timing import Timing, clock_overhead_us, summarise
 from agent_sdk.trace import Trace
 from hope_schema import HOST, LatencyColumns, Observations, merge
@@ -75,24 +77,70 @@ class Truth:
 def remeasure(executor: Executor, inputs: Mapping[str, np.ndarray], *, budget_s: float = 3.0) -> Truth:
     """Time every segment of an executor alone and simulate the program with these times.
 
-    Runs the network through the engine first, which also tells what a run costs before its first segment and after
-    its last: loading inputs, granting lanes, storing outputs. Needs memory for every boundary tensor once more.
-    Raises what a run raises.
+    Rounds during which the cores were not steady are repeated within ``budget_s`` seconds. Needs memory for every
+    boundary tensor once more. Raises what a run raises.
     """
-    program = executor.program
-    border_us = summarise([_border_us(executor.run(inputs)[1]) for _ in range(1 + BORDER_RUNS)][1:]).us
-    timings = _rehearse(executor, inputs, time.monotonic() + budget_s)
-    start, finish = simulate(program, [timing.us for timing in timings])
-    return Truth(
-        segments=tuple(
-            SegmentTruth(s.index, s.processor, max(0.0, s.finish_us - s.start_us), timing)
-            for s, timing in zip(program.segments, timings, strict=True)
-        ),
-        planned_us=program.plan.makespan_us,
-        predicted_us=border_us + max(finish),
-        start_us=start,
-        finish_us=finish,
-    )
+    rehearsal = Rehearsal(executor, inputs)
+    rehearsal.round()
+    rounds: list[Sequence[float]] = []
+    deadline = time.monotonic() + budget_s
+    with Witness() as witness:
+        while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and time.monotonic() < deadline):
+            rounds.append(witness.steadily(rehearsal.round, deadline)[0])
+    return rehearsal.truth([summarise(times) for times in zip(*rounds, strict=True)])
+
+
+class Rehearsal:
+    """A program's segments with buffers of their own, to be run one at a time.
+
+    Runs the network through the engine first, which also tells what a run costs before its first segment and after
+    its last: loading inputs, granting lanes, storing outputs.
+    """
+
+    def __init__(self, executor: Executor, inputs: Mapping[str, np.ndarray]) -> None:
+        self._executor = executor
+        traces = [executor.run(inputs)[1] for _ in range(1 + BORDER_RUNS)]
+        self._border_us = summarise([_border_us(trace) for trace in traces[1:]]).us
+        self._calls = _bound(executor, inputs)
+        self._overhead_us = {own: clock_overhead_us(own_thread=own) for own in (True, False)}
+
+    def round(self) -> Sequence[float]:
+        """Run the segments in program order, each alone on its processor's cores; microseconds of each.
+
+        In program order, not each in a loop of its own: so a segment finds the caches as it does in a real run.
+        """
+        program = self._executor.program
+        found = []
+        for segment, call in zip(program.segments, self._calls, strict=True):
+            processor = program.processors[segment.processor]
+            timed = partial(self._timed, call, processor.on_caller_thread)
+            if segment.lane == program.segments[0].lane:
+                with bound_to(processor.caller_cores):
+                    found.append(timed())
+            else:
+                found.append(self._executor.device.call(processor.id, timed))
+        return found
+
+    def _timed(self, call: Callable[[], None], own: bool) -> float:
+        clock = time.thread_time_ns if own else time.perf_counter_ns
+        started = clock()
+        call()
+        return max(0.0, (clock() - started) / 1e3 - self._overhead_us[own])
+
+    def truth(self, timings: Sequence[Timing]) -> Truth:
+        """Simulate the program with these times of its segments."""
+        program = self._executor.program
+        start, finish = simulate(program, [timing.us for timing in timings])
+        return Truth(
+            segments=tuple(
+                SegmentTruth(s.index, s.processor, max(0.0, s.finish_us - s.start_us), timing)
+                for s, timing in zip(program.segments, timings, strict=True)
+            ),
+            planned_us=program.plan.makespan_us,
+            predicted_us=self._border_us + max(finish),
+            start_us=start,
+            finish_us=finish,
+        )
 
 
 def simulate(program: Program, busy_us: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -158,30 +206,6 @@ def _border_us(trace: Trace) -> float:
     """What a run took before its first segment started and after its last one ended."""
     first = min(span.start_us for span in trace.spans)
     return trace.total_us - (max(span.end_us for span in trace.segments) - first)
-
-
-def _rehearse(executor: Executor, inputs: Mapping[str, np.ndarray], deadline: float) -> list[Timing]:
-    """Run the segments one at a time in program order, round after round, each on its processor's cores.
-
-    Round after round, not each in a loop of its own: so a segment finds the caches as it does in a real run.
-    """
-    program = executor.program
-    calls = _bound(executor, inputs)
-    samples: list[list[float]] = [[] for _ in calls]
-    overhead = {own: clock_overhead_us(own_thread=own) for own in (True, False)}
-    rounds = 0
-    while rounds < MIN_ROUNDS or (rounds < MAX_ROUNDS and time.monotonic() < deadline):
-        for segment, call in zip(program.segments, calls, strict=True):
-            processor = program.processors[segment.processor]
-            own = processor.on_caller_thread
-            clock = time.thread_time_ns if own else time.perf_counter_ns
-            with bound_to(processor.caller_cores):
-                started = clock()
-                call()
-                took = (clock() - started) / 1e3
-            samples[segment.index].append(max(0.0, took - overhead[own]))
-        rounds += 1
-    return [summarise(times[1:]) for times in samples]
 
 
 def _bound(executor: Executor, inputs: Mapping[str, np.ndarray]) -> list[Callable[[], None]]:

@@ -19,8 +19,9 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,12 @@ from agent_sdk.agent import Agent
 from agent_sdk.examine import answer_error, computed
 from agent_sdk.reader import pre_softmax_outputs
 from agent_sdk.session import Session
-from agent_sdk.truth import remeasure
+from agent_sdk.steady import Witness
+from agent_sdk.timing import Timing
+from agent_sdk.truth import Rehearsal
 from agent_sdk.verify import random_inputs, reference, relative_error
 from benchmarks import dispatch
-from benchmarks.quiet import PATIENCE_S, undisturbed
+from benchmarks.quiet import DISTURBED, PATIENCE_S, Watch
 from benchmarks.runtimes import ORT_CONFIGS, Run, baselines
 from benchmarks.segmentation import loss
 
@@ -44,33 +47,49 @@ OURS = ("ours", "ours_planned")
 
 
 def measure(
-    runs: Mapping[str, Run], inputs: Mapping[str, np.ndarray], rounds: int, patience_s: float
-) -> tuple[dict[str, list[float]], int]:
-    """Microseconds per configuration and round, and how many of the rounds others disturbed.
+    runs: Mapping[str, Callable[[], Any]], rounds: int, witness: Witness | None, patience_s: float
+) -> tuple[dict[str, list[float]], dict[str, list[Any]], int]:
+    """Microseconds and results per configuration and round, and how many of the rounds were disturbed.
 
     The order is drawn anew in every round, and between two runs the threads of the one before go to sleep, so that
-    nobody always suffers from the same neighbour.
+    nobody always suffers from the same neighbour. With a witness a run is repeated until the cores were steady before
+    and after it, and a round when other processes took part in it, for ``patience_s`` seconds.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
-    latest: dict[str, float] = {}
+    results: dict[str, list[Any]] = {name: [] for name in runs}
     order = list(runs)
     draw = random.Random(0)
-
-    def one_round() -> None:
+    deadline = time.monotonic() + patience_s
+    turn, disturbed = -WARM_UP, 0
+    while turn < rounds:
         draw.shuffle(order)
+        watch = Watch()
+        latest: dict[str, tuple[float, Any]] = {}
+        all_steady = True
         for name in order:
             time.sleep(PAUSE_S)
-            started = time.perf_counter_ns()
-            runs[name](inputs)
-            latest[name] = (time.perf_counter_ns() - started) / 1e3
+            if witness is None:
+                latest[name] = timed(runs[name])
+            else:
+                latest[name], steady = witness.steadily(partial(timed, runs[name]), deadline if turn >= 0 else 0.0)
+                all_steady &= steady
+        noisy = not all_steady or watch.others() > DISTURBED
+        if turn >= 0:
+            if noisy and time.monotonic() < deadline:
+                continue
+            disturbed += noisy
+            for name, (us, result) in latest.items():
+                times[name].append(us)
+                results[name].append(result)
+        turn += 1
+    return times, results, disturbed
 
-    def keep() -> None:
-        for name, us in latest.items():
-            times[name].append(us)
 
-    for _ in range(WARM_UP):
-        one_round()
-    return times, undisturbed(one_round, keep, rounds, patience_s)
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """What a call takes in microseconds, and what it returns."""
+    started = time.perf_counter_ns()
+    result = call()
+    return (time.perf_counter_ns() - started) / 1e3, result
 
 
 def rows_for(
@@ -84,15 +103,19 @@ def rows_for(
         runs = baselines(model, len(agent.soc.cores))
         runs["ours"] = session.run
         runs["ours_planned"] = lambda feeds: session.plan_executor.run(feeds)[0]
-        with busy(load):
-            times, disturbed = measure(runs, inputs, rounds, 0.0 if load else patience_s)
-            predicted, off = {}, {}
-            for config, executor in (("ours", session.executor), ("ours_planned", session.plan_executor)):
-                predicted[config] = remeasure(executor, inputs).predicted_us
-                # As warm as what was predicted: among other configurations every run finds cold caches.
-                again = statistics.median(executor.run(inputs)[1].total_us for _ in range(rounds))
-                off[config] = abs(predicted[config] - again) / again
-        medians = {config: statistics.median(samples) for config, samples in times.items()}
+        executors = {"ours": session.executor, "ours_planned": session.plan_executor}
+        rehearsals = {config: Rehearsal(executor, inputs) for config, executor in executors.items()}
+        calls: dict[str, Callable[[], Any]] = {config: partial(run, inputs) for config, run in runs.items()}
+        # Segments alone take turns with whole runs, so that both find the caches and the machine in the same state.
+        calls |= {f"{config}, segments alone": rehearsal.round for config, rehearsal in rehearsals.items()}
+        with busy(load), Witness() as witness:
+            times, results, disturbed = measure(calls, rounds, None if load else witness, 0.0 if load else patience_s)
+        medians = {config: statistics.median(times[config]) for config in runs}
+        predicted, off = {}, {}
+        for config, rehearsal in rehearsals.items():
+            alone = zip(*results[f"{config}, segments alone"], strict=True)
+            predicted[config] = rehearsal.truth([middle(samples) for samples in alone]).predicted_us
+            off[config] = abs(predicted[config] - medians[config]) / medians[config]
         best_ort = min(medians[config] for config in ORT_CONFIGS)
         best_single = min(us for config, us in medians.items() if config not in OURS)
         errors = errors_of(session, runs, inputs)
@@ -121,6 +144,7 @@ def rows_for(
             "changes": list(session.contest.changes),
             "planned_us": session.plan.makespan_us,
             "predicted_us": predicted["ours_planned"],
+            "witness_us": max(witness.shortest_us.values()),
             "method": session.plan.method,
             "peak_bytes": trace.peak_bytes,
             "allocated_bytes": session.plan_executor.allocated_bytes,
@@ -128,6 +152,11 @@ def rows_for(
         return rows, facts
     finally:
         session.close()
+
+
+def middle(samples: Sequence[float]) -> Timing:
+    """The median, as of whole runs."""
+    return Timing(us=statistics.median(samples), spread_us=0.0, count=len(samples))
 
 
 def errors_of(session: Session, runs: Mapping[str, Run], inputs: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 DISTURBED = 0.05
 """A round counts as disturbed when others took more than this fraction of the cores' time."""
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long undisturbed rounds are waited for before disturbed ones are taken after all."""
 
 
@@ -21,35 +20,13 @@ class Watch:
         self._own = time.process_time()
 
     def others(self) -> float:
-        """The fraction of all cores' time that went to other processes."""
+        """The fraction of all cores' time that went to other processes and, on a shared host, to other machines."""
         span = (time.perf_counter() - self._at) * (os.cpu_count() or 1)
         return max(0.0, (_busy_s() - self._busy) - (time.process_time() - self._own)) / span
 
 
-def undisturbed(
-    one_round: Callable[[], None], keep: Callable[[], None], rounds: int, patience_s: float = PATIENCE_S
-) -> int:
-    """Repeat a round until ``rounds`` of them were undisturbed, calling ``keep`` after each of those.
-
-    After ``patience_s`` disturbed rounds are kept too. Returns how many of the rounds kept were disturbed.
-    """
-    end = time.monotonic() + patience_s
-    kept = disturbed = 0
-    while kept < rounds:
-        watch = Watch()
-        one_round()
-        noisy = watch.others() > DISTURBED
-        if noisy and time.monotonic() < end:
-            time.sleep(0.2)
-            continue
-        disturbed += noisy
-        kept += 1
-        keep()
-    return disturbed
-
-
 def _busy_s() -> float:
-    """Seconds that all cores together have been busy since boot."""
+    """Seconds that all cores together have been busy, or taken from us by the host, since boot."""
     with open("/proc/stat", encoding="ascii") as file:
         fields = [int(value) for value in file.readline().split()[1:]]
     idle = fields[3] + fields[4]

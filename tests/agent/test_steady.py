@@ -1,0 +1,41 @@
+"""The witness: it ends with its block, tells a slowed core, and repeats what was disturbed, but not for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from agent_sdk.steady import SLOW, Witness
+
+
+def test_it_looks_at_every_core_and_leaves_no_thread() -> None:
+    """Each core gets a time of its own, and the threads end with the block."""
+    before = threading.active_count()
+    with Witness() as witness:
+        assert witness.slowness() >= 1.0
+        assert set(witness.shortest_us) == set(witness.cores)
+        assert all(0 < us < 1e6 for us in witness.shortest_us.values())
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("looks", "calls"), [((1, 1), 1), ((9, 1, 1), 1), ((1, 9, 1, 1), 2), ((1, 9, 9, 1, 1), 2)])
+def test_what_was_disturbed_is_repeated(looks: tuple[float, ...], calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call waits for steady cores, and counts only if they were steady afterwards as well."""
+    seen = iter(looks)
+    done: list[int] = []
+    with Witness() as witness:
+        monkeypatch.setattr(witness, "slowness", lambda seconds=0.0: next(seen))
+        assert witness.steadily(lambda: done.append(1), time.monotonic() + 60)[1] is True
+    assert len(done) == calls
+    assert next(seen, None) is None
+
+
+def test_it_gives_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cores are never steady, the call is made once all the same, and that is said."""
+    done: list[int] = []
+    with Witness() as witness:
+        monkeypatch.setattr(witness, "slowness", lambda seconds=0.0: 2 * SLOW)
+        assert witness.steadily(lambda: done.append(1), 0.0)[1] is False
+    assert done == [1]
