@@ -6,7 +6,6 @@ running again with the same array costs nothing. The array is read during runs o
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from agent_sdk.engine.device import bind_to
 from agent_sdk.engine.errors import FeedError
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.engine.program import Program, ProgramSegment
@@ -88,6 +88,7 @@ class BoundProgram:
                 ],
             )
             self._buffers = self._allocate()
+            self._proven: set[int] = set()
             self.code = [[self._instruction(segment) for segment in row] for row in program.by_lane]
             self._loads = self._plan_loads()
         except BaseException:
@@ -122,7 +123,7 @@ class BoundProgram:
         setup: list[Callable[[], Any]] = []
         move_thread = None
         if segment.index in self.program.rebinds:
-            move_thread = partial(os.sched_setaffinity, 0, self.program.rebinds[segment.index])
+            move_thread = partial(bind_to, self.program.rebinds[segment.index])
             if not segment.waits:
                 setup.append(move_thread)
         for move in segment.moves:
@@ -134,10 +135,30 @@ class BoundProgram:
         return move_thread, waits, tuple(setup), self._call(segment), segment
 
     def _call(self, segment: ProgramSegment) -> Callable[[], None]:
-        return self.executables[segment.index].bind(
+        call = self.executables[segment.index].bind(
             {name: self._buffers[name, segment.processor] for name in segment.segment.inputs},
             {name: self._buffers[name, segment.processor] for name in segment.segment.outputs},
         )
+        return call if segment.index in self._proven else partial(self._first_call, segment, call)
+
+    def _first_call(self, segment: ProgramSegment, call: Callable[[], None]) -> None:
+        """Run a segment and look at the plain tensors it made, before anybody reads them. Raises WrongOutput.
+
+        Later runs write into the same buffers and are not looked at: it would cost a copy on some processors.
+        """
+        call()
+        here = self.program.processors[segment.processor]
+        for name in segment.segment.exports:
+            made, declared = here.to_host(self._buffers[name, here.id]), self.program.graph.tensor[name].type
+            if made.shape != declared.shape or made.dtype != declared.dtype:
+                raise WrongOutput(f"'{here.id}' made {made.dtype}{list(made.shape)} of '{name}', declared {declared}")
+        self._proven.add(segment.index)
+        self._replace_call(segment, call)
+
+    def _replace_call(self, segment: ProgramSegment, call: Callable[[], None]) -> None:
+        row = self.code[segment.lane]
+        move_thread, waits, setup, _, _ = row[segment.position]
+        row[segment.position] = (move_thread, waits, setup, call, segment)
 
     def _plan_loads(self) -> list[_Load]:
         loads = []
@@ -194,9 +215,7 @@ class BoundProgram:
             here = self.program.processors[segment.processor]
             view = buffer if here is load.keeper else here.transfer(buffer, load.keeper)
             self._buffers[load.tensor, segment.processor] = view
-            row = self.code[segment.lane]
-            move_thread, waits, setup, _, _ = row[segment.position]
-            row[segment.position] = (move_thread, waits, setup, self._call(segment), segment)
+            self._replace_call(segment, self._call(segment))
         load.bound = array
 
     def store(self, feeds: Feeds) -> Outputs:

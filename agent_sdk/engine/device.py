@@ -24,7 +24,7 @@ from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.wait import pause_briefly
 from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
-from agent_sdk.processors.base import Processor
+from agent_sdk.processors.base import Processor, ProcessorLost
 
 T = TypeVar("T")
 
@@ -100,8 +100,9 @@ class Lane:
         self._idle.release()
 
     def _serve(self) -> None:
-        if self.cores:
-            os.sched_setaffinity(0, self.cores)
+        # Where that fails, a core is gone; the runs that need it say so when they bind themselves.
+        with contextlib.suppress(ProcessorLost):
+            bind_to(self.cores)
         jobs = self._jobs
         quiet = False
         while True:
@@ -281,25 +282,39 @@ class Device:
             processor.close()
 
 
+def bind_to(cores: frozenset[int]) -> None:
+    """Move the calling thread to some CPUs; an empty set leaves it where it is. Raises ProcessorLost."""
+    try:
+        if cores:
+            os.sched_setaffinity(0, cores)
+    except OSError as error:
+        named = ", ".join(f"cpu{core}" for core in sorted(cores))
+        raise ProcessorLost(
+            f"{named}: this process may not run there (any more): {error.strerror}; use the other processors"
+        ) from error
+
+
 class bound_to:  # noqa: N801  reads as a verb in `with bound_to(cores)`
     """Bind the calling thread to some CPUs for a while; an empty set leaves it where it is.
 
-    ``last`` is where the body will have bound the thread when it ends, if it moves it again.
+    ``last`` is where the body will have bound the thread when it ends, if it moves it again. Raises ProcessorLost.
     """
 
     def __init__(self, cores: frozenset[int], last: frozenset[int] | None = None) -> None:
         self._cores = cores
         self._last = cores if last is None else last
-        self._before: set[int] | None = None
+        self._before: frozenset[int] | None = None
 
     def __enter__(self) -> None:
         if self._cores:
             before = os.sched_getaffinity(0)
-            if before != self._last:
-                self._before = before
             if before != self._cores:
-                os.sched_setaffinity(0, self._cores)
+                bind_to(self._cores)
+            if before != self._last:
+                self._before = frozenset(before)
 
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
-            os.sched_setaffinity(0, self._before)
+            # Where the thread came from may be gone as well; the kernel has moved it then.
+            with contextlib.suppress(ProcessorLost):
+                bind_to(self._before)

@@ -169,8 +169,8 @@ class Executor:
                 run.interrupts.raising = True
                 run.go.acquire()
                 run.interrupts.raising = False
-                with bound_to(*self._cores[run.home]):
-                    self._drive(run, run.home)
+                with contextlib.ExitStack() as seat:
+                    self._drive(run, run.home, seat)
                     self._settle(run, end)
             else:
                 self._settle(run, end)
@@ -200,16 +200,20 @@ class Executor:
             queued_us=run.queued_ns / 1e3,
         )
 
-    def _drive(self, run: _Run, lane: int) -> None:
-        """Serve one lane of one run, in the calling thread. Failures stay in ``run.progress``."""
+    def _drive(self, run: _Run, lane: int, seat: contextlib.ExitStack) -> None:
+        """Serve one lane of one run, in the calling thread, bound to its CPUs until ``seat`` is left.
+
+        Failures stay in ``run.progress``, that the CPUs are gone among them.
+        """
         progress = run.progress
         done, failures, sleepers = progress.done, progress.failures, progress.sleepers
         now = perf_counter_ns
         stamp = run.stamps[lane].append
         usual = self._usual_wait_ns
-        segment: ProgramSegment | None = None
+        segment: ProgramSegment = self.program.by_lane[lane][0]
         count = 0
         try:
+            seat.enter_context(bound_to(*self._cores[lane]))
             stamp(now())
             for move, waits, setup, call, segment in self._bound.code[lane]:
                 if waits:
@@ -237,7 +241,7 @@ class Executor:
                 if sleepers:
                     progress.wake(lane, count)
         except BaseException as error:  # noqa: BLE001  told to the caller by `run`
-            if segment is not None and isinstance(error, Exception):
+            if isinstance(error, Exception):
                 failed = SegmentFailedError(segment.processor, segment.index, segment.ops, error)
                 failed.__cause__ = error
                 error = failed
@@ -247,8 +251,8 @@ class Executor:
 
     def _serve(self, run: _Run, lane: int) -> bool:
         """Serve one lane on its own thread, then pass its resources on if somebody waits for them."""
-        with bound_to(*self._cores[lane]):
-            self._drive(run, lane)
+        with contextlib.ExitStack() as seat:
+            self._drive(run, lane, seat)
         with run.lock:
             left_behind = lane in run.abandoned
             run.abandoned.discard(lane)

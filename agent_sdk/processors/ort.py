@@ -274,7 +274,7 @@ def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
     text = _first_line(error)
     if _is_memory(text):
         return OutOfMemory(f"{where}: {text}; use fewer processors or a smaller model")
-    if "shape" in text.lower() and ("expected" in text.lower() or "mismatch" in text.lower()):
+    if "computed output shape" in str(error) or ("shape" in text.lower() and "mismatch" in text.lower()):
         return WrongOutput(f"{where}: the runtime returned another shape than the graph declares: {text}")
     return ProcessorLost(f"{where}: ONNX Runtime failed while running: {text}")
 

@@ -1,0 +1,235 @@
+"""Bad input on real parts: real runtimes that fail, lie, run out of memory or lose their core; a real Ctrl-C.
+
+What only a runtime on foreign hardware can do is shown on simulated processors in ``test_failures``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
+from agent_sdk.errors import PlanMismatchError, ProcessorError
+from agent_sdk.plan_cache import CACHE_VARIABLE
+from agent_sdk.processors.base import OutOfMemory, ProcessorLost, WrongOutput
+from agent_sdk.processors.discovery import discover
+from agent_sdk.reader import Model, read_model
+from agent_sdk.soc import Soc
+from hope_schema import ModelGraph, Plan, merge
+from tests.agent.engine.conftest import Reference
+from tests.agent.engine.generate import plan_of, random_inputs, random_legal_plan, random_model, whole_plan
+from tests.agent.models import branching_model
+
+WATCHDOG_S = 30.0
+MIXED = "ort@0,ort@1,ov@0,ov@1"
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Iterator[Device]:
+    """Both runtimes on single cores; afterwards every thread of ours is gone."""
+    pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
+    before = {t for t in threading.enumerate() if t.name.startswith("hope-")}
+    with Device(discover(MIXED, cache=tmp_path)) as device:
+        yield device
+    assert {t for t in threading.enumerate() if t.name.startswith("hope-")} <= before
+
+
+def model_of(nodes: Sequence[onnx.NodeProto], inputs: dict[str, tuple[int, tuple[int, ...]]], out: str) -> Model:
+    """A model with one float output of a shape that is found by inference."""
+    graph = helper.make_graph(
+        nodes,
+        "bad",
+        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()],
+        [helper.make_tensor_value_info(out, TensorProto.FLOAT, None)],
+    )
+    return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+
+
+def placed(model: Model, where: Sequence[str], device: Device) -> Plan:
+    """The ops in order, each on the processor named for it."""
+    super_ops = merge(model.graph)
+    order = [op.id for op in model.graph.topological_ops]
+    at = {i: where[min(order.index(op.id) for op in s.ops)] for i, s in enumerate(super_ops)}
+    return plan_of(model, super_ops, range(len(super_ops)), at, list(device.processors))
+
+
+def works(device: Device, reference: Reference) -> None:
+    """The device still computes, on all of its processors."""
+    model = random_model(random.Random(8), 16)
+    feeds = random_inputs(model, 0)
+    plan = random_legal_plan(model, list(device.processors.values()), random.Random(3))
+    with Executor(build_program(plan, model, device.processors), device) as executor:
+        outputs, _ = executor.run(feeds, timeout_s=WATCHDOG_S)
+    for name, expected in reference(model, feeds).items():
+        assert np.abs(outputs[name] - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("after", ["ort@1", "ov@1"])
+def test_a_runtime_that_fails_in_the_middle_of_a_run(after: str, mixed: Device, reference: Reference) -> None:
+    """ONNX Runtime refuses an index out of range: one error with the cause, and the very session goes on."""
+    nodes = [
+        helper.make_node("Sin", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "i"], ["g"], axis=0),
+        helper.make_node("Cos", ["g"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (TensorProto.FLOAT, (4, 8)), "i": (TensorProto.INT64, (3,))}, "y")
+    feeds = {"x": np.ones((4, 8), np.float32), "i": np.array([0, 3, 1])}
+    where = dict(zip(["s", "g", "y"], ["ov@0", "ort@0", after], strict=True))
+    ops = [where[op.id] for op in model.graph.topological_ops]
+    with Executor(build_program(placed(model, ops, mixed), model, mixed.processors), mixed) as executor:
+        expected = reference(model, feeds)["y"]
+        for _ in range(3):
+            np.testing.assert_allclose(executor.run(feeds)[0]["y"], expected, rtol=1e-4)
+            with pytest.raises(SegmentFailedError, match=r"'g'.* failed on 'ort@0'") as caught:
+                executor.run(feeds | {"i": np.array([0, 99, 1])}, timeout_s=WATCHDOG_S)
+            assert isinstance(caught.value.__cause__, ProcessorLost)
+        np.testing.assert_allclose(executor.run(feeds)[0]["y"], expected, rtol=1e-4)
+
+
+def lying(graph: ModelGraph, name: str, shape: tuple[int, ...], dtype: str) -> ModelGraph:
+    """The graph with another type declared for one tensor, so that its honest runtime seems to return a wrong one."""
+    tensors = [tensor.model_dump() for tensor in graph.tensors]
+    for tensor in tensors:
+        if tensor["name"] == name:
+            tensor.update(shape=shape, dtype=dtype)
+    return ModelGraph.model_validate(graph.model_dump() | {"tensors": tuple(tensors)})
+
+
+@pytest.mark.parametrize("where", [("ort@0", "ort@0", "ort@1"), ("ov@0", "ov@0", "ov@1"), ("ort@0", "ort@0", "ov@1")])
+@pytest.mark.parametrize("kind", [((1, 8, 4, 3), "float32"), ((8, 4, 4), "float32"), ((1, 8, 4, 4), "int32")])
+def test_a_wrong_shape_between_segments_never_reaches_a_reader(
+    where: tuple[str, ...], kind: tuple[tuple[int, ...], str], mixed: Device, reference: Reference
+) -> None:
+    """A tensor inside the plan that is not what the graph declares is refused, while compiling or when it is made."""
+    nodes = [helper.make_node(op, [a], [b]) for op, a, b in (("Relu", "x", "a"), ("Sin", "a", "b"), ("Cos", "b", "y"))]
+    honest = model_of(nodes, {"x": (TensorProto.FLOAT, (1, 8, 4, 4))}, "y")
+    model = replace(honest, graph=lying(honest.graph, "b", *kind))
+    with pytest.raises((ProcessorError, SegmentFailedError)) as caught:  # noqa: PT012
+        executor = Executor(build_program(placed(model, where, mixed), model, mixed.processors), mixed)
+        executor.run(random_inputs(model, 0), timeout_s=WATCHDOG_S)
+    if isinstance(caught.value, SegmentFailedError):
+        assert isinstance(caught.value.__cause__, WrongOutput)
+        assert caught.value.segment == 0
+    works(mixed, reference)
+
+
+@pytest.mark.parametrize("there", [["ort@0"], ["ort@0", "ort@1"], ["ort@1", "ort@0"]])
+def test_a_core_that_is_gone_fails_the_run_and_nothing_else(there: list[str], tmp_path: Path) -> None:
+    """A core that this process may not use (any more) is one error, wherever its thread comes in."""
+    gone = max(os.sched_getaffinity(0)) + 1 + os.cpu_count()
+    soc = Soc("test", "test", dict.fromkeys((0, 1, gone), "core"))
+    model = random_model(random.Random(8), 16)
+    super_ops = merge(model.graph)
+    names = [*there, f"ort@{gone}"]
+    with Device(discover(",".join(names), soc=soc, cache=tmp_path)) as device:
+        for turn in (0, 1):
+            where = {index: names[(index + turn) % len(names)] for index in range(len(super_ops))}
+            plan = plan_of(model, super_ops, range(len(super_ops)), where, names)
+            with Executor(build_program(plan, model, device.processors), device) as executor:
+                for watchdog_s in (WATCHDOG_S, None):
+                    with pytest.raises(SegmentFailedError, match=rf"failed on 'ort@{gone}'.*cpu{gone}") as caught:
+                        executor.run(random_inputs(model, 0), timeout_s=watchdog_s)
+                    assert isinstance(caught.value.__cause__, ProcessorLost)
+        with Executor(build_program(whole_plan(model, there[0]), model, device.processors), device) as executor:
+            executor.run(random_inputs(model, 0), timeout_s=WATCHDOG_S)
+
+
+@pytest.mark.parametrize("runtime", ["ort", "ov"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_tensor_that_does_not_fit_is_one_error(runtime: str, cut: bool, mixed: Device, reference: Reference) -> None:
+    """128 TiB between two ops: refused while opening where the tensor crosses a border, else when the runtime tries."""
+    huge = onnx.numpy_helper.from_array(np.array([2**23, 2**22], np.int64))
+    nodes = [
+        helper.make_node("Constant", [], ["shape"], value=huge),
+        helper.make_node("Expand", ["x", "shape"], ["big"]),
+        helper.make_node("ReduceMax", ["big"], ["y"], keepdims=0),
+    ]
+    model = model_of(nodes, {"x": (TensorProto.FLOAT, (1, 1))}, "y")
+    where = [f"{runtime}@0", f"{runtime}@1" if cut else f"{runtime}@0"]
+    with pytest.raises((ProcessorError, SegmentFailedError)) as caught:  # noqa: PT012
+        executor = Executor(build_program(placed(model, where, mixed), model, mixed.processors), mixed)
+        executor.run({"x": np.ones((1, 1), np.float32)}, timeout_s=WATCHDOG_S)
+    cause = caught.value.__cause__ if isinstance(caught.value, SegmentFailedError) else caught.value
+    # OpenVINO may refuse to describe such a tensor before it tries to allocate it.
+    assert isinstance(cause, OutOfMemory if runtime == "ort" else ProcessorError)
+    works(mixed, reference)
+
+
+def test_a_plan_for_a_processor_that_is_not_here(mixed: Device, reference: Reference) -> None:
+    """One line with what there is instead; nothing was compiled."""
+    model = random_model(random.Random(8), 16)
+    with pytest.raises(PlanMismatchError, match=r"'ov-npu@0', which this device lacks; it has .*ort@0, ort@1, ov@0"):
+        build_program(whole_plan(model, "ov-npu@0"), model, mixed.processors)
+    works(mixed, reference)
+
+
+def test_sessions_and_callers_at_once_on_mixed_runtimes(mixed: Device, reference: Reference) -> None:
+    """Six callers over three sessions on both runtimes: the same bits as when each runs alone."""
+    sessions = []
+    for seed in range(3):
+        rng = random.Random(seed)
+        model = random_model(rng, 14)
+        plan = random_legal_plan(model, list(mixed.processors.values()), rng)
+        executor = Executor(build_program(plan, model, mixed.processors), mixed)
+        feeds = [random_inputs(model, turn) for turn in range(2)]
+        alone = [executor.run(own)[0] for own in feeds]
+        for own, outputs in zip(feeds, alone, strict=True):
+            for name, expected in reference(model, own).items():
+                assert np.abs(outputs[name] - expected).max() <= 1e-4 * np.abs(expected).max()
+        sessions.append((executor, feeds, alone))
+
+    def call(caller: int) -> None:
+        executor, feeds, alone = sessions[caller % 3]
+        for turn in range(10):
+            outputs, _ = executor.run(feeds[turn % 2], timeout_s=WATCHDOG_S if caller % 2 else None)
+            for name, expected in alone[turn % 2].items():
+                np.testing.assert_array_equal(outputs[name], expected)
+
+    with ThreadPoolExecutor(6) as pool:
+        for future in [pool.submit(call, caller) for caller in range(6)]:
+            future.result(WATCHDOG_S)
+
+
+def test_ctrl_c_ends_the_command_with_130(tmp_path: Path) -> None:
+    """SIGINT to a real process that is running a plan: exit code 130, one word, no traceback, nothing left running."""
+    path = tmp_path / "branching.onnx"
+    onnx.save(branching_model(), path)
+    command = "import sys; from agent_sdk.cli import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["run", "--model", str(path), "--processors", "ort@0,ort@1", "--runs", "100000"]
+    environment = {**os.environ, CACHE_VARIABLE: str(tmp_path), "HOPE_SOLVE_BUDGET_S": "0.3", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", command, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        told = []
+        for line in process.stderr:
+            told.append(line)
+            if line.startswith("timing"):
+                break
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=WATCHDOG_S)
+    assert process.returncode == 130, "".join(told) + rest
+    assert "hope-agent: interrupted" in rest
+    assert "Traceback" not in rest
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

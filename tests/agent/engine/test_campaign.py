@@ -1,0 +1,114 @@
+"""The stress test: random legal plans over random graphs and real networks, on one to four mixed processors.
+
+`make campaign` runs 10 000 of them, `make test` a sample. Each plan runs twice, on different inputs, and is held
+against two oracles: the whole model run by ONNX Runtime on one thread, and the plan's own segments run one after
+another on memory that nothing else touches. The second shares no buffers, threads or waits with the engine, so it must
+agree to the last bit whatever the runtimes are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+import psutil
+import pytest
+
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.processors.base import Buffer, Processor
+from agent_sdk.processors.discovery import discover
+from agent_sdk.reader import Model, read_model
+from hope_schema import HOST
+from tests.agent.engine.conftest import Reference
+from tests.agent.engine.generate import random_inputs, random_legal_plan, random_model
+from tests.agent.engine.simulated import SimulatedProcessor
+
+CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
+PLANS, BLOCK = (10_000, 250) if CAMPAIGN else (36, 18)
+REAL_EVERY = 50 if CAMPAIGN else 18
+"""One plan in so many is of a real network."""
+REAL = ("squeezenet", "inception_v1", "shufflenet", "lstm", "inception_v2", "nasnet_mobile", "densenet121")
+WATCHDOG_S = 60.0
+SETTLED_AFTER = 2_000 // BLOCK
+"""Blocks after which memory has settled: OpenVINO keeps its threads, and compiled kernels up to a number, for ever."""
+LEAK_BYTES = 64 * 2**20
+ACROSS_RUNTIMES = 1e-4
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> list[Processor]:
+    """The real processors of this machine: single cores and gangs of every runtime installed."""
+    return discover(cache=tmp_path_factory.mktemp("frozen"))
+
+
+@pytest.fixture(scope="module")
+def resident() -> list[int]:
+    """Resident bytes after each block of plans."""
+    return []
+
+
+@cache
+def real_model(name: str) -> Model:
+    """A network of the zoo, read once."""
+    return read_model(name)
+
+
+def case(seed: int, pool: list[Processor]) -> tuple[Model, list[Processor]]:
+    """A model and one to four processors, among them perhaps one that shares no memory with the others."""
+    rng = random.Random(seed)
+    model = random_model(rng, rng.randint(1, 30))
+    if seed % REAL_EVERY == REAL_EVERY - 1:
+        model = real_model(REAL[seed // REAL_EVERY % len(REAL)])
+    candidates = [*pool, SimulatedProcessor("apart", ("elsewhere",))]
+    return model, rng.sample(candidates, rng.randint(1, min(4, len(candidates))))
+
+
+def one_after_another(executor: Executor, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a program whose segments run in order, in one thread, every tensor in memory of its own."""
+    program = executor.program
+    made: dict[str, Buffer] = {}
+    for segment, executable in zip(program.segments, executor.executables, strict=True):
+        here = program.processors[segment.processor]
+        read = {}
+        for name in segment.segment.inputs:
+            home = program.home[name]
+            if home == HOST:
+                read[name] = here.from_host(feeds[name].copy())
+            elif here.same_layout(program.processors[home]):
+                read[name] = made[name]
+            else:
+                read[name] = here.from_host(program.processors[home].to_host(made[name]).copy())
+        made |= executable.run(read)
+    return {
+        name: program.processors[program.home[name]].to_host(made[name]) if name in made else feeds[name]
+        for name in program.graph.outputs
+    }
+
+
+@pytest.mark.parametrize("first", [pytest.param(n, marks=pytest.mark.campaign) for n in range(0, PLANS, BLOCK)])
+def test_random_legal_plans(first: int, pool: list[Processor], resident: list[int], reference: Reference) -> None:
+    """Right bits, no deadlock within the watchdog's time, and memory that does not grow."""
+    for seed in range(first, first + BLOCK):
+        model, chosen = case(seed, pool)
+        real = model.graph.name in REAL
+        one_runtime = all(processor.spec.runtime in ("ort", "sim") for processor in chosen)
+        with Device(chosen) as device:
+            plan = random_legal_plan(model, chosen, random.Random(seed))
+            with Executor(build_program(plan, model, device.processors), device) as executor:
+                for turn, watchdog_s in enumerate((None, WATCHDOG_S)):
+                    feeds = random_inputs(model, turn if real else 2 * seed + turn)
+                    outputs, _ = executor.run(feeds, timeout_s=watchdog_s)
+                    for name, expected in one_after_another(executor, feeds).items():
+                        np.testing.assert_array_equal(outputs[name], expected, err_msg=f"plan {seed}: {name}")
+                    for name, expected in reference(model, feeds).items():
+                        if one_runtime and not real:
+                            np.testing.assert_array_equal(outputs[name], expected, err_msg=f"plan {seed}: {name}")
+                        # Cutting a real network moves the borders of the runtime's fusions, and so the last bits.
+                        off, scale = np.abs(outputs[name] - expected).max(), np.abs(expected).max()
+                        assert off <= ACROSS_RUNTIMES * scale, f"plan {seed}: {name} is off by {off} of {scale}"
+    resident.append(psutil.Process().memory_info().rss)
+    if len(resident) > SETTLED_AFTER:
+        assert resident[-1] < resident[SETTLED_AFTER - 1] + LEAK_BYTES
