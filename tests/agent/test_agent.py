@@ -24,6 +24,7 @@ from agent_sdk.reader import read_model
 from agent_sdk.single import single_processor_plan
 from agent_sdk.verify import random_inputs, reference, relative_error
 from hope_schema import MissingRequest, PlanReply, PlanRequest
+from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
 
 MODEL = branching_model().SerializeToString()
@@ -35,6 +36,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     """An agent on ONNX Runtime's processors with an embedded planner and an empty cache."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
+    measure_hastily(monkeypatch)
     with Agent(processors="ort") as made:
         yield made
 

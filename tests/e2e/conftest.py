@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
 
 
@@ -16,6 +17,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOPE_CACHE_DIR", str(directory))
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.5")
     monkeypatch.delenv("HOPE_TOKEN", raising=False)
+    measure_hastily(monkeypatch)
     return directory
 
 
