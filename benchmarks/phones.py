@@ -8,6 +8,7 @@ One row per profile, CPU configuration and method. Every schedule is proven lega
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -71,9 +72,15 @@ def replay(problem: Problem, letters: str) -> float:
 
 
 def warm_up(problem: Problem, methods: Sequence[str], budget: float) -> None:
-    """Import and compile everything that the methods use, so that no row pays for it."""
+    """Import and compile everything that the methods use, so that no row pays for it.
+
+    As in the server, what now lives for good is then hidden from the garbage collector, whose pause would otherwise
+    fall into some row.
+    """
     for method in methods:
         optimise(problem, method, Budget(min(budget, 1.0)))
+    gc.collect()
+    gc.freeze()
 
 
 def measure(problem: Problem, profile: str, cpu: str, method: str, budget: float, seed: int) -> Row:

@@ -16,6 +16,7 @@ from planner_api.planning.solvers.ilp import solve_part
 from planner_api.planning.solvers.ilp.highs import Program, SolverFailed, run
 from planner_api.planning.solvers.ilp.model import Window
 from planner_api.planning.solvers.ilp.partition import bisect, partition, up_rank
+from planner_api.planning.solvers.ilp.start import greedy_order, start
 from tests.planning.drawn import draw, optimum
 from tests.planning.phones import collapsed_module, phone
 
@@ -70,6 +71,26 @@ def test_inception_modules_of_the_redmi(module: str, milliseconds: float):
     exact, proven = solve_part(problem, Partial(problem), problem.lists.order)
     assert proven
     assert max(exact.finish) == pytest.approx(milliseconds * 1e3, rel=1e-4, abs=0.5)
+
+
+@given(seed=st.integers(0, 10**6), cut=st.integers(0, 8))
+@settings(max_examples=40, deadline=None)
+def test_a_part_starts_from_a_legal_schedule_at_least_as_good_as_greedy(seed: int, cut: int):
+    """What HiGHS starts from places exactly the part, ends no later than the greedy order, and replays as it says."""
+    problem = draw(seed, 12, plain=True)
+    order = problem.lists.order
+    fixed = greedy_order(problem, Partial(problem), order[:cut])
+    part = order[cut:]
+    if not part:
+        return
+    found, plain = start(problem, fixed, part), greedy_order(problem, fixed, part)
+    assert sorted(found.sequence) == sorted(order)
+    assert found.sequence[:cut] == order[:cut]
+    assert max(found.finish[op] for op in part) <= max(plain.finish[op] for op in part)
+    schedule = simulate(problem, found.home, found.sequence)
+    check(problem, schedule)
+    if problem.mode == "blocking":
+        assert list(schedule.finish_us) == pytest.approx(found.finish)
 
 
 @given(seed=st.integers(0, 10**6))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_sdk.reader import read_model
+from benchmarks.planning import synthetic_profile
+from benchmarks.profiles import phone_problem
+from planner_api.planning import build_problem
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.checker import check
@@ -25,6 +30,7 @@ from planner_api.planning.solvers.polish import polish
 from planner_api.planning.solvers.search import Search
 from planner_api.planning.solvers.single import singles
 from tests.planning.drawn import draw, optimum
+from tests.planning.phones import phone
 
 CASES = 1000 if os.environ.get("HOPE_CAMPAIGN") == "1" else 60
 seeds = st.integers(0, 2**32 - 1)
@@ -215,6 +221,30 @@ def test_every_op_of_a_chain_is_a_cut() -> None:
     assert found.schedule.makespan_us == pytest.approx(500.0)
     assert found.bound is not None
     assert found.bound.us == pytest.approx(500.0)
+
+
+@pytest.mark.parametrize("stem", ["redmi--inception-v3", "huawei_p40--inception-v4"])
+def test_inceptions_of_real_phones_are_proven_optimal(stem: str) -> None:
+    """Their modules are solved exactly and add up: plan and bound meet before any search."""
+    profile = phone(stem)
+    problem = phone_problem(profile, profile.cpus[-1])
+    found = portfolio.solve(problem, Budget(rounds=1))
+    check(problem, found.schedule)
+    assert found.rounds == 0
+    assert found.bound is not None
+    assert found.schedule.makespan_us <= found.bound.us * (1 + portfolio.CLOSED)
+
+
+@pytest.mark.parametrize("network", ["squeezenet", "resnet50"])
+def test_squeezenet_and_resnet_are_proven_on_a_synthetic_profile(network: str) -> None:
+    """Two networks as the onnx package ships them, on a seeded profile of two processors: within 1 %."""
+    shipped = importlib.resources.files("onnx") / "backend" / "test" / "data" / "light"
+    graph = read_model(str(shipped / f"light_{network}.onnx")).graph
+    problem = build_problem(graph, synthetic_profile(graph, seed=0))
+    found = portfolio.solve(problem, Budget(rounds=1))
+    check(problem, found.schedule)
+    assert found.bound is not None
+    assert found.schedule.makespan_us <= found.bound.us * 1.01
 
 
 def test_a_tensor_that_jumps_over_an_op_forbids_the_cut() -> None:
