@@ -2,30 +2,35 @@
 
 The plan stands beside whole-model executors of single processors. A trial finds the winner. While serving, a drift
 of the winner's own times (other work on its cores, heat) calls for a new trial, which costs no extra run: the
-requests that come in are simply answered by one contender after the other. A contender that fails is dropped, and
-the request is answered by the next best.
+requests that come in are simply answered by one contender after the other. A request that a contender fails is
+answered by the next best, and then the one that failed is dropped; a request that all of them fail is the caller's.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError
+from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
+from agent_sdk.errors import ExecutionError, ProcessorError
 from agent_sdk.steady import Witness
-from agent_sdk.timing import summarise
 from agent_sdk.trace import Trace
 
 PLAN: Final = "plan"
 """The contender that stands for the plan; it wins ties."""
+FAILURES: Final = (SegmentFailedError, ProcessorError, DeviceClosedError)
+"""What a run raises where its processors failed, or hang: others may still answer."""
 SLOWER: Final = 1.15
 """Times its reference that a run must take to count as slow."""
 FASTER: Final = 0.95
@@ -42,6 +47,24 @@ PATIENCE_S: Final = 2.0
 """The longest that it may last for that."""
 RECHECK: Final = 64
 """Most runs between two trials while serving: the first waits for WINDOW runs, each next for twice as many."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a trial found.
+
+    Attributes:
+        times_us: the times of each contender's runs, microseconds; one that was far behind has fewer.
+        steady: whether the cores were steady in most runs of every contender, so that the figures are worth keeping.
+    """
+
+    times_us: Mapping[str, tuple[float, ...]]
+    steady: bool
+
+    @property
+    def median_us(self) -> dict[str, float]:
+        """The median of each contender's runs."""
+        return {name: statistics.median(times) for name, times in self.times_us.items()}
 
 
 class Contest:
@@ -72,29 +95,50 @@ class Contest:
         """The executor that is run at present."""
         return self._contenders[self.current]
 
-    def trial(self, inputs: Mapping[str, np.ndarray], rounds: int = 7) -> dict[str, float]:
-        """Run all contenders ``rounds`` times, interleaved, and make the fastest the current one.
+    def trial(self, inputs: Mapping[str, np.ndarray], rounds: int = 7) -> Trial:
+        """Run all contenders ``rounds`` times, interleaved, and make the one with the least median the current one.
 
-        Runs during which the cores were not steady are repeated for a while. Returns what each takes in microseconds
-        (the median of its faster half); one that is far behind has fewer runs. Raises what a run raises.
+        Runs during which the cores were not steady are repeated for a while. The order is drawn anew in every round,
+        so that nobody always follows the same neighbour. A contender that fails is dropped; when all of them do, the
+        first one's failure is raised and none is dropped.
         """
-        times: dict[str, list[float]] = {name: [] for name in self._contenders}
+        contenders = self.contenders
+        times: dict[str, list[float]] = {name: [] for name in contenders}
+        steady = dict.fromkeys(contenders, 0)
+        failures: dict[str, ExecutionError] = {}
+        order, draw = list(contenders), random.Random(0)
         began = time.monotonic()
-        for executor in self._contenders.values():
-            executor.run(inputs)
-        warm = time.monotonic()
-        deadline = warm + min(PATIENCE_S, PATIENCE * rounds * (warm - began))
+        deadline = 0.0
         with Witness() as witness:
-            for turn in range(rounds):
+            for turn in range(-1, rounds):  # the first one is for warming up
+                if turn == 0:
+                    now = time.monotonic()
+                    deadline = now + min(PATIENCE_S, PATIENCE * rounds * (now - began))
                 best = min((min(own) for own in times.values() if own), default=math.inf)
-                for name, executor in self._contenders.items():
-                    if turn < SURE or min(times[name]) <= BEHIND * best:
-                        (_, trace), _ = witness.steadily(partial(executor.run, inputs), deadline)
+                draw.shuffle(order)
+                for name in order:
+                    if name in failures or (turn >= SURE and min(times[name]) > BEHIND * best):
+                        continue
+                    try:
+                        (_, trace), quiet = witness.steadily(partial(contenders[name].run, inputs), deadline)
+                    except FAILURES as error:
+                        failures[name] = error
+                        del times[name]
+                        continue
+                    if turn >= 0:
                         times[name].append(trace.total_us)
-        self.first_us = {name: summarise(own).us for name, own in times.items()}
+                        steady[name] += quiet
+        if not times:
+            raise next(iter(failures.values()))
+        self._drop(failures)
+        trial = Trial(
+            times_us={name: tuple(own) for name, own in times.items()},
+            steady=all(2 * steady[name] > len(own) for name, own in times.items()),
+        )
+        self.first_us = trial.median_us
         with self._lock:
             self._settle(self.first_us, "after timing all of them")
-        return dict(self.first_us)
+        return trial
 
     @property
     def contenders(self) -> Mapping[str, Executor]:
@@ -108,46 +152,62 @@ class Contest:
             with self._lock:
                 self._settle(self.first_us, "as found before")
 
+    def keep(self, most: int) -> None:
+        """Close all but the plan and the ``most`` others that were fastest in the trial. Call it before serving."""
+        others = sorted(self._contenders.keys() - {PLAN}, key=lambda name: self.first_us.get(name, math.inf))
+        for name in others[most:]:
+            self._contenders.pop(name).close()
+
     def run(
         self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
     ) -> tuple[dict[str, np.ndarray], Trace]:
         """Compute the outputs with the current contender, or with the next one on trial.
 
-        Raises what ``Executor.run`` raises; a failing processor only when no contender is left.
+        Raises what ``Executor.run`` raises; a failing processor only when no contender can answer this request.
         """
+        failures: dict[str, ExecutionError] = {}
         while True:
             with self._lock:
-                on_trial = bool(self._queue)
-                name = self._queue.popleft() if on_trial else self.current
+                name, on_trial = self._next(failures)
                 executor = self._contenders[name]
             try:
                 outputs, trace = executor.run(inputs, timeout_s=timeout_s)
-            except DeviceClosedError:
+            except BaseException as error:
                 with self._lock:
-                    # Another thread may have dropped this contender since it was chosen.
-                    if self._contenders.get(name) is executor:
-                        raise
-                    if on_trial:
-                        self._count_down()
-                continue
-            except SegmentFailedError as error:
-                with self._lock:
-                    if not self._drop(name, error, on_trial):
-                        raise
+                    dropped = name not in self._contenders  # by another thread, since it was chosen
+                    if on_trial and (dropped or isinstance(error, RunTimeoutError)):
+                        self._learn(name, math.inf, on_trial)
+                    elif on_trial:
+                        self._queue.appendleft(name)
+                if not isinstance(error, FAILURES):
+                    raise
+                if not dropped:
+                    failures[name] = error
                 continue
             with self._lock:
                 self._learn(name, trace.total_us, on_trial)
+            self._drop(failures)
             return outputs, trace
 
     def close(self) -> None:
-        """Close every executor."""
-        for executor in self._contenders.values():
-            executor.close()
+        """Close every executor. Raises ExecutionError when a runtime hangs in one."""
+        with ExitStack() as closing:
+            for executor in self.contenders.values():
+                closing.callback(executor.close)
+
+    def _next(self, failures: Mapping[str, ExecutionError]) -> tuple[str, bool]:
+        """Who answers a request that those in ``failures`` could not, and whether it is on trial."""
+        if not failures and self._queue:
+            return self._queue.popleft(), True
+        left = self._contenders.keys() - failures.keys()
+        if not left:
+            raise next(iter(failures.values()))
+        return self.current if self.current in left else self._first_choice(left), False
 
     def _learn(self, name: str, us: float, on_trial: bool) -> None:
         if on_trial:
             self._tried[name] = us
-            self._count_down()
+            self._count_down(1)
             return
         if name != self.current or self._pending:
             return
@@ -156,7 +216,7 @@ class Contest:
         if self._served < self._interval:
             return
         usual = statistics.median(self._recent)
-        first = self._first_choice()
+        first = self._first_choice(self._contenders)
         if sum(one > SLOWER * self._reference_us for one in self._recent) >= WINDOW - 1:
             # Nobody is expected to be faster now than in the quiet first trial.
             self._begin([other for other in self._contenders if self.first_us.get(other, 0.0) < usual])
@@ -173,13 +233,13 @@ class Contest:
         self._pending = len(self._queue)
         self._interval = min(2 * self._interval, RECHECK)
 
-    def _count_down(self) -> None:
-        self._pending -= 1
+    def _count_down(self, done: int) -> None:
+        self._pending -= done
         if self._pending or not self._tried:
             return
         # The current one ran last: if what slowed it down is over by then, the others only seemed faster.
         mine = self._tried.pop(self.current, math.inf)
-        first = self._first_choice()
+        first = self._first_choice(self._contenders)
         faster = {name: us for name, us in self._tried.items() if us < (mine if name == first else FASTER * mine)}
         self._settle(faster or {self.current: mine}, "under the present load")
 
@@ -199,22 +259,25 @@ class Contest:
         self._recent.clear()
         self._served = 0
 
-    def _drop(self, name: str, error: SegmentFailedError, on_trial: bool) -> bool:
-        """Leave a contender out from now on; False when it was the last one."""
-        if len(self._contenders) == 1 and name in self._contenders:
-            return False
-        failed = self._contenders.pop(name, None)
-        if failed is not None:
-            self.changes.append(f"'{name}' failed and is not used any more: {error}")
-            self._pending -= self._queue.count(name)
-            self._queue = deque(other for other in self._queue if other != name)
-            if self.current == name:
-                self.current = self._first_choice()
-                self._reference_us = self.first_us.get(self.current, math.inf)
-            failed.close()
-        if on_trial:
-            self._count_down()
-        return True
+    def _drop(self, failures: Mapping[str, ExecutionError]) -> None:
+        """Leave out from now on those who failed what another one answered; never the last one."""
+        dropped = []
+        for name, error in failures.items():
+            with self._lock:
+                if name not in self._contenders or len(self._contenders) == 1:
+                    continue
+                dropped.append(self._contenders.pop(name))
+                self.changes.append(f"'{name}' failed and is not used any more: {error}")
+                if self.current == name:
+                    self.current = self._first_choice(self._contenders)
+                    self._reference_us = self.first_us.get(self.current, math.inf)
+                waiting = self._queue.count(name)
+                self._queue = deque(other for other in self._queue if other != name)
+                if waiting:
+                    self._count_down(waiting)
+        for executor in dropped:
+            with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
+                executor.close()
 
-    def _first_choice(self) -> str:
-        return min(self._contenders, key=lambda name: (self.first_us.get(name, math.inf), name != PLAN))
+    def _first_choice(self, among: Collection[str]) -> str:
+        return min(among, key=lambda name: (self.first_us.get(name, math.inf), name != PLAN, name))

@@ -27,24 +27,28 @@ def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[R
     """Check a session's answers and time the plan beside the single processors that stand against it.
 
     Timed runs are interleaved, so that what disturbs the machine disturbs all alike. The report's baselines hold
-    every single processor with ``compare``, for which the session must have been loaded with all rivals. Returns
-    the report and the trace of one run of what is fastest.
+    every single processor with ``compare``, for which the session must have been loaded with all rivals; a plan that
+    uses one processor is its own baseline there. Returns the report and the trace of one run of what is fastest.
     """
     agent, model, contest = session.agent, session.model, session.contest
     inputs = random_inputs(model.graph, seed)
     agent.progress.phase("checking the answer")
     error = answer_error(session, inputs)
     agent.progress.phase("timing")
-    trial_us = contest.trial(inputs, rounds=runs)
+    trial = contest.trial(inputs, rounds=runs)
+    trial_us = trial.median_us
     agent.progress.phase("measuring its segments alone")
     truth = remeasure(session.executor, inputs, budget_s=REMEASURE_S)
     traces = sorted((session.executor.run(inputs)[1] for _ in range(TRACED)), key=lambda trace: trace.total_us)
     trace = traces[TRACED // 2]
     plan, served, program = session.plan, session.obtained.served, session.executor.program
     executed = contest.current if PLAN in trial_us else PLAN
+    baselines_us = {name: us for name, us in trial_us.items() if name != PLAN}
+    if PLAN in trial_us and len(plan.processors_used) == 1:
+        baselines_us[plan.processors_used[0]] = trial_us[PLAN]
     notes = list(session.notes)
     if served is not None and session.obtained.source == "planner" and PLAN in trial_us:
-        failure = agent.report(served.reply, trial_us[PLAN], runs)
+        failure = agent.report(served.reply, trial_us[PLAN], len(trial.times_us[PLAN]))
         notes += [failure] if failure else []
     if executed != PLAN:
         notes.append(f"the plan is slower than {executed} alone on this device at present, so {executed} runs")
@@ -67,13 +71,13 @@ def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[R
         gap=plan.gap,
         measured_us=trial_us[contest.current],
         plan_measured_us=trial_us.get(PLAN, trial_us[contest.current]),
-        baselines_us={name: us for name, us in trial_us.items() if name != PLAN} if compare else {},
+        baselines_us=baselines_us if compare else {},
         executed=executed,
         processors_used=program.processors_used,
         segments=len(program.segments),
         plan_processors_used=session.plan_executor.program.processors_used,
         plan_segments=len(session.plan_executor.program.segments),
-        runs=runs,
+        runs=len(trial.times_us[contest.current]),
         max_rel_error=error,
         profiled_signatures=session.obtained.profiled_signatures,
         profiling_seconds=session.obtained.profiling_seconds,

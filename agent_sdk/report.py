@@ -39,6 +39,7 @@ class RunReport:
         measured_us: median end-to-end time of what was executed.
         plan_measured_us: median of the plan itself, also when a faster single processor was executed instead.
         baselines_us: median per single processor.
+        runs: how many runs ``measured_us`` is the median of.
         executed: ``plan``, or the id of the single processor that ran instead; ``processors_used`` and ``segments``
             are what was executed.
         plan_processors_used: the processors that the plan uses, executed or not.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from agent_sdk.contest import PLAN, Contest
-from agent_sdk.engine import DeviceClosedError, Executor, build_program
+from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError, build_program
 from agent_sdk.errors import ProcessorError
 from agent_sdk.obtain import Obtained
 from agent_sdk.plan_cache import Settled
@@ -55,7 +56,6 @@ class Session:
         self.model = model
         self._all_rivals = all_rivals
         self._swap = threading.Lock()
-        self.notes: list[str] = []
         self._open(obtained)
 
     def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> dict[str, np.ndarray]:
@@ -82,7 +82,7 @@ class Session:
         """
         with self._swap:
             obtained = self.agent.obtain(self.model)
-            if obtained.plan is None or obtained.plan == self.plan:
+            if obtained.plan is None or obtained.plan == self.obtained.plan:
                 return False
             before = self.contest
             self._open(obtained)
@@ -100,62 +100,62 @@ class Session:
         return self.contest.contenders.get(PLAN, self.contest.executor)
 
     def _open(self, obtained: Obtained) -> None:
-        """Compile the plan, hold it to the truth, and settle what answers."""
-        self.notes = list(obtained.notes)
-        if obtained.plan is None:
-            self._open_single(obtained)
-            return
-        try:
-            executor = self._compiled(obtained.plan)
-        except ProcessorError as error:
-            self.notes.append(f"the plan cannot be compiled here ({error}); running the best single processor instead")
-            self._open_single(obtained)
-            return
+        """Compile the plan, hold it to the truth, and settle what answers; only then is anything replaced."""
+        notes = list(obtained.notes)
+        opened: tuple[Obtained, Plan, Contest] | None = None
+        if obtained.plan is not None:
+            try:
+                opened = self._opened_plan(obtained, obtained.plan, notes)
+            except (ProcessorError, SegmentFailedError) as error:
+                notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
+        self.obtained, self.plan, self.contest = opened or self._opened_single(obtained)
+        self.notes = notes
+
+    def _opened_plan(self, obtained: Obtained, plan: Plan, notes: list[str]) -> tuple[Obtained, Plan, Contest]:
+        """Make a plan ready beside its rivals. Raises ProcessorError or SegmentFailedError if it cannot run."""
         settled = obtained.settled
-        truth: Truth | None = None
-        try:
+        with ExitStack() as opened:
+            executor = opened.enter_context(self._compiled(plan))
             if settled is None:
                 self.agent.progress.phase("re-measuring the plan's segments")
-                truth = remeasure(executor, random_inputs(self.model.graph, 0), budget_s=REMEASURE_S)
-                renewed = self._asked_again(obtained, executor, truth)
+                inputs = random_inputs(self.model.graph, 0)
+                truth = remeasure(executor, inputs, budget_s=REMEASURE_S)
+                renewed = self._asked_again(obtained, executor, truth, notes)
                 if renewed is not None and renewed.plan is not None:
                     executor.close()
-                    obtained = renewed
-                    executor = self._compiled(renewed.plan)
-                    truth = remeasure(executor, random_inputs(self.model.graph, 0), budget_s=REMEASURE_S)
-        except BaseException:
-            executor.close()
-            raise
-        self.obtained, self.plan = obtained, executor.program.plan
-        self.notes += [note for note in obtained.notes if note not in self.notes]
-        trial_us = settled.trial_us if settled else {}
-        contest = Contest({PLAN: executor, **self._rivals(self.plan, trial_us)})
-        try:
-            if truth is None or settled is not None:
+                    obtained, plan = renewed, renewed.plan
+                    executor = opened.enter_context(self._compiled(plan))
+                    truth = remeasure(executor, inputs, budget_s=REMEASURE_S)
+            trial_us = settled.trial_us if settled else {}
+            contest = Contest({PLAN: executor, **self._rivals(plan, trial_us)})
+            opened.callback(contest.close)
+            if settled is not None:
                 contest.recall(trial_us)
             else:
                 self.agent.progress.phase("trying it against single processors")
-                found = contest.trial(random_inputs(self.model.graph, 0))
-                self.agent.settle(obtained, Settled(predicted_us=truth.predicted_us, trial_us=found))
-        except BaseException:
-            contest.close()
-            raise
-        self.contest = contest
+                found = contest.trial(inputs)
+                if PLAN not in contest.contenders:
+                    raise ProcessorError("; ".join(contest.changes))
+                if found.steady:
+                    self.agent.settle(obtained, Settled(predicted_us=truth.predicted_us, trial_us=found.median_us))
+                if not self._all_rivals:
+                    contest.keep(RIVALS)
+            opened.pop_all()
+        return obtained, plan, contest
 
-    def _open_single(self, obtained: Obtained) -> None:
+    def _opened_single(self, obtained: Obtained) -> tuple[Obtained, Plan, Contest]:
         """Without any plan: try the whole model on every processor and keep the fastest."""
         self.agent.progress.phase("looking for the best single processor")
         contest = Contest(self._singles(_distinct(self.agent)))
-        try:
-            found = contest.trial(random_inputs(self.model.graph, 0))
-        except BaseException:
-            contest.close()
-            raise
-        self.obtained = obtained
-        self.plan = self._single_plan(contest.current, found[contest.current])
-        self.contest = contest
+        with ExitStack() as opened:
+            opened.callback(contest.close)
+            found = contest.trial(random_inputs(self.model.graph, 0)).median_us
+            if not self._all_rivals:
+                contest.keep(1 + RIVALS)
+            opened.pop_all()
+        return obtained, self._single_plan(contest.current, found[contest.current]), contest
 
-    def _asked_again(self, obtained: Obtained, executor: Executor, truth: Truth) -> Obtained | None:
+    def _asked_again(self, obtained: Obtained, executor: Executor, truth: Truth, notes: list[str]) -> Obtained | None:
         """When the plan was far off, send what was measured and ask again; None when there is nothing newer.
 
         Times within the threshold are not sent as observations: they may never invalidate a plan.
@@ -169,7 +169,8 @@ class Session:
         again = self.agent.obtain(self.model, renew=True)
         if again.source != "planner" or again.plan == obtained.plan:
             return None
-        self.notes.append(
+        notes += [note for note in again.notes if note not in notes]
+        notes.append(
             f"the first plan's segments took {truth.predicted_us / 1e3:.2f} ms, not {truth.planned_us / 1e3:.2f} ms: "
             "a new plan was asked for with what was measured"
         )
@@ -185,8 +186,11 @@ class Session:
         return Executor(build_program(plan, self.model, self.agent.device.processors), self.agent.device)
 
     def _rivals(self, plan: Plan, trial_us: Mapping[str, float]) -> dict[str, Executor]:
-        """Make the whole model ready on single processors: all of them, or the likeliest ones."""
-        names = _distinct(self.agent)
+        """Make the whole model ready on single processors: all of them, or the likeliest ones.
+
+        A plan that uses one processor is itself the whole model there.
+        """
+        names = [name for name in _distinct(self.agent) if plan.processors_used != (name,)]
         expected = {**plan.single_processor_us, **{name: us for name, us in trial_us.items() if name != PLAN}}
         names.sort(key=lambda name: expected.get(name, float("inf")))
         if trial_us and not self._all_rivals:
@@ -199,11 +203,13 @@ class Session:
         """Make the whole model ready on each of these processors, leaving out those that cannot run it."""
         ready: dict[str, Executor] = {}
         refused = []
-        for name in names:
-            try:
-                ready[name] = self._compiled_single(name)
-            except ProcessorError as error:
-                refused.append(str(error))
+        with ExitStack() as opened:
+            for name in names:
+                try:
+                    ready[name] = opened.enter_context(self._compiled_single(name))
+                except ProcessorError as error:
+                    refused.append(str(error))
+            opened.pop_all()
         if not ready and not may_be_none:
             raise ProcessorError(
                 f"no single processor of this device runs all of '{self.model.name}', and without a planner there is "

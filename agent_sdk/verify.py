@@ -13,7 +13,10 @@ from hope_schema import ModelGraph
 
 
 def random_inputs(graph: ModelGraph, seed: int) -> dict[str, np.ndarray]:
-    """Return seeded inputs of the model's shapes: normal for floats, small non-negative numbers for integers."""
+    """Return seeded inputs of the model's shapes: normal for floats, 0 or 1 for all others.
+
+    Integers are often indices, and tables of two rows are common (``token_type_ids``).
+    """
     generator = np.random.default_rng(seed)
     inputs = {}
     for name in graph.inputs:
@@ -23,10 +26,8 @@ def random_inputs(graph: ModelGraph, seed: int) -> dict[str, np.ndarray]:
         dtype = np.dtype(tensor.dtype)
         if dtype.kind == "f":
             inputs[name] = generator.standard_normal(tensor.shape).astype(dtype)
-        elif dtype.kind == "b":
-            inputs[name] = generator.integers(0, 2, tensor.shape).astype(dtype)
         else:
-            inputs[name] = generator.integers(0, 10, tensor.shape).astype(dtype)
+            inputs[name] = generator.integers(0, 2, tensor.shape).astype(dtype)
     return inputs
 
 

@@ -324,7 +324,7 @@ class Executor:
             return
         self._closed = True
         with DeferredInterrupts(_ignore) as interrupts:
-            if not self._turn.acquire(interrupts, JOIN_S):
+            if not self._turn.acquire(interrupts, JOIN_S if self._abandoned is None else 0):
                 raise ExecutionError("a run of this session hangs; its memory cannot be freed while it does")
             self._bound.close()
             self._turn.release()

@@ -13,15 +13,20 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import agent_sdk
-from agent_sdk import Agent, errors
+from agent_sdk import Agent, Session, errors
 from agent_sdk.client import ServedPlan
 from agent_sdk.contest import PLAN
 from agent_sdk.embedded import embedded_client
+from agent_sdk.engine import SegmentFailedError
+from agent_sdk.examine import examine
 from agent_sdk.identity import device_id, store_token, stored_token
+from agent_sdk.obtain import Obtained
 from agent_sdk.reader import read_model
 from agent_sdk.single import single_processor_plan
+from agent_sdk.steady import Witness
 from agent_sdk.verify import random_inputs, reference, relative_error
 from hope_schema import MissingRequest, PlanReply, PlanRequest
 from tests.agent.haste import measure_hastily
@@ -85,6 +90,7 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
     from agent_sdk import session as session_module
 
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL) as first:
         plan, chosen = first.plan, first.contest.current
 
@@ -100,18 +106,63 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
         assert relative_error(second.run(inputs), right) <= 1e-5
 
 
+def test_what_was_found_while_disturbed_is_not_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial during which the cores were not steady is held again at the next start."""
+    monkeypatch.setattr(Witness, "steadily", lambda self, call, deadline: (call(), False))
+    with agent.load(MODEL):
+        pass
+    measure_hastily(monkeypatch)
+    with agent.load(MODEL) as disturbed:
+        assert disturbed.obtained.settled is None
+    with agent.load(MODEL) as steady:
+        assert steady.obtained.settled is not None
+
+
+def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
+    """What the planner would answer if it now thought everything best on one processor."""
+    served = session.obtained.served
+    assert served is not None
+    soc = agent.soc
+    moved = single_processor_plan(
+        session.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
+    )
+    reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
+    return replace(session.obtained, plan=moved, served=ServedPlan(reply, '"2"', "hit"), settled=None)
+
+
+def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan on one processor is compiled once, and is what ``--compare`` reports for that processor."""
+    with agent.load(MODEL) as session:
+        newer = newer_plan(agent, session, "ort@0")
+    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+    with agent.load(MODEL, all_rivals=True) as session:
+        rivals = session.contest.contenders.keys() - {PLAN}
+        assert PLAN in session.contest.contenders
+        assert "ort@0" not in rivals
+        report, _ = examine(session, runs=3, compare=True, seed=0)
+    assert report.baselines_us["ort@0"] == report.plan_measured_us
+    assert report.baselines_us.keys() == rivals | {"ort@0"}
+
+
+def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the plan only the fastest single processors are kept, unless all are to be compared."""
+    from agent_sdk import session as session_module
+
+    monkeypatch.setattr(session_module, "RIVALS", 1)
+    with agent.load(MODEL, all_rivals=True) as session:
+        newer = newer_plan(agent, session, "ort@0")
+        everyone = session.contest.contenders
+    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+    with agent.load(MODEL) as session:
+        assert len(session.contest.contenders) == min(2, len(everyone))
+
+
 def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A better plan replaces the old one under running requests, none of which fails or answers wrongly."""
     inputs, right = expected(MODEL, seed=3)
     with agent.load(MODEL) as session:
         assert session.refresh() is False
-        served = session.obtained.served
-        assert served is not None
-        moved = single_processor_plan(
-            session.model.graph, "ort@0", soc=agent.soc.name, frequency=agent.soc.frequency, latency_us=10.0
-        )
-        reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
-        newer = replace(session.obtained, plan=moved, served=ServedPlan(reply, '"2"', "hit"), settled=None)
+        newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
         stop = threading.Event()
         worst: list[float] = []
@@ -129,7 +180,7 @@ def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypa
             stop.set()
             for thread in threads:
                 thread.join()
-        assert session.plan == moved
+        assert session.plan == newer.plan
         assert max(worst) <= 1e-5
         assert relative_error(session.run(inputs), right) <= 1e-5
 
@@ -149,6 +200,53 @@ def test_a_plan_that_cannot_be_compiled_falls_back(agent: Agent, monkeypatch: py
         assert relative_error(session.run(inputs), right) <= 1e-5
 
 
+def test_a_plan_that_fails_its_first_run_falls_back(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a processor fails as soon as the plan is tried, the best single processor answers, and it is said."""
+    from agent_sdk import session as session_module
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))
+
+    monkeypatch.setattr(session_module, "remeasure", fail)
+    inputs, right = expected(MODEL, seed=4)
+    with agent.load(MODEL) as session:
+        assert PLAN not in session.contest.contenders
+        assert any("no room" in note for note in session.notes)
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a newer plan needs may be missing for a moment: the old one answers on, and the next refresh tries again."""
+    inputs, right = expected(MODEL, seed=4)
+    with agent.load(MODEL) as session:
+        before = (session.obtained, session.plan, session.contest, session.notes)
+        newer = newer_plan(agent, session, "ort@0")
+        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        compiled = session._compiled
+        monkeypatch.setattr(session, "_compiled", lambda plan: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.refresh()
+        assert (session.obtained, session.plan, session.contest, session.notes) == before
+        assert relative_error(session.run(inputs), right) <= 1e-5
+        monkeypatch.setattr(session, "_compiled", compiled)
+        assert session.refresh() is True
+        assert session.plan == newer.plan
+
+
+def test_a_table_of_two_rows_can_be_loaded(agent: Agent) -> None:
+    """The rehearsal's own indices fit the smallest tables in use, e.g. of token types."""
+    infos = [
+        helper.make_tensor_value_info("i", TensorProto.INT64, [1, 64]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    ]
+    table = numpy_helper.from_array(np.arange(8, dtype=np.float32).reshape(2, 4), "table")
+    nodes = [helper.make_node("Gather", ["table", "i"], ["g"], axis=0), helper.make_node("Relu", ["g"], ["y"])]
+    graph = helper.make_graph(nodes, "tokens", infos[:1], infos[1:], [table])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with agent.load(proto) as session:
+        assert session.run({"i": np.ones((1, 64), np.int64)})["y"].shape == (1, 64, 4)
+
+
 def test_wrong_inputs_are_refused_and_the_next_run_works(agent: Agent) -> None:
     """A missing, misshapen or unknown input is one clear error, and the session goes on."""
     inputs, right = expected(MODEL, seed=5)
@@ -162,6 +260,7 @@ def test_wrong_inputs_are_refused_and_the_next_run_works(agent: Agent) -> None:
 def test_closing_ends_every_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After ``close`` no thread of ours is left, a second close is harmless, and a run says that it is closed."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
     before = set(threading.enumerate())
     agent = Agent(processors="ort", cache=tmp_path)
     session = agent.load(MODEL)

@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_sdk.contest import PLAN, RECHECK, WINDOW, Contest
-from agent_sdk.engine import SegmentFailedError
+from agent_sdk.engine import DeviceClosedError, RunTimeoutError, SegmentFailedError
+from agent_sdk.engine.errors import FeedError
+from agent_sdk.errors import ExecutionError
+from agent_sdk.steady import Witness
+from tests.agent.haste import measure_hastily
 
 
 @dataclass
@@ -19,6 +23,8 @@ class Scripted:
 
     us: float
     fails: bool = False
+    raises: BaseException | None = None
+    hangs: bool = False
     runs: int = 0
     closed: bool = False
     timeouts: list[float | None] = field(default_factory=list)
@@ -34,13 +40,23 @@ class Scripted:
         """Answer, or fail as a dying processor does."""
         self.runs += 1
         self.timeouts.append(timeout_s)
-        if self.fails:
+        if self.fails or "bad" in inputs:
             raise SegmentFailedError("ov@0", 0, ("op",), RuntimeError("gone"))
+        if self.raises is not None:
+            raise self.raises
         return {"y": np.zeros(1)}, self
 
     def close(self) -> None:
-        """Remember it."""
+        """Remember it; one that hangs cannot be freed."""
         self.closed = True
+        if self.hangs:
+            raise ExecutionError("a run of this session hangs")
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripted times do not depend on the machine."""
+    measure_hastily(monkeypatch)
 
 
 def contest(**times: float) -> tuple[Contest, dict[str, Scripted]]:
@@ -54,7 +70,7 @@ def contest(**times: float) -> tuple[Contest, dict[str, Scripted]]:
 def test_the_trial_finds_the_fastest(times: dict[str, float]) -> None:
     """Whoever is fastest runs; the plan wins ties; a change is said."""
     ours, _ = contest(**times)
-    assert ours.trial({}) == times
+    assert ours.trial({}).median_us == times
     best = min(times.values())
     assert times[ours.current] == best
     if times.get(PLAN) == best:
@@ -144,6 +160,106 @@ def test_a_dying_processor_costs_no_request() -> None:
     own["a"].fails = own["b"].fails = True
     with pytest.raises(SegmentFailedError):
         ours.run({})
+
+
+def test_a_bad_request_drops_nobody() -> None:
+    """What every contender fails is one error for that caller, also during a trial; all survive and adapt as before."""
+    ours, own = contest(plan=100, a=120, b=150)
+    ours.trial({})
+    with pytest.raises(SegmentFailedError):
+        ours.run({"bad": np.zeros(1)})
+    own[PLAN].us = 400
+    for _ in range(WINDOW):
+        ours.run({})
+    for _ in range(3):
+        with pytest.raises(SegmentFailedError):
+            ours.run({"bad": np.zeros(1)})
+    assert set(ours.contenders) == set(own)
+    assert not any(one.closed for one in own.values())
+    for _ in range(3):
+        ours.run({})
+    assert ours.current == "a"
+
+
+@pytest.mark.parametrize("error", [FeedError("shape"), KeyboardInterrupt(), RunTimeoutError("slow")])
+@pytest.mark.parametrize("victim", ["plan", "a", "b"])
+def test_an_interrupted_trial_goes_on(error: BaseException, victim: str) -> None:
+    """Whatever ends a request on trial reaches its caller, and the trial still comes to an end."""
+    ours, own = contest(plan=100, a=120, b=150)
+    ours.trial({})
+    own[PLAN].us, own["a"].us, own["b"].us = 400, 300, 160
+    for _ in range(WINDOW):
+        ours.run({})
+    own[victim].raises = error
+    for _ in range(["a", "b", "plan"].index(victim)):
+        ours.run({})
+    with pytest.raises(type(error)):
+        ours.run({})
+    own[victim].raises = None
+    for _ in range(3):
+        ours.run({})
+    assert ours.current == ("a" if victim == "b" and isinstance(error, RunTimeoutError) else "b")
+
+
+def test_a_runtime_that_hangs_is_left_behind() -> None:
+    """After a contender hung, requests are answered by the others; when everything is closed, that is the error."""
+    ours, own = contest(plan=100, a=120)
+    ours.trial({})
+    own[PLAN].raises, own[PLAN].hangs = DeviceClosedError("a runtime hangs"), True
+    assert ours.run({})[1].total_us == 120
+    assert set(ours.contenders) == {"a"}
+    own["a"].raises = DeviceClosedError("the device is closed")
+    with pytest.raises(DeviceClosedError, match="the device is closed"):
+        ours.run({})
+
+
+def test_who_fails_in_the_first_trial_is_left_out() -> None:
+    """The others are timed all the same; if nobody is left the first failure is raised."""
+    ours, own = contest(plan=100, a=120)
+    own[PLAN].fails = True
+    assert ours.trial({}, rounds=3).times_us == {"a": (120.0,) * 3}
+    assert (ours.current, own[PLAN].closed) == ("a", True)
+    own["a"].fails = True
+    with pytest.raises(SegmentFailedError):
+        ours.trial({})
+    assert not own["a"].closed
+
+
+def test_a_trial_counts_its_runs_and_knows_its_neighbours() -> None:
+    """Those far behind run less often and that is told; the order of the others changes from round to round."""
+    ours, own = contest(plan=100, a=110, slow=1000)
+    order: list[str] = []
+    for name, one in own.items():
+        run = one.run
+        one.run = lambda inputs, name=name, run=run, **_: (order.append(name), run(inputs))[1]  # type: ignore[method-assign]
+    found = ours.trial({}, rounds=9)
+    assert {name: len(times) for name, times in found.times_us.items()} == {"plan": 9, "a": 9, "slow": 3}
+    fast = [name for name in order if name != "slow"]
+    assert len(set(zip(fast[::2], fast[1::2], strict=True))) == 2
+
+
+@pytest.mark.parametrize(("disturbed", "steady"), [(3, True), (4, False)])
+def test_a_disturbed_trial_says_so(disturbed: int, steady: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures are worth keeping only if the cores were steady in most runs of every contender."""
+    left = [disturbed]
+
+    def steadily(self: Witness, call: object, deadline: float) -> object:
+        result = call()  # type: ignore[operator]
+        left[0] -= deadline > 0
+        return result, left[0] < 0
+
+    monkeypatch.setattr(Witness, "steadily", steadily)
+    ours, _ = contest(plan=100)
+    assert ours.trial({}).steady is steady
+
+
+def test_only_the_fastest_are_kept() -> None:
+    """The plan stays whatever it takes; of the others the fastest do, and the rest is freed."""
+    ours, own = contest(plan=900, a=120, b=110, c=130)
+    ours.trial({})
+    ours.keep(2)
+    assert set(ours.contenders) == {PLAN, "a", "b"}
+    assert {name for name, one in own.items() if one.closed} == {"c"}
 
 
 @settings(max_examples=30, deadline=None)
