@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import Dialect
 from sqlalchemy.dialects import postgresql, sqlite
 
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import Base
 
 
-def upserting(session: WriteSession, table: type[Base]) -> postgresql.Insert | sqlite.Insert:
-    """Return the INSERT of the session's dialect, which knows ``ON CONFLICT``."""
-    dialect = session.get_bind().dialect.name
-    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+def upserting(dialect: Dialect, table: type[Base]) -> postgresql.Insert | sqlite.Insert:
+    """Return the INSERT of a dialect, which knows ``ON CONFLICT``."""
+    return postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
 
 
 async def insert_or_ignore(
@@ -22,7 +22,6 @@ async def insert_or_ignore(
 ) -> bool:
     """Insert one row unless ``key`` is taken; return whether it was inserted. Columns left out take their default."""
     columns = [getattr(table, name) for name in key]
-    statement = (
-        upserting(session, table).values(**values).on_conflict_do_nothing(index_elements=list(key)).returning(*columns)
-    )
+    insert_into = upserting(session.get_bind().dialect, table).values(**values)
+    statement = insert_into.on_conflict_do_nothing(index_elements=list(key)).returning(*columns)
     return (await session.execute(statement)).first() is not None

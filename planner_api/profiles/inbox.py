@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from planner_api.db.engine import Database
@@ -55,8 +56,8 @@ class Inbox:
     async def _write(self, group: list[tuple[Upload, asyncio.Future[bool]]]) -> None:
         # NOTE: in the order of the key, so that two replicas with the same uploads cannot deadlock.
         group = sorted(group, key=lambda item: _key(item[0]))
-        async with self._database.write() as session:
-            fresh = await repository.insert_uploads(session, [upload for upload, _ in group])
+        uploads = [upload for upload, _ in group]
+        fresh = await self._database.write_at_once(partial(repository.insert_uploads, uploads=uploads))
         for upload, stored in group:
             if not stored.done():
                 stored.set_result(_key(upload) in fresh)

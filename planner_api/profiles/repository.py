@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -25,11 +25,12 @@ class ProfileHead:
     uploads: int
 
 
-async def insert_uploads(session: WriteSession, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+def insert_uploads(connection: Connection, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Put uploads into the inbox; return (device id, upload id) of those that were not there before."""
-    # On the connection: the session would make objects of rows that nobody looks at.
-    insert_into = upserting(session, InboxRow).on_conflict_do_nothing(index_elements=["device_id", "upload_id"])
-    rows = await (await session.connection()).execute(
+    insert_into = upserting(connection.dialect, InboxRow).on_conflict_do_nothing(
+        index_elements=["device_id", "upload_id"]
+    )
+    rows = connection.execute(
         insert_into.returning(InboxRow.device_id, InboxRow.upload_id), [dict(upload) for upload in uploads]
     )
     return {(device_id, upload_id) for device_id, upload_id in rows}
