@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -37,7 +38,7 @@ from agent_sdk.processors import (
 )
 from agent_sdk.processors.alone import time_executable, time_segment, whole_network
 from agent_sdk.processors.base import segment_of
-from agent_sdk.processors.cores import bound_to
+from agent_sdk.processors.cores import bind_to, bound_to
 from agent_sdk.processors.host import aligned_empty
 from agent_sdk.reader import Model, read_model
 from agent_sdk.timing import Timing, measure, summarise
@@ -284,14 +285,17 @@ def handover_us(processors: Sequence[Processor]) -> float:
     pong.acquire()
 
     def answer() -> None:
-        with bound_to(pair[1]):
-            for _ in range(HANDOVERS):
-                ping.acquire()
-                pong.release()
+        with suppress(ProcessorLost):  # wherever it runs, it must answer
+            bind_to(pair[1])
+        for _ in range(HANDOVERS):
+            ping.acquire()
+            pong.release()
 
     other = threading.Thread(target=answer, name="hope-handover")
     samples = []
-    with bound_to(pair[0]):
+    with ExitStack() as seat:
+        with suppress(ProcessorLost):
+            seat.enter_context(bound_to(pair[0]))
         other.start()
         for _ in range(HANDOVERS):
             started = time.perf_counter_ns()

@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Self, TypeVar
 
 T = TypeVar("T")
@@ -83,7 +84,8 @@ class Witness:
                 return result, steady
 
     def _serve(self, core: int, start: threading.Semaphore) -> None:
-        os.sched_setaffinity(0, {core})
+        with suppress(OSError):  # a core that is gone: the look then tells of another one, but nobody waits for ever
+            os.sched_setaffinity(0, {core})
         while True:
             start.acquire()
             if self._seconds is None:

@@ -12,7 +12,6 @@ program's order is acyclic: nobody waits for ever, and nobody overtakes.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
 from collections import deque
@@ -25,6 +24,7 @@ from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.wait import pause_briefly
 from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
 from agent_sdk.processors.base import Processor, ProcessorLost
+from agent_sdk.processors.cores import bind_to, bound_to
 
 T = TypeVar("T")
 
@@ -280,41 +280,3 @@ class Device:
             raise DeviceClosedError(f"the runtime on {', '.join(hanging)} hangs; its thread could not be joined")
         for processor in self.processors.values():
             processor.close()
-
-
-def bind_to(cores: frozenset[int]) -> None:
-    """Move the calling thread to some CPUs; an empty set leaves it where it is. Raises ProcessorLost."""
-    try:
-        if cores:
-            os.sched_setaffinity(0, cores)
-    except OSError as error:
-        named = ", ".join(f"cpu{core}" for core in sorted(cores))
-        raise ProcessorLost(
-            f"{named}: this process may not run there (any more): {error.strerror}; use the other processors"
-        ) from error
-
-
-class bound_to:  # noqa: N801  reads as a verb in `with bound_to(cores)`
-    """Bind the calling thread to some CPUs for a while; an empty set leaves it where it is.
-
-    ``last`` is where the body will have bound the thread when it ends, if it moves it again. Raises ProcessorLost.
-    """
-
-    def __init__(self, cores: frozenset[int], last: frozenset[int] | None = None) -> None:
-        self._cores = cores
-        self._last = cores if last is None else last
-        self._before: frozenset[int] | None = None
-
-    def __enter__(self) -> None:
-        if self._cores:
-            before = os.sched_getaffinity(0)
-            if before != self._cores:
-                bind_to(self._cores)
-            if before != self._last:
-                self._before = frozenset(before)
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            # Where the thread came from may be gone as well; the kernel has moved it then.
-            with contextlib.suppress(ProcessorLost):
-                bind_to(self._before)

@@ -16,7 +16,7 @@ from time import monotonic, perf_counter_ns
 import numpy as np
 
 from agent_sdk.engine.bound import BoundProgram, Feeds, Outputs
-from agent_sdk.engine.device import JOIN_S, Device, Ticket, bound_to
+from agent_sdk.engine.device import JOIN_S, Device, Ticket
 from agent_sdk.engine.errors import DeviceClosedError, RunTimeoutError, SegmentFailedError
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.memory import MemoryPlan
@@ -24,6 +24,7 @@ from agent_sdk.engine.program import Program, ProgramSegment
 from agent_sdk.engine.wait import FINISHED, Progress, Turn
 from agent_sdk.errors import ExecutionError
 from agent_sdk.processors.base import Executable
+from agent_sdk.processors.cores import bound_to
 from agent_sdk.trace import Trace
 
 GRACE_S = 2.0

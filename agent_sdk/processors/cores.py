@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Sequence
+
+from agent_sdk.processors.base import ProcessorLost
 
 
 def name_cores(cores: Sequence[int]) -> str:
@@ -18,15 +20,39 @@ def name_cores(cores: Sequence[int]) -> str:
     return "+".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-@contextmanager
-def bound_to(cores: Set[int]) -> Iterator[None]:
-    """Bind the calling thread to ``cores`` and put its mask back afterwards."""
-    before = os.sched_getaffinity(0)
-    if before == cores:
-        yield
-        return
-    os.sched_setaffinity(0, cores)
+def bind_to(cores: frozenset[int]) -> None:
+    """Move the calling thread to some CPUs; an empty set leaves it where it is. Raises ProcessorLost."""
     try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+        if cores:
+            os.sched_setaffinity(0, cores)
+    except OSError as error:
+        named = ", ".join(f"cpu{core}" for core in sorted(cores))
+        raise ProcessorLost(
+            f"{named}: this process may not run there (any more): {error.strerror}; use the other processors"
+        ) from error
+
+
+class bound_to:  # noqa: N801  reads as a verb in `with bound_to(cores)`
+    """Bind the calling thread to some CPUs for a while; an empty set leaves it where it is.
+
+    ``last`` is where the body will have bound the thread when it ends, if it moves it again. Raises ProcessorLost.
+    """
+
+    def __init__(self, cores: frozenset[int], last: frozenset[int] | None = None) -> None:
+        self._cores = cores
+        self._last = cores if last is None else last
+        self._before: frozenset[int] | None = None
+
+    def __enter__(self) -> None:
+        if self._cores:
+            before = os.sched_getaffinity(0)
+            if before != self._cores:
+                bind_to(self._cores)
+            if before != self._last:
+                self._before = frozenset(before)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            # Where the thread came from may be gone as well; the kernel has moved it then.
+            with contextlib.suppress(ProcessorLost):
+                bind_to(self._before)

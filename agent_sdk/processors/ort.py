@@ -91,13 +91,13 @@ class OrtProcessor(HostMemoryProcessor):
         return True
 
     def compile(self, segment: Segment) -> OrtExecutable:
-        frozen = self._frozen.get(segment.model) if self.provider == CPU else None
         lights = self._frozen.lights
-        piece = plain_piece(segment, lights) if frozen is None else cut(frozen, segment, lights)
-        if frozen is not None and _is_whole(segment):
-            # Nothing is cut, so the runtime may optimise and lay out its weights as it does for its own users.
-            piece = from_source(frozen, segment, lights)
-        if frozen is not None and not piece.optimise:
+        # From a whole network nothing is cut: the runtime may optimise it as it does for its own users.
+        frozen = None if self.provider != CPU or _is_whole(segment) else self._frozen.get(segment.model)
+        if frozen is None:
+            return self._compiled(segment, plain_piece(segment, lights))
+        piece = cut(frozen, segment, lights)
+        if not piece.optimise:
             try:
                 return self._compiled(segment, piece)
             except CompilationFailed as error:
@@ -242,8 +242,11 @@ class OrtExecutable(BaseExecutable):
 
 
 def _is_whole(segment: Segment) -> bool:
+    """Whether a segment is the whole network, with a border that is plain everywhere."""
     graph = segment.model.graph
-    return set(segment.outputs) == set(graph.outputs) and set(segment.inputs) <= set(graph.inputs)
+    inputs, outputs = set(segment.inputs), set(segment.outputs)
+    plain = segment.imports == inputs and segment.exports == outputs
+    return plain and outputs == set(graph.outputs) and inputs <= set(graph.inputs)
 
 
 def _run_keeping(session: ort.InferenceSession, binding: ort.IOBinding, values: list[ort.OrtValue]) -> None:

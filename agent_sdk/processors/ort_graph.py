@@ -177,13 +177,14 @@ class FrozenGraphs:
             self._own = tempfile.TemporaryDirectory(prefix="hope-ort-")
             directory = Path(self._own.name)
         self._directory = directory
+        self._machine = read_soc().name
         self.lights = LightModels(directory / "weights")
         self._lock = threading.Lock()
         self._open: dict[str, FrozenGraph | None] = {}
 
     def get(self, model: Model) -> FrozenGraph | None:
         """The frozen graph of ``model``, made on the first call; None when ONNX Runtime refuses the whole."""
-        key = digest([FORMAT, model.content_digest, ort.__version__, read_soc().name])[:32]
+        key = digest([FORMAT, model.content_digest, ort.__version__, self._machine])[:32]
         with self._lock:
             if key not in self._open:
                 self._open = {key: self._load(model, self._directory / key)} | dict(list(self._open.items())[:7])

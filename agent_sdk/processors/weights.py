@@ -6,15 +6,17 @@ a file instead: cutting pieces out of it copies no weights, and runtimes map the
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
 import threading
 import time
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import onnx
 from onnx import external_data_helper, numpy_helper
@@ -27,7 +29,7 @@ INLINE_BYTES: Final = 1024
 ALIGNMENT: Final = 64
 """Bytes: a weight that straddles cache lines slows the vector kernels down."""
 STALE_S: Final = 86_400.0
-"""Folders older than this belong to a process that did not end by itself, and are removed."""
+"""Folders older than this that nobody has locked are left over from a process that was killed, and are removed."""
 PREFIX: Final = "hope-weights-"
 GRAPH_FILE: Final = "graph.onnx"
 
@@ -35,13 +37,15 @@ GRAPH_FILE: Final = "graph.onnx"
 class LightModels:
     """Light models, each with its weights file in a temporary folder below ``directory`` as long as the model lives.
 
-    Safe to use from several threads. A file that a session has mapped stays readable after its folder is gone.
+    Safe to use from several threads. A folder is locked while it is used, so that no other process takes it for a
+    killed one's. A file that a session has mapped stays readable after its folder is gone.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._open: WeakKeyDictionary[Model, tuple[Model, tempfile.TemporaryDirectory[str]]] = WeakKeyDictionary()
+        self._open: weakref.WeakKeyDictionary[Model, tuple[Model, tempfile.TemporaryDirectory[str]]]
+        self._open = weakref.WeakKeyDictionary()
 
     def get(self, model: Model) -> tuple[Model, Path]:
         """The light form of ``model`` and the folder of its weights. Raises OSError when the disk is full."""
@@ -51,16 +55,29 @@ class LightModels:
                     self._directory.mkdir(parents=True, exist_ok=True)
                     _remove_stale(self._directory)
                 folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._directory)
+                _lock_while_used(folder)
                 self._open[model] = (lightened(model, Path(folder.name)), folder)
             light, folder = self._open[model]
             return light, Path(folder.name)
+
+
+def _lock_while_used(folder: tempfile.TemporaryDirectory[str]) -> None:
+    handle = os.open(folder.name, os.O_RDONLY)
+    weakref.finalize(folder, os.close, handle)
+    with suppress(OSError):  # where folders cannot be locked, nobody can lock and then remove one either
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove_stale(directory: Path) -> None:
     for path in directory.glob(f"{PREFIX}*"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > STALE_S:
-                shutil.rmtree(path)
+                handle = os.open(path, os.O_RDONLY)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path)
+                finally:
+                    os.close(handle)
 
 
 def lightened(model: Model, folder: Path) -> Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -39,3 +40,12 @@ def test_it_gives_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(witness, "slowness", lambda seconds=0.0: 2 * SLOW)
         assert witness.steadily(lambda: done.append(1), 0.0)[1] is False
     assert done == [1]
+
+
+def test_a_core_that_is_gone_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core may go offline between two measurements; whoever looks at it still gets an answer."""
+    gone = max(os.sched_getaffinity(0)) + 1 + (os.cpu_count() or 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, gone})
+    with Witness() as witness:
+        assert witness.cores == [0, gone]
+        assert witness.slowness() >= 1.0

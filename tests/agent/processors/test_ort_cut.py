@@ -12,10 +12,12 @@ import pytest
 from onnx import numpy_helper
 
 from agent_sdk import zoo
+from agent_sdk.processors.alone import whole_network
+from agent_sdk.processors.base import segment_of
 from agent_sdk.processors.ort import OrtProcessor
 from agent_sdk.processors.ort_cut import cut, physical
 from agent_sdk.processors.ort_graph import FrozenGraph, FrozenGraphs
-from agent_sdk.processors.weights import GRAPH_FILE, WEIGHTS_FILE
+from agent_sdk.processors.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels
 from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import read_soc
 from hope_schema import merge
@@ -190,3 +192,28 @@ def test_frozen_graphs_survive_the_process(tmp_path: Path) -> None:
     assert one is not None
     assert two is not None
     assert [list(node.output) for node in one.nodes] == [list(node.output) for node in two.nodes]
+
+
+def test_a_whole_network_is_not_frozen(tmp_path: Path) -> None:
+    """What nothing is cut from goes to the runtime as it is; the first cut freezes it."""
+    ort = processor(FrozenGraphs(tmp_path))
+    model = random_model(3)
+    ort.compile(whole_network(model)).close()
+    assert not list(tmp_path.glob(f"*/{GRAPH_FILE}"))
+    ort.compile(segment_of(merge(model.graph)[0], model)).close()
+    assert len(list(tmp_path.glob(f"*/{GRAPH_FILE}"))) == 1
+
+
+def test_only_folders_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+    """A second process clears away what a killed one left, and nothing of one that has been running for days."""
+    model, other = random_model(1, steps=3), random_model(2, steps=3)
+    running = LightModels(tmp_path)
+    _, used = running.get(model)
+    left = tmp_path / f"{PREFIX}left"
+    left.mkdir()
+    for folder in (used, left):
+        os.utime(folder, (0, 0))
+    second = LightModels(tmp_path)
+    _, own = second.get(other)
+    assert set(tmp_path.iterdir()) == {used, own}
+    assert (used / GRAPH_FILE).exists()

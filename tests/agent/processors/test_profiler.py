@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from importlib.util import find_spec
 
@@ -10,11 +11,13 @@ from onnx import TensorProto, helper
 
 from agent_sdk.processors import Processor
 from agent_sdk.processors.discovery import discover
+from agent_sdk.processors.ort import OrtProcessor
 from agent_sdk.processors.ort_graph import FrozenGraphs
 from agent_sdk.processors.ort_profile import attribute
 from agent_sdk.processors.work import work
 from agent_sdk.profiler import handover_us, profile
 from agent_sdk.reader import Model, read_model
+from agent_sdk.soc import Soc
 from agent_sdk.timing import Timing
 from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
 from tests.agent.processors.networks import random_model
@@ -161,6 +164,14 @@ def test_handovers_need_two_threads(processors: list[Processor]) -> None:
     assert handover_us([p for p in processors if p.caller_cores == processors[0].caller_cores]) == 0
     if len({p.caller_cores for p in processors}) > 1:
         assert handover_us(processors) > 0
+
+
+def test_a_handover_to_a_core_that_is_gone_ends() -> None:
+    """A core may go offline while it is measured: the figure is then another core's, and nobody waits for ever."""
+    gone = max(os.sched_getaffinity(0)) + 1 + (os.cpu_count() or 1)
+    for pair in ((0, gone), (gone, 0)):
+        soc = Soc("test", "test", dict.fromkeys(pair, "core"))
+        assert handover_us([OrtProcessor(soc, frozenset({core})) for core in pair]) > 0
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
