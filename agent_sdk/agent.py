@@ -17,15 +17,15 @@ from typing import Final, Self
 import onnx
 from pydantic import ValidationError
 
-from agent_sdk import zoo
 from agent_sdk.blocking import BlockingPlanner
 from agent_sdk.client import TOKEN_VARIABLE, PlannerClient
 from agent_sdk.embedded import EMBEDDED_URL, embedded_client
 from agent_sdk.engine import Device
-from agent_sdk.errors import InputError, UnknownNameError
-from agent_sdk.identity import device_id, state_directory, stored_token, versions
+from agent_sdk.errors import InputError
+from agent_sdk.identity import device_id, stored_token, versions
 from agent_sdk.obtain import Obtained, PlanSupplier
-from agent_sdk.plan_cache import PlanCache, Settled, cache_directory
+from agent_sdk.paths import cache_directory, state_directory
+from agent_sdk.plan_cache import PlanCache, Settled
 from agent_sdk.processors.discovery import discover
 from agent_sdk.profiler import profile
 from agent_sdk.progress import ProgressListener, Silence
@@ -111,7 +111,7 @@ class Agent:
         Raises ModelError, UnknownNameError, PlannerStatusError, PlanMismatchError or ProcessorError.
         """
         self.progress.phase(f"reading {_shown(source)}")
-        model = read_source(source, seed)
+        model = read_model(source, seed=seed)
         return Session(self, model, self.obtain(model), all_rivals=all_rivals)
 
     def obtain(self, model: Model, *, renew: bool = False) -> Obtained:
@@ -193,16 +193,6 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def read_source(source: Source, seed: int = 0) -> Model:
-    """Read a model; a text that is no file is looked up in the zoo."""
-    if isinstance(source, str) and not Path(source).exists():
-        if source in zoo.names():
-            return read_model(zoo.path(source, seed), name=source)
-        if Path(source).suffix == "" and os.sep not in source:
-            raise UnknownNameError("model", source, zoo.names())
-    return read_model(source)
 
 
 def _shown(source: Source) -> str:

@@ -1,6 +1,6 @@
 """``hope-agent``: the main job from a terminal.
 
-Exit codes: 0 ok; 1 a wrong answer, or no plan was executed; 2 bad input, said in one line; 130 Ctrl-C.
+Exit codes: 0 ok; 1 a wrong answer or a failed run; 2 bad input, said in one line; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -162,9 +162,6 @@ def _run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return FAILED
-    if report.segments == 0:
-        print("hope-agent: no plan was executed", file=sys.stderr)
-        return FAILED
     return OK
 
 
@@ -181,7 +178,8 @@ def _enrol(options: argparse.Namespace) -> int:
     """Carry out ``hope-agent enrol``."""
     from agent_sdk.blocking import BlockingPlanner
     from agent_sdk.client import PlannerClient
-    from agent_sdk.identity import device_id, state_directory, store_token, versions
+    from agent_sdk.identity import device_id, prepare_tokens, store_token, versions
+    from agent_sdk.paths import state_directory
     from agent_sdk.soc import read_soc
     from hope_schema import Enrolment
 
@@ -190,6 +188,10 @@ def _enrol(options: argparse.Namespace) -> int:
         raise InputError(f"an enrolment needs a claim: --claim TOKEN, or {CLAIM_VARIABLE} in the environment")
     soc, state = read_soc(), state_directory()
     request = Enrolment(device_id=device_id(state), soc=soc.name, frequency=soc.frequency, versions=versions())
+    try:
+        prepare_tokens(state)
+    except OSError as error:
+        raise InputError(f"not enrolled: a token could not be kept in '{state}': {error.strerror}") from error
     with BlockingPlanner(PlannerClient(options.planner)) as planner:
         receipt = planner.call(lambda client: client.enrol(claim, request))
     try:

@@ -11,19 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from agent_sdk.plan_cache import CACHE_VARIABLE
 from hope_schema.hashing import digest
 
 PACKAGES: Final = ("hope", "onnxruntime", "openvino")
 """Packages whose versions a device reports: they decide how long ops take."""
-
-
-def state_directory() -> Path:
-    """Where the agent keeps what must outlive a cleared cache (inside ``HOPE_CACHE_DIR`` where that is set)."""
-    from platformdirs import user_data_path
-
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen) if chosen else user_data_path("hope", appauthor=False)
+TOKENS: Final = "tokens"
 
 
 def device_id(directory: Path) -> str:
@@ -50,6 +42,14 @@ def stored_token(directory: Path, planner: str) -> str | None:
         return None
 
 
+def prepare_tokens(directory: Path) -> None:
+    """Make sure that a token can be kept. Raises OSError when it cannot."""
+    folder = directory / TOKENS
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 def store_token(directory: Path, planner: str, token: str) -> Path:
     """Keep a planner's token where only this user can read it. Raises OSError when that cannot be done."""
     path = _token_path(directory, planner)
@@ -67,7 +67,7 @@ def versions() -> dict[str, str]:
 
 
 def _token_path(directory: Path, planner: str) -> Path:
-    return directory / "tokens" / digest(planner.rstrip("/"))[:32]
+    return directory / TOKENS / digest(planner.rstrip("/"))[:32]
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -16,18 +16,8 @@ from hope_schema import PlanReply, PlanRequest, Processor
 from hope_schema.base import Contract, Microseconds
 from hope_schema.hashing import digest
 
-CACHE_VARIABLE: Final = "HOPE_CACHE_DIR"
-"""Environment variable that replaces the user's cache directory."""
 MAX_PLANS: Final = 256
 """Plans kept; the ones used longest ago are dropped first."""
-
-
-def cache_directory() -> Path:
-    """Where the agent keeps what it may lose: plans, the embedded planner's database, built models."""
-    from platformdirs import user_cache_path
-
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen) if chosen else user_cache_path("hope", appauthor=False)
 
 
 class Settled(Contract):

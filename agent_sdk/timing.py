@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Call = Callable[[], object]
@@ -44,6 +44,13 @@ def least(samples_us: Sequence[float]) -> Timing:
     """The minimum, for kernels timed by a runtime's own profiler: wall time, so any interruption is in it whole."""
     centre = min(samples_us)
     return Timing(us=centre, spread_us=statistics.median(samples_us) - centre, count=len(samples_us))
+
+
+def scaled(samples_us: Mapping[str, Sequence[float]], whole_us: float) -> dict[str, Timing]:
+    """The least of each op's samples, scaled so that together they make ``whole_us``."""
+    found = {name: least(samples) for name, samples in samples_us.items()}
+    scale = whole_us / max(1e-9, sum(timing.us for timing in found.values()))
+    return {name: Timing(timing.us * scale, timing.spread_us * scale, timing.count) for name, timing in found.items()}
 
 
 def measure(

@@ -1,7 +1,7 @@
 """A program with its memory: every segment compiled, every buffer allocated, every call bound.
 
-Large inputs are not copied: the segments that read them are bound to the caller's own array, once per array, so that
-running again with the same array costs nothing. The array is read during runs only, but held until the next one.
+Large inputs are not copied: the segments that read them are bound to the caller's own array, which costs a few
+microseconds where it is not the array of the run before. It is read during runs only, but held until the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from agent_sdk.engine.errors import FeedError
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.engine.program import Program, ProgramSegment
-from agent_sdk.processors.base import Buffer, Executable, Processor, WrongOutput
+from agent_sdk.processors.base import BoundCall, Buffer, Executable, Processor, WrongOutput
 from agent_sdk.processors.cores import bind_to
 from hope_schema import HOST
 
@@ -88,7 +88,7 @@ class BoundProgram:
                 ],
             )
             self._buffers = self._allocate()
-            self._proven: set[int] = set()
+            self._calls = [self._call(segment) for segment in program.segments]
             self.code = [[self._instruction(segment) for segment in row] for row in program.by_lane]
             self._loads = self._plan_loads()
         except BaseException:
@@ -132,30 +132,26 @@ class BoundProgram:
                 buffer, into = self._buffers[move.tensor, move.source], self._buffers[move.tensor, here.id]
                 setup.append(partial(here.transfer, buffer, source, into))
         waits = tuple((wait.lane, wait.count, wait.spin) for wait in segment.waits)
-        return move_thread, waits, tuple(setup), self._call(segment), segment
+        return move_thread, waits, tuple(setup), partial(self._first_call, segment), segment
 
-    def _call(self, segment: ProgramSegment) -> Callable[[], None]:
-        call = self.executables[segment.index].bind(
+    def _call(self, segment: ProgramSegment) -> BoundCall:
+        return self.executables[segment.index].bind(
             {name: self._buffers[name, segment.processor] for name in segment.segment.inputs},
             {name: self._buffers[name, segment.processor] for name in segment.segment.outputs},
         )
-        return call if segment.index in self._proven else partial(self._first_call, segment, call)
 
-    def _first_call(self, segment: ProgramSegment, call: Callable[[], None]) -> None:
+    def _first_call(self, segment: ProgramSegment) -> None:
         """Run a segment and look at the plain tensors it made, before anybody reads them. Raises WrongOutput.
 
         Later runs write into the same buffers and are not looked at: it would cost a copy on some processors.
         """
+        call = self._calls[segment.index]
         call()
         here = self.program.processors[segment.processor]
         for name in segment.segment.exports:
             made, declared = here.to_host(self._buffers[name, here.id]), self.program.graph.tensor[name].type
             if made.shape != declared.shape or made.dtype != declared.dtype:
                 raise WrongOutput(f"'{here.id}' made {made.dtype}{list(made.shape)} of '{name}', declared {declared}")
-        self._proven.add(segment.index)
-        self._replace_call(segment, call)
-
-    def _replace_call(self, segment: ProgramSegment, call: Callable[[], None]) -> None:
         row = self.code[segment.lane]
         move_thread, waits, setup, _, _ = row[segment.position]
         row[segment.position] = (move_thread, waits, setup, call, segment)
@@ -214,8 +210,7 @@ class BoundProgram:
         for segment in load.readers:
             here = self.program.processors[segment.processor]
             view = buffer if here is load.keeper else here.transfer(buffer, load.keeper)
-            self._buffers[load.tensor, segment.processor] = view
-            self._replace_call(segment, self._call(segment))
+            self._calls[segment.index].rebind(load.tensor, view)
         load.bound = array
 
     def store(self, feeds: Feeds) -> Outputs:
@@ -236,6 +231,7 @@ class BoundProgram:
         """Free executables and buffers."""
         self._close()
         self.code = [[] for _ in self.code]
+        self._calls = []
         self._buffers = {}
         self._loads = []
         self._stores = []

@@ -172,9 +172,12 @@ class Executor:
                 run.interrupts.raising = False
                 with contextlib.ExitStack() as seat:
                     self._drive(run, run.home, seat)
-                    self._settle(run, end)
+                    passed_on = self.device.contended(run.ticket, run.home)
+                    if passed_on:
+                        self.device.leave(run.ticket, run.home)
+                    self._settle(run, end, poll=program.quiet[run.home] and not passed_on)
             else:
-                self._settle(run, end)
+                self._settle(run, end, poll=False)
             computed = perf_counter_ns()
             if run.progress.failures:
                 raise run.progress.failures[0]
@@ -268,9 +271,8 @@ class Executor:
             self._turn.release()
         return self.program.quiet[lane]
 
-    def _settle(self, run: _Run, end: float | None) -> None:
+    def _settle(self, run: _Run, end: float | None, *, poll: bool) -> None:
         """Wait until every lane has ended. Raises RunTimeoutError when their time is over."""
-        poll = run.home >= 0 and self.program.quiet[run.home]
         run.interrupts.raising = True
         for lane in range(len(self._lanes)):
             left = -1.0 if end is None else max(end - monotonic(), 0.0)

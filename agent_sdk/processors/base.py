@@ -107,6 +107,24 @@ def segment_of(super_op: SuperOp, model: Model) -> Segment:
     )
 
 
+class BoundCall(ABC):
+    """A launch of a compiled segment with its buffers, which it holds on to; it may be called any number of times.
+
+    It returns when the outputs are there for anybody to read. An asynchronous runtime waits for its own queue at the
+    end: where a segment ends another processor reads, or the clock is read.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Run. Raises ProcessorLost, WrongOutput or OutOfMemory."""
+
+    @abstractmethod
+    def rebind(self, name: str, buffer: Buffer) -> None:
+        """Read the input ``name`` from another buffer of the same type from now on."""
+
+
 class Executable(ABC):
     """A compiled segment. It runs on its processor's thread, one call at a time.
 
@@ -124,11 +142,10 @@ class Executable(ABC):
         """What the runtime says the segment runs on, e.g. ``{"provider": "CPUExecutionProvider"}``."""
 
     @abstractmethod
-    def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> Callable[[], None]:
-        """Prepare a call that reads ``inputs`` and writes ``outputs``; it may be called any number of times.
+    def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> BoundCall:
+        """Prepare a call that reads ``inputs`` and writes ``outputs``.
 
-        The call holds on to the buffers. Both mappings cover the segment's inputs and outputs, in the layouts
-        that the segment declares. The call raises ProcessorLost, WrongOutput or OutOfMemory.
+        Both mappings cover the segment's inputs and outputs, in the layouts that the segment declares.
         """
 
     @abstractmethod
@@ -207,7 +224,7 @@ class Processor(ABC):
         """Bring a plain tensor from ``source`` here.
 
         Where ``shares_memory(source)`` holds and ``into`` is absent, the result is a view (see the module text).
-        Otherwise the tensor is copied, into ``into`` if given.
+        Otherwise the tensor is copied, into ``into`` if given, and there when this returns.
         """
         if self.same_layout(source) and into is None:
             return buffer
@@ -233,9 +250,6 @@ class Processor(ABC):
         empty where the runtime has no profiler. Raises like ``compile``.
         """
         return {}
-
-    def synchronise(self) -> None:  # noqa: B027  only asynchronous runtimes have anything to wait for
-        """Wait until everything launched here has finished. Nothing to do for synchronous runtimes."""
 
     @abstractmethod
     def close(self) -> None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agent_sdk.errors import UnknownNameError
-from agent_sdk.plan_cache import cache_directory
+from agent_sdk.paths import cache_directory
 from agent_sdk.processors.base import Processor
 from agent_sdk.processors.cores import name_cores
 from agent_sdk.processors.ort import CPU, OrtProcessor, installed_providers

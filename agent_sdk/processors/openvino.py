@@ -16,6 +16,7 @@ from openvino import opset13 as opset
 from agent_sdk.errors import ProcessorError
 from agent_sdk.processors.alone import time_executable, whole_network
 from agent_sdk.processors.base import (
+    BoundCall,
     CompilationFailed,
     Executable,
     OutOfMemory,
@@ -31,7 +32,7 @@ from agent_sdk.processors.host import HostMemoryProcessor
 from agent_sdk.processors.weights import LightModels
 from agent_sdk.reader import Model, extract
 from agent_sdk.soc import Soc
-from agent_sdk.timing import LONG_US, Timing, least
+from agent_sdk.timing import LONG_US, Timing, scaled
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import SuperOp, TensorType, merge
 
@@ -188,20 +189,13 @@ class OpenVinoExecutable(Executable):
             "cores": name_cores(self._processor.cores),
         }
 
-    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Callable[[], None]:
+    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> BoundRequest:
         if self._compiled is None:
             raise ProcessorLost(f"{self._processor.id}: the segment was closed")
         try:
-            request = self._compiled.create_infer_request()
-            arrays = [inputs[name] for name in self.segment.inputs]
-            results = [outputs[name] for name in self.segment.outputs]
-            for port, array in zip(self._compiled.inputs, arrays, strict=True):
-                request.set_tensor(port, ov.Tensor(array, shared_memory=True))
-            for port, array in zip(self._compiled.outputs, results, strict=True):
-                request.set_tensor(port, ov.Tensor(array, shared_memory=True))
+            return BoundRequest(self, self._compiled, inputs, outputs)
         except RuntimeError as error:
             raise WrongOutput(f"{self._processor.id}: a buffer does not fit: {_summary(error)}") from error
-        return BoundRequest(self, request, [*arrays, *results])
 
     def close(self) -> None:
         self._compiled = None
@@ -231,22 +225,39 @@ def attribute(super_ops: Sequence[SuperOp], runs: Sequence[Mapping[str, float]],
                 totals[home[name]] = totals.get(home[name], 0.0) + us
         for name, us in totals.items():
             samples.setdefault(name, []).append(us)
-    found = {name: least(times) for name, times in samples.items()}
-    scale = whole.us / max(1e-9, sum(timing.us for timing in found.values()))
-    return {name: Timing(timing.us * scale, timing.spread_us * scale, timing.count) for name, timing in found.items()}
+    return scaled(samples, whole.us)
 
 
-class BoundRequest:
+class BoundRequest(BoundCall):
     """An infer request with its tensors; it keeps their arrays alive, which OpenVINO does not."""
 
-    __slots__ = ("_executable", "_infer", "_keep", "request")
+    __slots__ = ("_executable", "_infer", "_keep", "_ports", "request")
 
-    def __init__(self, executable: OpenVinoExecutable, request: ov.InferRequest, keep: list[np.ndarray]) -> None:
-        self.request = request
+    def __init__(
+        self,
+        executable: OpenVinoExecutable,
+        compiled: ov.CompiledModel,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, np.ndarray],
+    ) -> None:
+        segment = executable.segment
+        self._executable = executable
+        self.request = request = compiled.create_infer_request()
         # The wrapped C++ call: the Python method above it looks for new inputs and wraps the results first.
         self._infer: Callable[..., object] = getattr(super(ov.InferRequest, request), "infer")  # noqa: B009
-        self._executable = executable
-        self._keep = keep
+        self._keep: dict[str, np.ndarray] = {}
+        self._ports = dict(zip(segment.inputs, compiled.inputs, strict=True))
+        for name in segment.inputs:
+            self.rebind(name, inputs[name])
+        for name, port in zip(segment.outputs, compiled.outputs, strict=True):
+            self._set(name, port, outputs[name])
+
+    def rebind(self, name: str, buffer: np.ndarray) -> None:
+        self._set(name, self._ports[name], buffer)
+
+    def _set(self, name: str, port: Any, array: np.ndarray) -> None:
+        self.request.set_tensor(port, ov.Tensor(array, shared_memory=True))
+        self._keep[name] = array
 
     def __call__(self) -> None:
         try:

@@ -16,6 +16,7 @@ import onnxruntime as ort
 from agent_sdk.errors import ProcessorError
 from agent_sdk.processors.alone import time_executable, whole_network
 from agent_sdk.processors.base import (
+    BoundCall,
     CompilationFailed,
     OutOfMemory,
     Processor,
@@ -215,22 +216,13 @@ class OrtExecutable(BaseExecutable):
     def ran_on(self) -> Mapping[str, str]:
         return {"provider": self._processor.provider, "cores": name_cores(self._processor.cores)}
 
-    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Callable[[], None]:
-        session = self._session
-        if session is None:
+    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> OrtCall:
+        if self._session is None:
             raise ProcessorLost(f"{self._processor.id}: the segment was closed")
-        binding = session.io_binding()
-        values = []
-        for name, carrier in self.piece.inputs.items():
-            values.append(ort.OrtValue.ortvalue_from_numpy(inputs[name]))
-            binding.bind_ortvalue_input(carrier, values[-1])
         for name, kind in self.output_types.items():
             if outputs[name].shape != kind.shape:
                 raise WrongOutput(f"{self._processor.id}: buffer for '{name}' is {outputs[name].shape}, not {kind}")
-            values.append(ort.OrtValue.ortvalue_from_numpy(outputs[name]))
-            binding.bind_ortvalue_output(self.piece.outputs[name], values[-1])
-        # The C++ session is called directly: InferenceSession.run_with_iobinding adds 3 µs of Python per launch.
-        return BoundCall(self, partial(session._sess.run_with_iobinding, binding._iobinding, _SILENT_RUN), values)
+        return OrtCall(self, self._session, inputs, outputs)
 
     def kernel_times(self) -> dict[str, list[float]]:
         """End profiling and return the latencies of kernels by frozen node name; once, for a profiled session."""
@@ -254,15 +246,35 @@ def _run_keeping(session: ort.InferenceSession, binding: ort.IOBinding, values: 
     session.run_with_iobinding(binding, _SILENT_RUN)
 
 
-class BoundCall:
+class OrtCall(BoundCall):
     """A launch with its buffers. Calling it costs one C++ call; errors are translated only when they happen."""
 
-    __slots__ = ("_call", "_executable", "_keep")
+    __slots__ = ("_binding", "_call", "_executable", "_keep")
 
-    def __init__(self, executable: OrtExecutable, call: Callable[[], None], keep: list[ort.OrtValue]) -> None:
-        self._call = call
+    def __init__(
+        self,
+        executable: OrtExecutable,
+        session: ort.InferenceSession,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, np.ndarray],
+    ) -> None:
         self._executable = executable
-        self._keep = keep
+        self._binding = session.io_binding()
+        self._keep: dict[str, ort.OrtValue] = {}
+        for name in executable.piece.inputs:
+            self.rebind(name, inputs[name])
+        for name, carrier in executable.piece.outputs.items():
+            self._keep[name] = ort.OrtValue.ortvalue_from_numpy(outputs[name])
+            self._binding.bind_ortvalue_output(carrier, self._keep[name])
+        # The C++ session is called directly: InferenceSession.run_with_iobinding adds 3 µs of Python per launch.
+        self._call = partial(session._sess.run_with_iobinding, self._binding._iobinding, _SILENT_RUN)
+
+    def rebind(self, name: str, buffer: np.ndarray) -> None:
+        carrier = self._executable.piece.inputs.get(name)
+        if carrier is not None:
+            value = ort.OrtValue.ortvalue_from_numpy(buffer)
+            self._binding.bind_ortvalue_input(carrier, value)
+            self._keep[name] = value
 
     def __call__(self) -> None:
         try:

@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from agent_sdk.processors.ort_graph import FrozenGraph
 from agent_sdk.processors.work import work
-from agent_sdk.timing import Timing, least
+from agent_sdk.timing import Timing, scaled
 from hope_schema import SuperOp
 
 
@@ -63,9 +63,7 @@ def attribute(
             part = totals.setdefault(name, [0.0] * runs)
             for run, us in enumerate(times):
                 part[run] += us * weight / total
-    found = {name: least(samples) for name, samples in totals.items()}
-    scale = whole.us / max(1e-9, sum(timing.us for timing in found.values()))
-    return {name: Timing(timing.us * scale, timing.spread_us * scale, timing.count) for name, timing in found.items()}
+    return scaled(totals, whole.us)
 
 
 def _covered(frozen: FrozenGraph, index: int) -> list[str]:

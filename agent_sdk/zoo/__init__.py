@@ -1,10 +1,10 @@
 """Networks to try HOPE on: those of the paper built in code, and the real graphs that ship with ``onnx``.
 
-``names()`` lists them, ``build(name)`` makes one, ``path(name)`` keeps it in the user's cache as a file, and
+``names()`` lists them, ``build(name)`` makes one, ``path(name)`` keeps it as a file, and
 ``describe(name)`` tells its size. All weights are random but seeded: the same name and seed give the same bytes.
 """
 
 from agent_sdk.zoo.catalogue import Details, build, describe, names
-from agent_sdk.zoo.store import cached, folder, path
+from agent_sdk.zoo.store import cached, path
 
-__all__ = ["Details", "build", "cached", "describe", "folder", "names", "path"]
+__all__ = ["Details", "build", "cached", "describe", "names", "path"]

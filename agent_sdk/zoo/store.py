@@ -1,4 +1,4 @@
-"""Built networks on disk, in the user's cache directory, so that each is built once per version of this code."""
+"""Built networks on disk, so that each is built once per version of this code."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from functools import cache
 from pathlib import Path
 
 import onnx
-import platformdirs
 
 from agent_sdk.errors import ModelError
+from agent_sdk.paths import zoo_directory
 from agent_sdk.zoo.catalogue import build, source
-
-
-def folder() -> Path:
-    """Return the directory that holds built networks (``HOPE_ZOO`` overrides the user's cache directory)."""
-    override = os.environ.get("HOPE_ZOO")
-    return Path(override) if override else platformdirs.user_cache_path("hope") / "zoo"
 
 
 def cached(name: str, seed: int = 0) -> Path | None:
@@ -59,7 +53,7 @@ def path(name: str, seed: int = 0) -> Path:
 
 def _target(name: str, seed: int) -> Path:
     source(name)
-    return folder() / f"{name}-{seed}-{_recipe()}.onnx"
+    return zoo_directory() / f"{name}-{seed}-{_recipe()}.onnx"
 
 
 @cache

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnxruntime as ort
 
-from agent_sdk.processors.base import Executable, Processor, Segment
+from agent_sdk.processors.base import BoundCall, Executable, Processor, Segment
 from agent_sdk.reader import Model, extract
 from hope_schema import Processor as Spec
 from hope_schema import SuperOp, TensorType
@@ -125,33 +125,47 @@ class SimulatedExecutable(Executable):
         """Its processor."""
         return self._processor
 
-    def bind(self, inputs: Mapping[str, Box], outputs: Mapping[str, Box]) -> Callable[[], None]:
+    def bind(self, inputs: Mapping[str, Box], outputs: Mapping[str, Box]) -> SimulatedCall:
         """Read the boxes, compute, write the boxes."""
-        here = self._processor
         assert set(inputs) == set(self.segment.inputs)
         assert set(outputs) == set(self.segment.outputs)
-
-        def call() -> None:
-            start = time.perf_counter()
-            try:
-                if here.hook is not None:
-                    here.hook(self.segment)
-                results = self._session.run(
-                    list(self.segment.outputs), {name: here.to_host(box) for name, box in inputs.items()}
-                )
-                for name, result in zip(self.segment.outputs, results, strict=True):
-                    assert outputs[name].owner is here
-                    np.copyto(outputs[name].array, result, casting="no")
-            finally:
-                here.log.append(Interval(here.id, start, time.perf_counter()))
-
-        return call
+        return SimulatedCall(self, self._session, dict(inputs), outputs)
 
     def close(self) -> None:
         """Note it once."""
         if self._session is not None:
             self._session = None
             self._processor.open_executables -= 1
+
+
+@dataclass
+class SimulatedCall(BoundCall):
+    """Boxes, and the session that reads and writes what is in them."""
+
+    executable: SimulatedExecutable
+    session: ort.InferenceSession
+    inputs: dict[str, Box]
+    outputs: Mapping[str, Box]
+
+    def rebind(self, name: str, buffer: Box) -> None:
+        """Another box."""
+        self.inputs[name] = buffer
+
+    def __call__(self) -> None:
+        """Compute, and note when."""
+        here, segment = self.executable.processor, self.executable.segment
+        start = time.perf_counter()
+        try:
+            if here.hook is not None:
+                here.hook(segment)
+            results = self.session.run(
+                list(segment.outputs), {name: here.to_host(box) for name, box in self.inputs.items()}
+            )
+            for name, result in zip(segment.outputs, results, strict=True):
+                assert self.outputs[name].owner is here
+                np.copyto(self.outputs[name].array, result, casting="no")
+        finally:
+            here.log.append(Interval(here.id, start, time.perf_counter()))
 
 
 def four_processors() -> list[SimulatedProcessor]:

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 
 from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
 from agent_sdk.errors import PlanMismatchError, ProcessorError
-from agent_sdk.plan_cache import CACHE_VARIABLE
+from agent_sdk.paths import CACHE_VARIABLE
 from agent_sdk.processors.base import OutOfMemory, ProcessorLost, WrongOutput
 from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model, read_model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,7 +17,7 @@ from agent_sdk.engine import Device, Executor, FeedError, build_program
 from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model, read_model
 from agent_sdk.trace import Trace, to_perfetto
-from hope_schema import merge
+from hope_schema import Plan, merge
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import (
     plan_of,
@@ -265,10 +266,8 @@ def test_inputs_need_not_be_contiguous(device: Device, reference: Reference) -> 
         np.testing.assert_array_equal(outputs[name], expected)
 
 
-@pytest.mark.parametrize("where", [["ort@0"], ["ort@0", "ort@1"]])
-def test_large_inputs_are_read_where_they_are(where: list[str], device: Device, reference: Reference) -> None:
-    """The same array with new values, another array, a strided one and a read-only one: always today's values."""
-    shape = (1, 64, 32, 32)
+def two_readers(where: list[str], shape: tuple[int, ...]) -> tuple[Model, Plan]:
+    """A large input that two ops read, and a plan that deals these out."""
     nodes = [helper.make_node(kind, ["x"], [kind]) for kind in ("Sin", "Cos")]
     graph = helper.make_graph(
         nodes,
@@ -278,7 +277,14 @@ def test_large_inputs_are_read_where_they_are(where: list[str], device: Device, 
     )
     model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
     placed = {index: where[index % len(where)] for index in range(2)}
-    plan = plan_of(model, merge(model.graph), [0, 1], placed, where)
+    return model, plan_of(model, merge(model.graph), [0, 1], placed, where)
+
+
+@pytest.mark.parametrize("where", [["ort@0"], ["ort@0", "ort@1"]])
+def test_large_inputs_are_read_where_they_are(where: list[str], device: Device, reference: Reference) -> None:
+    """The same array with new values, another array, a strided one and a read-only one: always today's values."""
+    shape = (1, 64, 32, 32)
+    model, plan = two_readers(where, shape)
     rng = np.random.default_rng(0)
     array = rng.standard_normal(shape).astype(np.float32)
     with Executor(build_program(plan, model, device.processors), device) as executor:
@@ -299,6 +305,27 @@ def test_large_inputs_are_read_where_they_are(where: list[str], device: Device, 
         agree(frozen)
         agree(array * 3)
         agree(np.zeros(shape, np.float32)[:, ::1])
+
+
+@pytest.mark.parametrize("runtime", ["ort", "ov"])
+def test_another_array_is_not_another_request(
+    runtime: str, reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every request brings an array of its own: the calls that were bound once read it, and nothing is bound anew."""
+    if runtime == "ov":
+        pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
+    shape = (1, 64, 32, 32)
+    where = [f"{runtime}@0", f"{runtime}@1"]
+    model, plan = two_readers(where, shape)
+    with Device(discover(",".join(where), cache=tmp_path)) as device:
+        executor = Executor(build_program(plan, model, device.processors), device)
+        monkeypatch.delattr(type(executor.executables[0]), "bind")
+        for seed in range(8):
+            feeds = {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+            outputs, _ = executor.run(feeds)
+            assert all(load.bound is feeds["x"] for load in executor._bound._loads)
+            for name, expected in reference(model, feeds).items():
+                np.testing.assert_allclose(outputs[name], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_perfetto_trace_is_complete(device: Device) -> None:

@@ -1,0 +1,32 @@
+"""Where the agent keeps files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from platformdirs import user_cache_path, user_data_path
+
+CACHE_VARIABLE: Final = "HOPE_CACHE_DIR"
+"""Environment variable that replaces the user's cache and data directories."""
+ZOO_VARIABLE: Final = "HOPE_ZOO"
+"""Environment variable that replaces the directory of built zoo networks."""
+
+
+def cache_directory() -> Path:
+    """What may be lost: plans, the embedded planner's database, optimised graphs, built networks."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else user_cache_path("hope", appauthor=False)
+
+
+def state_directory() -> Path:
+    """What must outlive a cleared cache: the device's id and its tokens."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else user_data_path("hope", appauthor=False)
+
+
+def zoo_directory() -> Path:
+    """Built zoo networks."""
+    chosen = os.environ.get(ZOO_VARIABLE)
+    return Path(chosen) if chosen else cache_directory() / "zoo"
