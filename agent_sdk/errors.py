@@ -20,8 +20,7 @@
     │       ├── RateLimitedError           429; carries ``retry_after_s``
     │       └── ServerError                5xx
     └── ExecutionError                     a plan was being carried out and failed
-        ├── ProcessorError                 a runtime refused, died or silently ran elsewhere
-        └── WrongAnswerError               outputs differ from the reference
+        └── ProcessorError                 a runtime refused, died or silently ran elsewhere
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ __all__ = [
     "RateLimitedError",
     "ServerError",
     "UnknownNameError",
-    "WrongAnswerError",
     "status_error",
 ]
 
@@ -174,10 +172,6 @@ class ExecutionError(HopeError):
 
 class ProcessorError(ExecutionError):
     """A processor's runtime refused, died, or ran something elsewhere than asked."""
-
-
-class WrongAnswerError(ExecutionError):
-    """Outputs differ from the reference by more than the tolerance."""
 
 
 _BY_STATUS: Final[dict[int, type[PlannerStatusError]]] = {

@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from agent_sdk.agent import Agent, read_source
+from agent_sdk.agent import Agent
+from agent_sdk.reader import read_model
 
 STARTS = 5
 
@@ -25,7 +26,7 @@ STARTS = 5
 def first_start(model: str, cache: Path) -> dict[str, float]:
     """Profile and plan a model nobody has seen; seconds of profiling and the process's peak memory."""
     with Agent(cache=cache) as agent:
-        obtained = agent.obtain(read_source(model))
+        obtained = agent.obtain(read_model(model))
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"profiling_seconds": obtained.profiling_seconds, "peak_mb": peak_mb, "planner_ms": obtained.planner_ms}
 
@@ -33,7 +34,7 @@ def first_start(model: str, cache: Path) -> dict[str, float]:
 def second_start(model: str, cache: Path) -> dict[str, float]:
     """Obtain the plan of a known model."""
     with Agent(cache=cache) as agent:
-        obtained = agent.obtain(read_source(model))
+        obtained = agent.obtain(read_model(model))
     return {"planner_ms": obtained.planner_ms, "signatures": obtained.profiled_signatures, "cached": obtained.cached}
 
 

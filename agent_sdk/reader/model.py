@@ -57,18 +57,20 @@ class Model:
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
 
 
-def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, name: str | None = None) -> Model:
+def read_model(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, name: str | None = None, seed: int = 0
+) -> Model:
     """Read an ONNX model: a zoo network's name, a file's path, a file's bytes, or a ModelProto (copied, not changed).
 
     A symbolic batch becomes 1, constants are folded, ops that no output needs are dropped. ``name`` overrides the
-    file's or graph's own name. A file called like a zoo network is meant by ``./lstm`` or a Path. Raises ModelError,
-    naming the op where one is to blame: no such file, not ONNX, cut off, no outputs, a dynamic shape, control flow,
-    an unknown op, a name that stands twice, a cycle, too large; UnknownNameError for a bare name that is neither a
-    zoo network nor a file.
+    file's or graph's own name; ``seed`` chooses the weights of a zoo network. A file called like a zoo network is
+    meant by ``./lstm`` or a Path. Raises ModelError, naming the op where one is to blame: no such file, not ONNX, cut
+    off, no outputs, a dynamic shape, control flow, an unknown op, a name that stands twice, a cycle, too large;
+    UnknownNameError for a bare name that is neither a zoo network nor a file.
     """
     if isinstance(source, str) and _is_bare(source) and (source in zoo.names() or not os.path.exists(source)):
         name = name or source
-        source = zoo.path(source)
+        source = zoo.path(source, seed)
     proto, found_name, path = load_proto(source)
     name = name or _printable(found_name)
     try:

@@ -8,7 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from agent_sdk import cli
+from agent_sdk import cli, paths
+from agent_sdk.client import PlannerClient
 from tests.agent.models import branching_model, one_op_model
 
 
@@ -142,3 +143,25 @@ def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr(cli, "_devices", interrupted)
     assert cli.main(["devices"]) == cli.INTERRUPTED
     assert capsys.readouterr().err == "hope-agent: interrupted\n"
+
+
+def test_a_claim_is_not_spent_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the token could not be kept, ``enrol`` says so before it shows the claim to anybody."""
+    in_the_way = tmp_path / "a-file"
+    in_the_way.write_text("")
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(in_the_way))
+    monkeypatch.setattr(PlannerClient, "enrol", lambda *given: pytest.fail("the claim was spent"))
+    line = refused(capsys, "enrol", "--planner", "http://127.0.0.1:9", "--claim", "a-claim")
+    assert "not enrolled" in line
+    assert str(in_the_way) in line
+
+
+def test_files_have_one_home(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """``HOPE_CACHE_DIR`` moves everything that the agent keeps; ``HOPE_ZOO`` moves built networks elsewhere."""
+    monkeypatch.delenv("HOPE_ZOO", raising=False)
+    assert paths.cache_directory() == paths.state_directory() == cache
+    assert paths.zoo_directory() == cache / "zoo"
+    monkeypatch.setenv("HOPE_ZOO", str(tmp_path))
+    assert paths.zoo_directory() == tmp_path

@@ -15,7 +15,7 @@ import onnxruntime as ort
 import pytest
 
 from agent_sdk import zoo
-from agent_sdk.errors import UnknownNameError
+from agent_sdk.errors import ModelError, UnknownNameError
 from agent_sdk.reader import Model, pre_softmax_outputs, read_model
 from agent_sdk.zoo import shipped
 from hope_schema import merge
@@ -239,8 +239,12 @@ def test_builders_may_race(tmp_path: Path) -> None:
     assert [p.suffix for p in tmp_path.iterdir()] == [".onnx"]
 
 
-def test_a_name_reads_as_a_model() -> None:
-    """A zoo network's name is a source of its own, and the model is called by it."""
-    model = read_model("squeezenet")
+def test_a_name_reads_as_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zoo network's name means the network of that seed, whatever else is called so; a path means the file."""
+    monkeypatch.chdir(tmp_path)
+    Path("squeezenet").write_bytes(b"not a model")
+    model = read_model("squeezenet", seed=3)
     assert model.name == model.graph.name == "squeezenet"
-    assert model.path == zoo.path("squeezenet")
+    assert model.path == zoo.path("squeezenet", 3)
+    with pytest.raises(ModelError):
+        read_model("./squeezenet")
