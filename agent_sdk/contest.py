@@ -104,6 +104,7 @@ class Contest:
         """
         contenders = self.contenders
         times: dict[str, list[float]] = {name: [] for name in contenders}
+        least = dict.fromkeys(contenders, math.inf)
         steady = dict.fromkeys(contenders, 0)
         failures: dict[str, ExecutionError] = {}
         order, draw = list(contenders), random.Random(0)
@@ -114,19 +115,20 @@ class Contest:
                 if turn == 0:
                     now = time.monotonic()
                     deadline = now + min(PATIENCE_S, PATIENCE * rounds * (now - began))
-                best = min((min(own) for own in times.values() if own), default=math.inf)
+                best = min(least.values(), default=math.inf)
                 draw.shuffle(order)
                 for name in order:
-                    if name in failures or (turn >= SURE and min(times[name]) > BEHIND * best):
+                    if name in failures or (turn >= SURE and least[name] > BEHIND * best):
                         continue
                     try:
                         (_, trace), quiet = witness.steadily(partial(contenders[name].run, inputs), deadline)
                     except FAILURES as error:
                         failures[name] = error
-                        del times[name]
+                        del times[name], least[name]
                         continue
                     if turn >= 0:
                         times[name].append(trace.total_us)
+                        least[name] = min(least[name], trace.total_us)
                         steady[name] += quiet
         if not times:
             raise next(iter(failures.values()))

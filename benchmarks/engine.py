@@ -29,6 +29,7 @@ import numpy as np
 
 from agent_sdk import zoo
 from agent_sdk.agent import Agent
+from agent_sdk.engine import Device
 from agent_sdk.examine import answer_error, computed
 from agent_sdk.reader import pre_softmax_outputs
 from agent_sdk.session import Session
@@ -221,6 +222,18 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
+def dispatched(device: Device) -> list[dict[str, float | str]]:
+    """What the engine adds to a segment, where ONNX Runtime has a core and a gang on one lane, or two cores."""
+    own = [processor.spec for processor in device.processors.values() if processor.spec.runtime == "ort"]
+    singles = [spec for spec in own if spec.threads == 1]
+    gangs = [spec for spec in own if spec.threads > 1]
+    pairs = [[one.id, gang.id] for one in singles for gang in gangs if one.resources[0] == gang.resources[0]]
+    rows = [dispatch.same_thread(device, pair, 20) for pair in pairs[:1]]
+    if len(singles) > 1:
+        rows.append(dispatch.across_threads(device, [spec.id for spec in singles[:2]], 4000, 20))
+    return rows
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(zoo.names()), help="comma-separated zoo networks (default: all)")
@@ -235,6 +248,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     facts: list[dict[str, Any]] = []
+    content: dict[str, Any] = {"rows": rows, "models": facts, "dispatch": []}
+
+    def save() -> None:
+        if options.json:
+            options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
     print(f"{'model':<16} {'config':<15} {'median':>9}     / ort  / all   pred.  error   segments, processors")
     with Agent(processors=options.processors) as agent:
         for name in options.models.split(","):
@@ -251,18 +270,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{'':<16} pieces / whole on one core, by super-ops per piece: {more['segmentation']}")
             rows += found
             facts.append(more)
-        cores = [p.id for p in agent.device.processors.values() if p.spec.runtime == "ort"]
-        lanes = [cores[0], cores[-1]]
-        dispatched = [dispatch.same_thread(agent.device, lanes, 20)]
-        if len(cores) > 2:
-            dispatched.append(dispatch.across_threads(agent.device, cores[:2], 4000, 20))
+            save()
+        content["dispatch"] = dispatched(agent.device)
+        save()
     for line in summary(rows):
         print(line)
-    for row in dispatched:
+    for row in content["dispatch"]:
         print(f"dispatch, {row['case']}: {row['dispatch_us']:.2f} µs a segment")
-    if options.json:
-        content = {"rows": rows, "models": facts, "dispatch": dispatched}
-        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0
 
 

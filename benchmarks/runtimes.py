@@ -1,4 +1,7 @@
-"""The runtimes as their own users run them: whole models, default settings but for threads and mode."""
+"""The runtimes as their own users run them: whole models, default settings but for threads and mode.
+
+One more setting differs: ONNX Runtime's workers stop spinning when a run ends.
+"""
 
 from __future__ import annotations
 

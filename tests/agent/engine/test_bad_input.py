@@ -208,11 +208,15 @@ def test_ctrl_c_ends_the_command_with_130(tmp_path: Path) -> None:
     """SIGINT to a real process that is running a plan: exit code 130, one word, no traceback, nothing left running."""
     path = tmp_path / "branching.onnx"
     onnx.save(branching_model(), path)
-    command = "import sys; from agent_sdk.cli import main; sys.exit(main(sys.argv[1:]))"
-    arguments = ["run", "--model", str(path), "--processors", "ort@0,ort@1", "--runs", "100000"]
+    command = (
+        "import sys, pytest; from tests.agent.haste import measure_hastily; measure_hastily(pytest.MonkeyPatch()); "
+        "from agent_sdk.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    arguments = ["run", "--model", str(path), "--processors", "ort@0,ort@1", "--method", "greedy", "--runs", "100000"]
     environment = {**os.environ, CACHE_VARIABLE: str(tmp_path), "HOPE_SOLVE_BUDGET_S": "0.3", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [sys.executable, "-c", command, *arguments],
+        cwd=Path(__file__).parents[3],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk.processors import Processor
+from agent_sdk.processors.alone import time_executable
 from agent_sdk.processors.discovery import discover
 from agent_sdk.processors.ort import OrtProcessor
 from agent_sdk.processors.ort_graph import FrozenGraphs
@@ -19,7 +22,7 @@ from agent_sdk.profiler import handover_us, profile
 from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import Soc
 from agent_sdk.timing import Timing
-from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
+from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, ModelGraph, Observations, Op, TensorType, merge
 from tests.agent.processors.networks import random_model
 
 
@@ -125,14 +128,23 @@ def test_transfers_inside_a_layout_family_cost_nothing(processors: list[Processo
         assert (cost == 0) == (HOST not in (source, target)), (source, target)
 
 
-def test_whole_network_runs_add_up(processors: list[Processor]) -> None:
+def test_whole_network_runs_add_up(processors: list[Processor], monkeypatch: pytest.MonkeyPatch) -> None:
     """Latencies from a whole-network run sum to that run: each kernel is given to somebody, once."""
     model = random_model(24, steps=20)
+    ids = {super_op.id for super_op in merge(model.graph)}
+    timed: list[Timing] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Timing:
+        timed.append(time_executable(*args, **kwargs))
+        return timed[-1]
+
+    for module in {type(processor).__module__ for processor in processors}:
+        monkeypatch.setattr(sys.modules[module], "time_executable", noted)
     for processor in processors:
+        timed.clear()
         found = processor.time_ops(model, time.monotonic() + 5)
-        ids = {super_op.id for super_op in merge(model.graph)}
-        assert found
         assert set(found) <= ids
+        assert sum(timing.us for timing in found.values()) == pytest.approx(timed[0].us)
 
 
 def test_shared_kernels_are_shared_by_work(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -147,16 +159,23 @@ def test_shared_kernels_are_shared_by_work(tmp_path_factory: pytest.TempPathFact
     assert attribute(frozen, merge(model.graph), {}, Timing(1.0, 0.0, 1)) == {}
 
 
-def test_work_grows_with_the_convolution(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_work_grows_with_the_convolution() -> None:
     """A convolution counts its multiply-adds: more than any element-wise op on its output."""
     graph = random_model(26).graph
-    for op in graph.ops:
-        elements = sum(graph.tensor[name].elements for name in op.outputs)
-        if op.type == "Conv" and "group" not in op.attributes:
-            window = op.parameters[0].elements // op.parameters[0].shape[0]
-            assert work(graph, op) == elements * (window + 8) + 1
-        elif op.type in ("Relu", "Add"):
-            assert work(graph, op) == elements * 8 + 1
+    convolutions = [op for op in graph.ops if op.type == "Conv" and "group" not in op.attributes]
+    simple = [op for op in graph.ops if op.type in ("Relu", "Add")]
+    assert convolutions
+    assert simple
+    for op in convolutions:
+        window = op.parameters[0].elements // op.parameters[0].shape[0]
+        assert work(graph, op) == elements(graph, op) * (window + 8) + 1
+    for op in simple:
+        assert work(graph, op) == elements(graph, op) * 8 + 1
+
+
+def elements(graph: ModelGraph, op: Op) -> int:
+    """How many elements an op makes."""
+    return sum(graph.tensor[name].elements for name in op.outputs)
 
 
 def test_handovers_need_two_threads(processors: list[Processor]) -> None:
