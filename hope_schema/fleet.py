@@ -36,7 +36,7 @@ class MeasuredRun(Contract):
     """How long a plan really took on the reporting device: the median of ``runs`` runs."""
 
     plan_id: Label
-    plan_version: Annotated[int, Field(ge=1)]
+    plan_version: Annotated[int, Field(ge=1, le=2**31 - 1)]
     measured_us: PositiveMicroseconds
     runs: Annotated[int, Field(ge=1, le=1_000_000_000)]
 

@@ -91,7 +91,9 @@ def _layers(planner: Planner, api: Asgi) -> Asgi:
     guard = Guard(api, planner.tokens, required=required, per_token=per_token, per_address=per_address)
     observed = Observe(guard, planner.metrics, tracer, log_routine=routine)
     gate = Gate(planner.tokens, required=required, per_token=per_token)
-    planner.front = PlanFront(observed, planner.plan_cache, gate, planner.metrics)
+    planner.front = PlanFront(
+        observed, planner.plan_cache, gate, planner.metrics, body_timeout_s=settings.body_timeout_s
+    )
     return planner.front
 
 
@@ -119,7 +121,12 @@ def _api(lifespan: Any, *, embedded: bool = False) -> FastAPI:
     api.add_exception_handler(ApiError, _refused)
     api.add_exception_handler(RequestValidationError, _invalid_parameter)
     api.add_exception_handler(HTTPException, _http_error)
-    for kind in (OperationalError, InterfaceError, PoolTimeout):
+    away: list[type[Exception]] = [OperationalError, InterfaceError, PoolTimeout]
+    if not embedded:
+        from procrastinate.exceptions import ConnectorException
+
+        away.append(ConnectorException)
+    for kind in away:
         api.add_exception_handler(kind, _database_away)
     api.add_exception_handler(Exception, _fault)
 

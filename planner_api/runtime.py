@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from planner_api.db.engine import Database, parse_url
 from planner_api.db.migrate import HEAD, current_revision, upgrade
+from planner_api.db.outage import AWAY
 from planner_api.ops.metrics import Metrics
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.service import Plans
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from planner_api.plans.front import PlanFront
     from planner_api.solving.events import Events
     from planner_api.solving.queue import SolveQueue
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -71,11 +73,12 @@ class Planner:
         if not settings.embedded:
             # NOTE: imported here, because an agent with the planner inside needs none of it.
             from planner_api.devices.guard import Tokens
+            from planner_api.ops.probes import Probes
             from planner_api.solving.news import build_events
-
-            self.events = build_events(self.database)
             from planner_api.solving.production import build_queue
 
+            self.probes = Probes(self.database, self.metrics)
+            self.events = build_events(self.database)
             self.queue = build_queue(self.database, settings)
             self.tokens = Tokens(self.database, self.events)
             self.events.on_plan(self.plan_cache.forget)
@@ -117,8 +120,8 @@ class Planner:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(DBAPIError, PoolTimeout, OSError):
-            await self.plans.flush_counts(self.plan_cache.take_hits())
+        with suppress(*AWAY):
+            await self.plans.flush_counts()
         if self.events is not None and self.queue is not None and self.tokens is not None:
             await self.tokens.stop()
             await self.queue.close()
@@ -129,20 +132,27 @@ class Planner:
         """Fold uploads, re-solve what rests on moved figures, write down hits, forget old upload ids."""
         clock = asyncio.get_running_loop().time
         due = {"flush": clock() + FLUSH_S, "sweep": clock(), "prune": clock() + PRUNE_S}
+        quiet_s, latest_s = self.settings.fold_interval_s, self.settings.fold_latest_s
         while True:
-            try:
-                changed = await self.profiles.fold_pending(
-                    quiet_s=self.settings.fold_interval_s, latest_s=self.settings.fold_latest_s
-                )
-                if changed or clock() >= due["sweep"]:
-                    due["sweep"] = clock() + SWEEP_S
-                    await self.plans.resolve_outdated()
-                if clock() >= due["flush"]:
-                    due["flush"] = clock() + FLUSH_S
-                    await self.plans.flush_counts(self.plan_cache.take_hits())
-                if clock() >= due["prune"]:
-                    due["prune"] = clock() + PRUNE_S
-                    await self.profiles.prune()
-            except (DBAPIError, PoolTimeout, OSError) as error:
-                log.warning("housekeeping_lost_database", error=str(error)[:200])
+            changed = await _attempt(self.profiles.fold_pending(quiet_s=quiet_s, latest_s=latest_s))
+            if changed or clock() >= due["sweep"]:
+                due["sweep"] = clock() + SWEEP_S
+                await _attempt(self.plans.resolve_outdated())
+            if clock() >= due["flush"]:
+                due["flush"] = clock() + FLUSH_S
+                await _attempt(self.plans.flush_counts())
+            if clock() >= due["prune"]:
+                due["prune"] = clock() + PRUNE_S
+                await _attempt(self.profiles.prune())
             await asyncio.sleep(self.settings.fold_interval_s)
+
+
+async def _attempt(chore: Awaitable[T]) -> T | None:
+    """Do a chore; whatever goes wrong with it is logged, and neither the other chores nor the next round suffer."""
+    try:
+        return await chore
+    except AWAY as error:
+        log.warning("housekeeping_lost_database", error=str(error)[:200])
+    except Exception:
+        log.exception("housekeeping_failed")
+    return None

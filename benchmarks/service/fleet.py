@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import insert
 
-from benchmarks.service.fixtures import compressed, key, ladder, upload
+from benchmarks.service.fixtures import compressed, key, ladder, processors, upload
 from benchmarks.service.measures import Row, fresh, row
 from benchmarks.service.pump import Answer, Pump, request
 from benchmarks.service.stage import Stage, call
@@ -47,7 +47,8 @@ async def fleet(stage: Stage, devices: int, socs: int, models: int, timeout_s: f
     await stage.until(known, socs, 120.0)
     released, releases_s = await _release(stage, servers[0].address, [graph.model_hash for graph in graphs], timeout_s)
     tokens = await _enrol(stage, prefix, devices)
-    bodies = [[key(graph, soc) for graph in graphs] for soc in names]
+    mine = tuple(processor.id for processor in processors())
+    bodies = [[key(graph, soc, mine) for graph in graphs] for soc in names]
     hits: Counter[bool] = Counter()
     holding = bytearray(devices)
 

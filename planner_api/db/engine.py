@@ -27,8 +27,12 @@ WAL_RETRY_S = 0.01
 """Pause between two attempts to switch a new SQLite file to its write-ahead log."""
 READERS = 4
 """Reading connections per process on SQLite."""
-POSTGRESQL: dict[str, Any] = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 5}}
-"""What every engine on PostgreSQL is made with: a connection that was lost is replaced, and none is waited for long."""
+POSTGRESQL: dict[str, Any] = {
+    "pool_pre_ping": True,
+    "connect_args": {"connect_timeout": 5, "keepalives_idle": 10, "tcp_user_timeout": 10_000},
+}
+"""What every engine on PostgreSQL is made with: a connection that was lost is replaced, and none is waited for long,
+not even that to a machine that vanished without a goodbye."""
 
 
 class DatabaseUrlError(ValueError):
@@ -98,7 +102,7 @@ class Database:
             _tune_sqlite(reader.sync_engine, begin="BEGIN")
             _tune_sqlite(writer.sync_engine, begin="BEGIN IMMEDIATE")
             return reader, writer
-        options = POSTGRESQL | {"pool_size": pool_size, "max_overflow": pool_size, "pool_timeout": 10}
+        options = POSTGRESQL | {"pool_size": pool_size, "max_overflow": 0, "pool_timeout": 10}
         # NOTE: readers run in autocommit: a single SELECT then costs one round trip instead of three.
         return create_async_engine(self.url, isolation_level="AUTOCOMMIT", **options), create_async_engine(
             self.url, **options

@@ -34,7 +34,7 @@ class Gate:
         if authorization[:7] != b"Bearer ":
             return False
         known = self._tokens.known(hash_token(authorization[7:]))
-        if known is None or known.principal is None or known.expires_at + LEEWAY_S < time.time():
+        if known is None or known.expires_at + LEEWAY_S < time.time():
             return False
         principal = known.principal
         # NOTE: a refusal of the limit counts nothing, so the guard will refuse in its turn.

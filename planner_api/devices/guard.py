@@ -1,6 +1,6 @@
-"""The gate in front of every route and of the plan cache: who is it, may it, and not too often.
+"""The guard in front of every route: who is it, may it, and not too often.
 
-Pure ASGI and, for a caller it knows, without a query: it stands in the path of every cached plan.
+Pure ASGI and, for a caller it knows, without a query. Cached plans are admitted by ``gate.py`` by the same rules.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -22,6 +22,7 @@ from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.rate import RateLimit
 from planner_api.devices.tokens import hash_token
 from planner_api.errors import ApiError, send_problem, unavailable
+from planner_api.http.asgi import Asgi, Scope
 
 if TYPE_CHECKING:
     from planner_api.solving.events import Events
@@ -35,6 +36,8 @@ ENROL = ("POST", "/devices")
 
 MAX_KNOWN = 200_000
 """Tokens remembered at once."""
+MAX_UNKNOWN = 10_000
+"""Tokens remembered as unknown at once; apart from the known ones, so that guesses drive out none of those."""
 KNOWN_S = 600.0
 """How long a token is trusted without asking the database again; revocations are announced and act at once."""
 UNKNOWN_S = 5.0
@@ -44,17 +47,14 @@ LEEWAY_S = 30.0
 FLUSH_S = 30.0
 """How often what was seen of devices is written down."""
 
-Scope = MutableMapping[str, Any]
-Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
-
 
 @dataclass(frozen=True)
 class Known:
-    """What is remembered of a token: its bearer (None: there is none), and until when (monotonic, and UTC)."""
+    """What is remembered of a token: its bearer, until when (monotonic), and when it expires (UTC)."""
 
-    principal: Principal | None
+    principal: Principal
     until: float
-    expires_at: float = math.inf
+    expires_at: float
 
 
 class Tokens:
@@ -63,6 +63,8 @@ class Tokens:
     def __init__(self, database: Database, events: Events) -> None:
         self._database = database
         self._known: dict[str, Known] = {}
+        self._unknown: dict[str, float] = {}
+        self._forgotten = 0
         self._seen: dict[str, datetime] = {}
         self._flusher: asyncio.Task[None] | None = None
         events.on_token(self._forget)
@@ -85,21 +87,29 @@ class Tokens:
             return None
         return found
 
-    async def look_up(self, token_hash: str) -> Known:
-        """Ask the database, and remember the answer."""
+    async def look_up(self, token_hash: str) -> Known | None:
+        """Ask the database, and remember the answer; None for a token that is unknown or revoked."""
+        if self._unknown.get(token_hash, 0.0) > time.monotonic():
+            return None
+        forgotten = self._forgotten
         async with self._database.read() as session:
             row = await repository.find_token(session, token_hash)
         if row is None:
-            found = Known(None, time.monotonic() + UNKNOWN_S)
+            if len(self._unknown) >= MAX_UNKNOWN:
+                self._unknown.clear()
+            self._unknown[token_hash] = time.monotonic() + UNKNOWN_S
+            return None
+        if row.scope == "device":
+            principal = Principal("device", f"device:{row.device_id}", row.device_id)
         else:
-            role = "device" if row.scope == "device" else "operator"
-            name = f"device:{row.device_id}" if role == "device" else f"operator:{row.id}"
-            principal = Principal("device" if role == "device" else "operator", name, row.device_id)
-            expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
-            found = Known(principal, time.monotonic() + KNOWN_S, expires_at)
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[token_hash] = found
+            principal = Principal("operator", f"operator:{row.id}")
+        expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
+        found = Known(principal, time.monotonic() + KNOWN_S, expires_at)
+        # What was read before a revocation was announced may be the very thing that was revoked.
+        if forgotten == self._forgotten:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[token_hash] = found
         return found
 
     def saw(self, principal: Principal) -> None:
@@ -108,6 +118,7 @@ class Tokens:
             self._seen[principal.device_id] = datetime.now(UTC)
 
     def _forget(self, token_hash: str | None) -> None:
+        self._forgotten += 1
         if token_hash is None:
             self._known.clear()
         else:
@@ -116,7 +127,10 @@ class Tokens:
     async def _flush_for_ever(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_S)
-            await self._flush()
+            try:
+                await self._flush()
+            except Exception:
+                log.exception("devices_seen_not_written")
 
     async def _flush(self) -> None:
         seen, self._seen = self._seen, {}
@@ -138,7 +152,8 @@ class Guard:
         tokens: the bearers.
         required: whether a request needs a token at all; without, a caller without one may do everything.
         per_token: limit per bearer.
-        per_address: limit per client address of requests without a valid token (enrolment, guessing).
+        per_address: limit per client address of requests without a valid token (enrolment, guessing); an address
+            beyond it is refused before a token that this process does not know costs a query.
     """
 
     def __init__(
@@ -163,45 +178,54 @@ class Guard:
 
     async def _admit(self, scope: Scope) -> Principal:
         method, path = scope["method"], scope["path"]
-        token = _bearer(scope)
-        if (method, path) == ENROL or (token is None and self._required):
-            self._limit(self._per_address, _address(scope))
         if (method, path) == ENROL:
+            _refuse_for(self._per_address.hit(_address(scope)))
             return ANONYMOUS
-        if token is None:
-            if self._required:
-                raise unauthorised("this planner needs a token: send it as 'Authorization: Bearer ...'")
-            return ANONYMOUS
-        token_hash = hash_token(token)
-        known = self._tokens.known(token_hash) or await self._look_up(token_hash)
-        principal = known.principal
-        if principal is None:
-            self._limit(self._per_address, _address(scope))
-            raise unauthorised("this token is unknown or was revoked; enrol again with a claim token")
-        if known.expires_at + LEEWAY_S < time.time():
-            raise unauthorised("this token has expired; enrol again with a claim token")
-        self._limit(self._per_token, principal.name)
+        try:
+            principal = await self._identify(scope)
+        except ApiError as error:
+            if error.status == HTTPStatus.UNAUTHORIZED:
+                _refuse_for(self._per_address.hit(_address(scope)))
+            raise
+        if principal is ANONYMOUS:
+            return principal
+        _refuse_for(self._per_token.hit(principal.name))
         if not principal.may(method, path):
             raise ApiError(403, "scope-missing", "a device's token does not allow this; it takes an operator's")
         self._tokens.saw(principal)
         return principal
 
-    async def _look_up(self, token_hash: str) -> Known:
+    async def _identify(self, scope: Scope) -> Principal:
+        """Who sent this. Raises ApiError: 401 without a valid token, 429 for an address that sent too many of those."""
+        token = _bearer(scope)
+        if token is None:
+            if self._required:
+                raise unauthorised("this planner needs a token: send it as 'Authorization: Bearer ...'")
+            return ANONYMOUS
+        token_hash = hash_token(token)
+        known = self._tokens.known(token_hash)
+        if known is None:
+            _refuse_for(self._per_address.wait(_address(scope)))
+            known = await self._look_up(token_hash)
+        if known is None:
+            raise unauthorised("this token is unknown or was revoked; enrol again with a claim token")
+        if known.expires_at + LEEWAY_S < time.time():
+            raise unauthorised("this token has expired; enrol again with a claim token")
+        return known.principal
+
+    async def _look_up(self, token_hash: str) -> Known | None:
         try:
             return await self._tokens.look_up(token_hash)
         except AWAY as error:
             log.warning("token_lookup_failed", error=str(error)[:200])
             raise unavailable("the database is away for the moment; try again") from None
 
-    def _limit(self, limit: RateLimit, key: str) -> None:
-        wait = limit.hit(key)
-        if wait:
-            raise ApiError(
-                429,
-                "too-many-requests",
-                "too many requests; slow down",
-                headers={"Retry-After": str(math.ceil(wait))},
-            )
+
+def _refuse_for(wait_s: float) -> None:
+    """Raise ApiError 429 unless there is nothing to wait for."""
+    if wait_s:
+        headers = {"Retry-After": str(math.ceil(wait_s))}
+        raise ApiError(429, "too-many-requests", "too many requests; slow down", headers=headers)
 
 
 def unauthorised(detail: str) -> ApiError:

@@ -43,6 +43,11 @@ class RateLimit:
         self._next[key] = max(due, now) + self._interval
         return 0.0
 
+    def wait(self, key: str) -> float:
+        """Seconds until a request would be allowed, 0 for now; counts nothing."""
+        due = self._next.get(key)
+        return 0.0 if due is None else max(0.0, due - self._clock() - self._tolerance)
+
     def _forget(self, now: float) -> None:
         self._next = {key: due for key, due in self._next.items() if due > now}
         if len(self._next) >= MAX_CALLERS:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import and_, bindparam, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -165,10 +165,12 @@ async def report(session: WriteSession, device_id: str, values: Mapping[str, Any
         await session.execute(update(DeviceRow).where(DeviceRow.id == device_id).values(last_seen_at=now, **values))
 
 
-async def predictions(session: AsyncSession, plan_ids: Sequence[str]) -> dict[str, float]:
-    """Predicted makespan in microseconds of the plans that exist."""
-    query = select(PlanRow.id, PlanRow.makespan_us).where(PlanRow.id.in_(plan_ids), PlanRow.makespan_us.is_not(None))
-    return {row.id: row.makespan_us for row in await session.execute(query)}
+async def predictions(session: AsyncSession, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
+    """Predicted makespan in microseconds by (plan id, its newest version), of the plans that exist."""
+    query = select(PlanRow.id, PlanRow.version, PlanRow.makespan_us).where(
+        PlanRow.id.in_(plan_ids), PlanRow.makespan_us.is_not(None)
+    )
+    return {(row.id, row.version): row.makespan_us for row in await session.execute(query)}
 
 
 async def store_drift(session: WriteSession, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -211,9 +213,3 @@ async def list_tokens(session: AsyncSession, limit: int) -> Sequence[TokenRow]:
 async def list_claims(session: AsyncSession, limit: int) -> Sequence[ClaimRow]:
     """The newest claims."""
     return (await session.scalars(select(ClaimRow).order_by(ClaimRow.id.desc()).limit(limit))).all()
-
-
-async def count_operators(session: AsyncSession) -> int:
-    """How many valid operator tokens there are."""
-    query = select(func.count()).where(TokenRow.scope == "operator", TokenRow.revoked_at.is_(None))
-    return (await session.scalar(query)) or 0

@@ -44,26 +44,26 @@ async def enrol(database: Database, claim: str, request: Enrolment) -> Enrolment
 
 
 async def report(database: Database, device_id: str, sent: DeviceReport) -> None:
-    """Keep a device's report: versions, clock skew, and measured against predicted for plans that exist."""
+    """Keep a device's report: versions, clock skew, and measured against predicted of plans' newest versions."""
     now = datetime.now(UTC)
     skew = None if sent.sent_at is None else (sent.sent_at - now).total_seconds()
     values = {"soc": sent.soc, "frequency": sent.frequency, "versions": dict(sent.versions), "clock_skew_s": skew}
-    newest = {run.plan_id: run for run in sent.measured}
     async with database.write() as session:
         await repository.report(session, device_id, values)
-        predicted = await repository.predictions(session, sorted(newest))
+        predicted = await repository.predictions(session, {run.plan_id for run in sent.measured})
+        # A prediction of another version says nothing about this run.
+        newest = {run.plan_id: run for run in sent.measured if (run.plan_id, run.plan_version) in predicted}
         rows: list[dict[str, Any]] = [
             {
                 "device_id": device_id,
                 "plan_id": plan_id,
                 "plan_version": run.plan_version,
-                "predicted_us": predicted[plan_id],
+                "predicted_us": predicted[plan_id, run.plan_version],
                 "measured_us": run.measured_us,
                 "runs": run.runs,
                 "reported_at": now,
             }
             for plan_id, run in sorted(newest.items())
-            if plan_id in predicted
         ]
         await repository.store_drift(session, rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import statistics
 from datetime import UTC, datetime, timedelta
@@ -24,10 +25,14 @@ from planner_api.errors import ApiError, model_unknown
 from planner_api.fleet import repository
 from planner_api.models import repository as model_rows
 from planner_api.plans import repository as plan_rows
-from planner_api.plans.key import plan_id
+from planner_api.plans.key import normalised, plan_id
+from planner_api.profiles import repository as profile_rows
+from planner_api.profiles.known import Known
 from planner_api.solving.queue import SolveQueue
 from planner_api.solving.repository import count_by_status
 
+MAX_NAMED = 64
+"""Processors a request may name."""
 FANOUT_PRIORITY = 0
 """A device that waits for its plan comes first (``plans.service.DEVICE_WAITS``)."""
 
@@ -35,7 +40,8 @@ FANOUT_PRIORITY = 0
 async def release(database: Database, queue: SolveQueue | None, model_hash: str, request: FanoutRequest) -> Fanout:
     """Queue the planning of one model for every SoC and frequency known, all or nothing.
 
-    Plans that exist already count as done; asking twice solves nothing twice.
+    Each is planned under the key that a device asks with: all processors that its profile lists. A plan that exists
+    already, whatever became of it, is not solved again.
 
     Raises:
         ApiError: 404 for an unknown model, 409 where nothing is queued (embedded mode).
@@ -49,19 +55,31 @@ async def release(database: Database, queue: SolveQueue | None, model_hash: str,
         known = await repository.pairs(session)
     wanted = {}
     for soc, frequency in known:
-        key = PlanRequest(
-            model_hash=model_hash,
-            soc=soc,
-            frequency=frequency,
-            method=request.method,
-            transfer_mode=request.transfer_mode,
+        async with database.read() as session:
+            found = await profile_rows.current(session, soc, frequency)
+        if found is None:
+            continue
+        profile = await asyncio.to_thread(Known.read, found[1])
+        key = normalised(
+            PlanRequest(
+                model_hash=model_hash,
+                soc=soc,
+                frequency=frequency,
+                processors=tuple(profile.kinds) if 0 < len(profile.kinds) <= MAX_NAMED else None,
+                method=request.method,
+                transfer_mode=request.transfer_mode,
+            )
         )
-        wanted[plan_id(key)] = key
+        wanted[plan_id(key)] = (key, profile.version)
     async with database.write() as session:
         await repository.add_fanout(session, fanout_id, model_hash, request.model_dump(mode="json"), now)
         # In the order of their ids, so that two releases at once cannot wait for each other.
         ids = sorted(wanted)
-        fresh = [found for found in ids if await plan_rows.insert(session, found, wanted[found], now)]
+        fresh = []
+        for wanted_id in ids:
+            key, version = wanted[wanted_id]
+            if await plan_rows.insert(session, wanted_id, key, now, profile_version=version):
+                fresh.append(wanted_id)
         await repository.add_fanout_plans(session, fanout_id, ids)
         await queue.enqueue_all(session, fresh, priority=FANOUT_PRIORITY)
     return await progress(database, fanout_id)

@@ -8,6 +8,7 @@ to the layers behind, which decide in full.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import secrets
@@ -16,6 +17,7 @@ from collections import OrderedDict
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from planner_api.errors import body_timeout, send_problem
 from planner_api.http.asgi import Asgi, Scope
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.stored import Coding, StoredPlan, choose_coding, matches
@@ -100,13 +102,15 @@ class PlanFront:
         cache: the plans in memory.
         gate: who may be answered.
         count: told of every answer.
+        body_timeout_s: longest time the beginning of a body may take.
     """
 
-    def __init__(self, app: Asgi, cache: PlanCache, gate: Gate, count: Count) -> None:
+    def __init__(self, app: Asgi, cache: PlanCache, gate: Gate, count: Count, *, body_timeout_s: float) -> None:
         self._app = app
         self._cache = cache
         self._gate = gate
         self._count = count
+        self._body_timeout_s = body_timeout_s
         self._keys: OrderedDict[bytes, str] = OrderedDict()
         self._ready: dict[str, Ready] = {}
         self._codings: dict[bytes, Coding] = {}
@@ -137,7 +141,13 @@ class PlanFront:
 
         Only bodies in plain JSON are remembered, so a compressed one never looks like one of them.
         """
-        message = await receive()
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                message = await receive()
+        except TimeoutError:
+            self._count.request("POST", _POST, 408, time.perf_counter() - started)
+            return await send_problem(send, scope, body_timeout(self._body_timeout_s))
         if message["type"] == "http.request" and not message.get("more_body", False):
             plan_id = self._keys.get(message.get("body", b""))
             stored = None if plan_id is None else self._cache.get(plan_id)

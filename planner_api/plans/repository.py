@@ -45,8 +45,18 @@ async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
     return PlanRequest(**values)
 
 
-async def insert(session: WriteSession, plan_id: str, request: PlanRequest, now: datetime) -> bool:
-    """Claim a plan's row; False when somebody was faster. Who inserts it also enqueues its solve."""
+async def insert(
+    session: WriteSession, plan_id: str, request: PlanRequest, now: datetime, *, profile_version: int | None = None
+) -> bool:
+    """Claim a plan's row; False when somebody was faster. Who inserts it also enqueues its solve.
+
+    Args:
+        session: where to insert.
+        plan_id: the plan's.
+        request: its key.
+        now: when it was asked for.
+        profile_version: one it need not be queued for again, should it fail before it has a body.
+    """
     values = {
         "id": plan_id,
         "model_hash": request.model_hash,
@@ -57,6 +67,7 @@ async def insert(session: WriteSession, plan_id: str, request: PlanRequest, now:
         "objective": request.objective,
         "transfer_mode": request.transfer_mode,
         "created_at": now,
+        "checked_version": profile_version,
     }
     return await insert_or_ignore(session, PlanRow, values, ["id"])
 
@@ -72,13 +83,17 @@ async def store(session: WriteSession, plan_id: str, values: Mapping[str, Any]) 
     await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(**values))
 
 
-async def outdated(session: AsyncSession, limit: int) -> Sequence[tuple[str, int]]:
-    """Return (plan id, profile's version) of solved plans whose profile has a version nobody compared them with."""
+async def outdated(session: AsyncSession, after: str, limit: int) -> Sequence[tuple[str, int]]:
+    """Return (plan id, profile's version) of solved plans whose profile has a version nobody compared them with.
+
+    In the order of their ids, from the one that follows ``after``.
+    """
     query = (
         select(PlanRow.id, ProfileRow.version)
         .join(SocRow, SocRow.name == PlanRow.soc)
         .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == PlanRow.frequency))
         .where(
+            PlanRow.id > after,
             PlanRow.status.in_(("done", "failed")),
             or_(PlanRow.checked_version.is_(None), PlanRow.checked_version < ProfileRow.version),
             or_(PlanRow.profile_version.is_(None), PlanRow.profile_version < ProfileRow.version),

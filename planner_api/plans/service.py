@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ from hope_schema import ModelGraph, Plan, PlanRequest, Profile
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, ReadSession, WriteSession
 from planner_api.errors import ApiError, model_unknown, plan_unknown, profile_unknown
+from planner_api.locks import KeyedLock
 from planner_api.models import repository as models
 from planner_api.models.service import load_figures
 from planner_api.plans import repository
@@ -71,7 +70,7 @@ class Plans:
         self._cache = cache
         self._queue = queue
         self._events = events
-        self._locks: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+        self._making = KeyedLock()
         self._reads: dict[tuple[str, int], asyncio.Task[StoredPlan | None]] = {}
         self.misses: Counter[str] = Counter()
 
@@ -104,7 +103,8 @@ class Plans:
         if stored is not None and (self._queue is not None or await self._is_current(request, wanted)):
             served = Served(stored, hit=True)
         else:
-            async with self._alone(wanted):
+            # One request of this process at a time makes a plan; the others then find it made.
+            async with self._making.alone(wanted):
                 served = await self._made(request, wanted)
         wait_s = min(wait_s, self._settings.max_wait_s)
         if wait_s > 0 and served.stored.provisional and self._events is not None:
@@ -122,8 +122,7 @@ class Plans:
         if not await self._model_exists(request.model_hash):
             raise model_unknown(request.model_hash)
         await self._profiles.fold(request.soc, request.frequency)
-        async with self._database.read() as session:
-            graph, profile = await load_problem(session, request)
+        graph, profile = await load_problem(self._database, request)
         at_once = self._queue is not None
         method = "greedy" if at_once else request.method
         budget_s = self._settings.provisional_budget_s if at_once else self._settings.solve_budget_s
@@ -134,21 +133,28 @@ class Plans:
         self, request: PlanRequest, wanted: str, found: Plan, solve_us: float, *, provisional: bool
     ) -> StoredPlan:
         """Store a plan made in this call, and queue the better one in the same transaction."""
+
+        def bytes_of(version: int) -> StoredPlan:
+            return serialise(found, plan_id=wanted, version=version, provisional=provisional, solve_us=solve_us)
+
+        # Made before the transaction, which must not wait for a thread that other plans keep busy.
+        stored = await asyncio.to_thread(bytes_of, 1)
         async with self._database.write() as session:
             claimed = await repository.insert(session, wanted, request, datetime.now(UTC))
             version = await repository.next_version(session, wanted)
             assert version is not None
             if self._queue is not None and version > 1:
-                stored = await repository.find(session, wanted)  # another replica was faster, and it queued the solve
-                assert stored is not None
-                return stored
+                newest = await repository.find(session, wanted)  # another replica was faster, and it queued the solve
+                assert newest is not None
+                return newest
+            if version > 1:
+                stored = bytes_of(version)
             # A row that a release put there is the queue's: a worker may hold its lease at this very moment.
             status = None if not claimed and self._queue is not None else "queued" if provisional else "done"
-            stored = await store_version(
-                session, wanted, version, found, solve_us, provisional=provisional, status=status
-            )
-            if self._queue is not None and provisional and claimed:
-                await self._queue.enqueue(session, wanted, priority=DEVICE_WAITS)
+            await store_version(session, stored, found, solve_us, status=status)
+            if self._queue is not None and provisional:
+                queue = self._queue.enqueue if claimed else self._queue.hasten
+                await queue(session, wanted, priority=DEVICE_WAITS)
             if self._events is not None:
                 await self._events.publish(session, wanted, version)
         self._cache.forget(wanted, version)
@@ -161,27 +167,40 @@ class Plans:
         """
         if self._queue is None:
             return 0
-        async with self._database.read() as session:
-            outdated = await repository.outdated(session, CHECKED_AT_ONCE)
-        queued = 0
-        for wanted, version in outdated:
+        queued, after = 0, ""
+        while True:
             async with self._database.read() as session:
-                request = await repository.request_of(session, wanted)
-                if request is None:
-                    continue
-                close = await self._still_holds(session, request, wanted)
-            async with self._database.write() as session:
-                await repository.store(session, wanted, {"checked_version": version})
-                if not close:
-                    queued += await self._queue.enqueue(session, wanted)
-        return queued
+                outdated = await repository.outdated(session, after, CHECKED_AT_ONCE)
+            for wanted, version in outdated:
+                queued += await self._resolve(wanted, version)
+            if len(outdated) < CHECKED_AT_ONCE:
+                return queued
+            after = outdated[-1][0]
 
-    async def flush_counts(self, hits: Counter[str]) -> None:
-        """Add hits and misses since the last call to the plans' rows."""
-        misses, self.misses = self.misses, Counter()
-        if hits or misses:
+    async def _resolve(self, wanted: str, version: int) -> bool:
+        """Queue a plan unless it holds with this version of its profile too; return whether it was queued."""
+        assert self._queue is not None
+        async with self._database.read() as session:
+            request = await repository.request_of(session, wanted)
+            if request is None:
+                return False
+            close = await self._still_holds(session, request, wanted)
+        async with self._database.write() as session:
+            await repository.store(session, wanted, {"checked_version": version})
+            return not close and await self._queue.enqueue(session, wanted)
+
+    async def flush_counts(self) -> None:
+        """Add hits and misses since the last call to the plans' rows; they count on when that fails."""
+        hits, misses, self.misses = self._cache.take_hits(), self.misses, Counter()
+        if not hits and not misses:
+            return
+        try:
             async with self._database.write() as session:
                 await repository.add_hits(session, hits, misses)
+        except BaseException:
+            self._cache.hits.update(hits)
+            self.misses.update(misses)
+            raise
 
     async def _find(self, wanted: str) -> StoredPlan | None:
         generation = self._cache.generation
@@ -228,40 +247,14 @@ class Plans:
             Known.read(old), Known.read(new), figures, request.processors, self._settings.replan_threshold
         )
 
-    @asynccontextmanager
-    async def _alone(self, wanted: str) -> AsyncIterator[None]:
-        """Let one request of this process at a time make a plan; the others then find it made."""
-        lock, users = self._locks.setdefault(wanted, (asyncio.Lock(), []))
-        users.append(None)
-        try:
-            async with lock:
-                yield
-        finally:
-            users.pop()
-            if not users:
-                del self._locks[wanted]
-
 
 async def store_version(
-    session: WriteSession,
-    wanted: str,
-    version: int,
-    found: Plan,
-    solve_us: float,
-    *,
-    provisional: bool,
-    status: str | None = None,
-) -> StoredPlan:
-    """Write a version of a plan into its row (which the caller holds locked) and return it."""
-    now = datetime.now(UTC)
-    stored = await asyncio.to_thread(
-        lambda: serialise(
-            found, plan_id=wanted, version=version, provisional=provisional, created_at=now, solve_us=solve_us
-        )
-    )
+    session: WriteSession, stored: StoredPlan, found: Plan, solve_us: float, *, status: str | None = None
+) -> None:
+    """Write a version of a plan into its row, which the caller holds locked."""
     values = {
-        "version": version,
-        "provisional": provisional,
+        "version": stored.version,
+        "provisional": stored.provisional,
         "etag": stored.etag,
         "body_zstd": stored.body_zstd,
         "body_gzip": stored.body_gzip,
@@ -272,24 +265,25 @@ async def store_version(
         "gap": found.gap,
         "found_by": found.method,
         "solve_us": solve_us,
-        "solved_at": now,
+        "solved_at": datetime.now(UTC),
     }
-    await repository.store(session, wanted, values if status is None else {**values, "status": status})
-    return stored
+    await repository.store(session, stored.plan_id, values if status is None else {**values, "status": status})
 
 
-async def load_problem(session: ReadSession, request: PlanRequest) -> tuple[ModelGraph, Profile]:
+async def load_problem(database: Database, request: PlanRequest) -> tuple[ModelGraph, Profile]:
     """Return what a plan is made of. Raises ApiError 404 for an unknown model or SoC."""
-    graph = await models.graph(session, request.model_hash)
+    async with database.read() as session:
+        graph = await models.graph(session, request.model_hash)
+        found = await profile_rows.current(session, request.soc, request.frequency)
     if graph is None:
         raise model_unknown(request.model_hash)
-    found = await profile_rows.current(session, request.soc, request.frequency)
     if found is None:
         raise profile_unknown(request.soc, request.frequency)
-    return (
-        await asyncio.to_thread(ModelGraph.model_validate_json, unzstd(graph)),
-        await asyncio.to_thread(Profile.model_validate_json, unzstd(found[1])),
-    )
+    return await asyncio.to_thread(_parse, graph, found[1])
+
+
+def _parse(graph: bytes, profile: bytes) -> tuple[ModelGraph, Profile]:
+    return ModelGraph.model_validate_json(unzstd(graph)), Profile.model_validate_json(unzstd(profile))
 
 
 def _solve(

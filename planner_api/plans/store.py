@@ -6,6 +6,7 @@ from planner_api.db.engine import Database, WriteSession
 from planner_api.errors import ApiError
 from planner_api.plans import repository
 from planner_api.plans.service import load_problem, store_version
+from planner_api.plans.stored import serialise
 from planner_api.solving.process import Solved
 from planner_api.solving.worker import Task
 
@@ -20,12 +21,12 @@ class RowPlanStore:
         """Return what to solve. Raises LookupError when the plan, its model or its profile is gone."""
         async with self._database.read() as session:
             request = await repository.request_of(session, plan_id)
-            if request is None:
-                raise LookupError(f"there is no plan {plan_id}")
-            try:
-                graph, profile = await load_problem(session, request)
-            except ApiError as error:
-                raise LookupError(error.detail) from None
+        if request is None:
+            raise LookupError(f"there is no plan {plan_id}")
+        try:
+            graph, profile = await load_problem(self._database, request)
+        except ApiError as error:
+            raise LookupError(error.detail) from None
         return Task(graph, profile, request)
 
     async def store(self, session: WriteSession, plan_id: str, solved: Solved) -> int:
@@ -37,5 +38,6 @@ class RowPlanStore:
         version = await repository.next_version(session, plan_id)
         if version is None:
             raise LookupError(f"there is no plan {plan_id}")
-        await store_version(session, plan_id, version, solved.plan, solved.solve_us, provisional=False)
+        stored = serialise(solved.plan, plan_id=plan_id, version=version, provisional=False, solve_us=solved.solve_us)
+        await store_version(session, stored, solved.plan, solved.solve_us)
         return version

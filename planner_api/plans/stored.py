@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from hope_schema import Plan
@@ -42,12 +42,10 @@ class StoredPlan:
         return self.etag if coding == "identity" else f'{self.etag[:-1]}-{coding}"'
 
 
-def serialise(
-    plan: Plan, *, plan_id: str, version: int, provisional: bool, created_at: datetime, solve_us: float
-) -> StoredPlan:
-    """Make the bytes of a ``PlanReply``."""
+def serialise(plan: Plan, *, plan_id: str, version: int, provisional: bool, solve_us: float) -> StoredPlan:
+    """Make the bytes of a ``PlanReply`` that is created now."""
     head = f'{{"plan_id":"{plan_id}","version":{version},"provisional":{str(provisional).lower()},'
-    head += f'"created_at":"{created_at.isoformat()}","solve_us":{float(solve_us)!r},"plan":'
+    head += f'"created_at":"{datetime.now(UTC).isoformat()}","solve_us":{float(solve_us)!r},"plan":'
     body = head.encode() + plan.model_dump_json().encode() + b"}"
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     return StoredPlan(plan_id, version, provisional, etag, zstd(body), gzipped(body))

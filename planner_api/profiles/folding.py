@@ -30,8 +30,8 @@ QUORUM = 8
 """Votes that must agree on a new level before the settled ones are forgotten."""
 MATERIAL = 0.01
 """An estimate that moved by more than this fraction since the current version makes a new version."""
-MAX_PROCESSORS = 2048
-"""Most processor definitions remembered; the least listed go first."""
+MAX_PROCESSORS = 1024
+"""Most processor definitions remembered, as many as a profile may list; the least listed go first."""
 LISTED_BY = 20
 """A processor counts when at least one in this many devices lists it."""
 

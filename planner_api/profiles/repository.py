@@ -100,10 +100,10 @@ async def mark_folded(session: WriteSession, ids: Collection[int], now: datetime
     await session.execute(update(InboxRow).where(InboxRow.id.in_(ids)).values(folded_at=now, body=None))
 
 
-async def mark_unusable(session: WriteSession, errors: Mapping[int, str]) -> None:
+async def mark_unusable(session: WriteSession, errors: Mapping[int, str], now: datetime) -> None:
     """Say why an upload could not be folded; its body is kept for whoever looks into it."""
     for row_id, error in errors.items():
-        await session.execute(update(InboxRow).where(InboxRow.id == row_id).values(error=error))
+        await session.execute(update(InboxRow).where(InboxRow.id == row_id).values(folded_at=now, error=error))
 
 
 async def prune_inbox(session: WriteSession, before: datetime, limit: int) -> int:

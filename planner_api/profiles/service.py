@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from pydantic_core import from_json
 
 from hope_schema import (
@@ -22,9 +23,11 @@ from hope_schema import (
 )
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
+from planner_api.db.outage import AWAY
 from planner_api.db.tables import ProfileRow
 from planner_api.errors import ApiError
 from planner_api.http.body import Body, inflate
+from planner_api.locks import KeyedLock
 from planner_api.models.figures import Latency, Transfer
 from planner_api.models.service import load_figures
 from planner_api.profiles import repository
@@ -36,12 +39,16 @@ from planner_api.settings import Settings
 if TYPE_CHECKING:
     from planner_api.profiles.folding import Folder
 
+log = structlog.get_logger(__name__)
+
 BATCH_UPLOADS = 256
 BATCH_ROWS = 200_000
 """A batch holds at most this many uploads, and rows unless one upload alone has more: it is folded in memory."""
 REMEMBERED_FOLDERS = 8
 """Profiles whose statistics stay in memory between two folds."""
 FENCE_ATTEMPTS = 5
+PRUNED_AT_ONCE = 10_000
+"""Upload ids forgotten in one transaction."""
 KEEP_UPLOAD_IDS = timedelta(days=30)
 """How long a folded upload's id is remembered, so that sending it again counts once."""
 
@@ -53,7 +60,7 @@ class Profiles:
         self._database = database
         self._settings = settings
         self._inbox = Inbox(database)
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._locks = KeyedLock()
         self._folders: OrderedDict[int, tuple[int, Folder]] = OrderedDict()
 
     async def accept(self, observations: Observations, body: Body) -> UploadReceipt:
@@ -85,12 +92,26 @@ class Profiles:
         quiet_since, waiting_since = now - timedelta(seconds=quiet_s), now - timedelta(seconds=latest_s)
         async with self._database.read() as session:
             pairs = await repository.pending_pairs(session, limit, quiet_since=quiet_since, waiting_since=waiting_since)
-        return [pair for pair in pairs if await self.fold(*pair)]
+        changed = []
+        for soc, frequency in pairs:
+            try:
+                if await self.fold(soc, frequency):
+                    changed.append((soc, frequency))
+            except AWAY:
+                raise
+            except Exception:
+                log.exception("fold_failed", soc=soc, frequency=frequency)
+        return changed
 
     async def prune(self) -> int:
         """Forget upload ids that are too old to be sent again; return how many."""
-        async with self._database.write() as session:
-            return await repository.prune_inbox(session, datetime.now(UTC) - KEEP_UPLOAD_IDS, 10_000)
+        before, total = datetime.now(UTC) - KEEP_UPLOAD_IDS, 0
+        while True:
+            async with self._database.write() as session:
+                pruned = await repository.prune_inbox(session, before, PRUNED_AT_ONCE)
+            total += pruned
+            if pruned < PRUNED_AT_ONCE:
+                return total
 
     async def fold(self, soc: str, frequency: str) -> bool:
         """Fold every waiting upload of one SoC and frequency; return whether its profile has a new version."""
@@ -98,12 +119,9 @@ class Profiles:
             if not await repository.has_pending(session, soc, frequency):
                 return False
         changed = False
-        lock = self._locks.setdefault((soc, frequency), asyncio.Lock())
-        async with lock:
+        async with self._locks.alone((soc, frequency)):
             while (folded := await self._fold_batch(soc, frequency)) is not None:
                 changed |= folded
-        if not lock.locked():
-            self._locks.pop((soc, frequency), None)
         return changed
 
     async def _fold_batch(self, soc: str, frequency: str) -> bool | None:
@@ -119,12 +137,15 @@ class Profiles:
                 uploads = await repository.bodies(session, _first_rows(waiting))
                 if not uploads:
                     return None
-                known = head is not None and head.id in self._folders and self._folders[head.id][0] == head.uploads
-                dumped = None if head is None or known else await repository.statistics(session, head.id)
+                # Taken out before the next await: another profile's fold may drop the oldest of them meanwhile.
+                cached = self._folders.pop(head.id, None) if head is not None else None
+                folder = cached[1] if cached is not None and head is not None and cached[0] == head.uploads else None
+                dumped = await repository.statistics(session, head.id) if head is not None and folder is None else None
             if head is None:
                 async with self._database.write() as session:
                     head = await repository.ensure(session, soc, frequency, datetime.now(UTC))
-            folder = self._folders.pop(head.id)[1] if known else await asyncio.to_thread(_load_folder, dumped)
+            if folder is None:
+                folder = await asyncio.to_thread(_load_folder, dumped)
             batch = [(row.id, row.device_id, Body(row.body, row.encoding)) for row in uploads]
             work = await asyncio.to_thread(
                 _fold, folder, batch, soc, frequency, head, self._settings.max_inflated_bytes
@@ -141,8 +162,8 @@ class Profiles:
         async with self._database.write() as session:
             if not await repository.store_statistics(session, head, {**work.values, "updated_at": now}):
                 return False
-            await repository.mark_folded(session, ids, now)
-            await repository.mark_unusable(session, work.errors)
+            await repository.mark_folded(session, [row_id for row_id in ids if row_id not in work.errors], now)
+            await repository.mark_unusable(session, work.errors, now)
             if work.snapshot is not None:
                 await repository.store_version(session, head.id, work.version, work.snapshot, now)
             await repository.release(session, head.id, devices, now)
@@ -164,13 +185,14 @@ class Profiles:
             known = None if found is None else Known.read(found[1])
             placed = [processor.kind for processor in request.processors]
             kinds = list(dict.fromkeys(placed))
-            latencies: set[Latency] = set(known.latencies) if known else set()
-            transfers: set[Transfer] = set(known.transfers) if known else set()
-            if found and known and not set(kinds) <= set(known.kinds.values()):
-                # Kinds that too few devices list are not in the profile, but may have been measured all the same.
-                dumped = await repository.statistics(session, found[0].id)
-                more = await asyncio.to_thread(_measured, dumped)
-                latencies, transfers = latencies | more[0], transfers | more[1]
+            # Kinds that too few devices list are not in the profile, but may have been measured all the same.
+            unlisted = found is not None and known is not None and not set(kinds) <= set(known.kinds.values())
+            dumped = await repository.statistics(session, found[0].id) if found is not None and unlisted else None
+        latencies: set[Latency] = set(known.latencies) if known else set()
+        transfers: set[Transfer] = set(known.transfers) if known else set()
+        if dumped is not None:
+            more = await asyncio.to_thread(_measured, dumped)
+            latencies, transfers = latencies | more[0], transfers | more[1]
         unknown: list[Latency | Transfer] = [key for key in figures.latencies(kinds) if key not in latencies]
         unknown += [key for key in figures.transfers(kinds, repeated(placed)) if key not in transfers]
         version = 0 if found is None else found[0].version

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hope_schema.base import MAX_ROWS
 from planner_api.compression import unzstd, zstd
 
 VOTES = 32
 """Distinct devices whose newest votes on a figure are kept one by one."""
-MAX_FIGURES = 300_000
-"""Most figures of one family: a profile is read and written as a whole."""
+MAX_FIGURES = MAX_ROWS
+"""Most figures of one family: what is published must be a profile by the contract."""
 FAMILIES = ("latencies", "transfers", "overheads")
 
 Key = tuple[Any, ...]

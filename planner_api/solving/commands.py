@@ -19,7 +19,7 @@ from planner_api.db.migrate import upgrade
 from planner_api.errors import ApiError
 from planner_api.ops.logs import configure
 from planner_api.ops.metrics import Metrics
-from planner_api.ops.routes import check_ready, scrape
+from planner_api.ops.probes import Probes
 from planner_api.settings import Settings
 from planner_api.solving.news import build_events
 from planner_api.solving.production import build_queue, build_worker
@@ -46,28 +46,29 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     database, metrics = Database(settings.database_url, pool_size=settings.pool_size), Metrics()
+    probes = Probes(database, metrics)
     events = build_events(database)
     worker = build_worker(database, settings, build_queue(database, settings), events, metrics)
-    probes = None if probe_port is None else asyncio.create_task(_probes(database, metrics, probe_host, probe_port))
+    served = None if probe_port is None else asyncio.create_task(_serve_probes(probes, probe_host, probe_port))
     try:
-        await _until_ready(database, stop)
+        await _until_ready(database, probes, stop)
         log.info("worker_started", slots=settings.worker_slots, dialect=database.dialect)
         await worker.run(stop)
     finally:
-        if probes is not None:
-            probes.cancel()
-            await asyncio.gather(probes, return_exceptions=True)
+        if served is not None:
+            served.cancel()
+            await asyncio.gather(served, return_exceptions=True)
         await database.close()
         log.info("worker_stopped")
 
 
-async def _until_ready(database: Database, stop: asyncio.Event) -> None:
+async def _until_ready(database: Database, probes: Probes, stop: asyncio.Event) -> None:
     """Wait for a database that answers and is migrated (a SQLite file is brought up here, as ``serve`` does)."""
     if database.dialect == "sqlite":
         await asyncio.to_thread(upgrade, database.url.render_as_string(hide_password=False))
     while not stop.is_set():
         try:
-            return await check_ready(database)
+            return await probes.check_ready()
         except ApiError as error:
             log.warning("worker_waits", reason=error.detail)
             with contextlib.suppress(TimeoutError):
@@ -82,19 +83,19 @@ class _ProbeServer(uvicorn.Server):
         yield
 
 
-async def _probes(database: Database, metrics: Metrics, host: str, port: int) -> None:
+async def _serve_probes(probes: Probes, host: str, port: int) -> None:
     async def healthz(_request: Request) -> Response:
         return Response()
 
     async def readyz(_request: Request) -> Response:
         try:
-            await check_ready(database)
+            await probes.check_ready()
         except ApiError as error:
             return Response(error.detail, status_code=error.status)
         return Response()
 
     async def read_metrics(_request: Request) -> Response:
-        return Response(await scrape(database, metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await probes.scrape(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     app = Starlette(
         routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", read_metrics)],

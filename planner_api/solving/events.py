@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from sqlalchemy import event, select
+import structlog
+from sqlalchemy import ColumnElement, event, select
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.outage import AWAY
 from planner_api.db.tables import PlanRow, TokenRow
+
+log = structlog.get_logger(__name__)
 
 POLL_S = 0.05
 """How often SQLite is asked whether another process wrote."""
@@ -26,6 +29,8 @@ OVERLAP = timedelta(seconds=5)
 """How far back a poll looks again: rows are stamped before they commit."""
 RECONNECT_S = 0.5
 """Pause before listening again after the database went away."""
+
+LOST: tuple[type[Exception], ...] = (*AWAY, sqlite3.Error)
 
 PlanListener = Callable[[str | None, int], None]
 """Called with (plan id, version); (None, 0) says that news may have been missed: forget everything."""
@@ -82,6 +87,7 @@ class Watch:
 
     waiters: dict[asyncio.Future[int], int] = field(default_factory=dict)
     newest: int = 0
+    settled: bool = False
     look: asyncio.Future[None] | None = None
 
 
@@ -138,7 +144,7 @@ class LocalEvents:
                 watch.look = asyncio.ensure_future(self._look_up(plan_id, watch))
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(watch.look)
-                newest = watch.newest if watch.newest > version else await future
+                newest = watch.newest if watch.newest > version or watch.settled else await future
             return None if self._stopping else newest
         except TimeoutError:
             return None
@@ -150,11 +156,14 @@ class LocalEvents:
     async def _look_up(self, plan_id: str, watch: Watch) -> None:
         try:
             async with self._database.read() as session:
-                found = await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id))
+                query = select(PlanRow.version, PlanRow.status).where(PlanRow.id == plan_id)
+                found = (await session.execute(query)).first()
         except BaseException:
             watch.look = None  # the next waiter looks again
             raise
-        watch.newest = max(watch.newest, found or 0)
+        if found is not None:
+            watch.newest = max(watch.newest, found.version)
+            watch.settled |= found.status == "failed"
 
     def _plan_changed(self, plan_id: str, version: int, settled: bool = False) -> None:
         for listener in self._plan_listeners:
@@ -163,6 +172,7 @@ class LocalEvents:
         if watch is None:
             return
         watch.newest = max(watch.newest, version)
+        watch.settled |= settled
         for future, above in watch.waiters.items():
             if (settled or version > above) and not future.done():
                 future.set_result(watch.newest)
@@ -177,12 +187,18 @@ class LocalEvents:
             plan_listener(None, 0)
         for token_listener in self._token_listeners:
             token_listener(None)
+        await self._look_again()
+
+    async def _look_again(self, *conditions: ColumnElement[bool]) -> None:
+        """Look at the plans that are waited for, where the conditions hold."""
         waited = list(self._watched)
         for start in range(0, len(waited), 500):
-            query = select(PlanRow.id, PlanRow.version).where(PlanRow.id.in_(waited[start : start + 500]))
+            ids = waited[start : start + 500]
+            query = select(PlanRow.id, PlanRow.version, PlanRow.status).where(PlanRow.id.in_(ids), *conditions)
             async with self._database.read() as session:
-                for plan_id, version in await session.execute(query):
-                    self._plan_changed(plan_id, version)
+                rows = (await session.execute(query)).all()
+            for plan_id, version, status in rows:
+                self._plan_changed(plan_id, version, status == "failed")
 
     async def _listen(self) -> None:
         raise NotImplementedError
@@ -207,18 +223,23 @@ class SqliteEvents(LocalEvents):
     async def _listen(self) -> None:
         since = datetime.now(UTC)
         seen: dict[str, int] = {}
-        version = None
         while True:
             # NOTE: asked directly on the event loop: it reads a counter in shared memory within microseconds and never
             # waits for a lock, while the driver's thread would cost a serving process a tenth of its time.
             path = self._database.url.database or ""
-            with contextlib.suppress(*AWAY, sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
-                while True:
-                    (found,) = connection.execute("PRAGMA data_version").fetchone()
-                    if found != version:
-                        version = found
-                        since, seen = await self._look(since, seen)
-                    await asyncio.sleep(POLL_S)
+            try:
+                with contextlib.closing(sqlite3.connect(path)) as connection:
+                    version = None  # the counts of two connections have nothing to do with each other
+                    while True:
+                        (found,) = connection.execute("PRAGMA data_version").fetchone()
+                        if found != version:
+                            version = found
+                            since, seen = await self._look(since, seen)
+                        await asyncio.sleep(POLL_S)
+            except LOST as error:
+                log.warning("events_lost_database", error=str(error)[:200])
+            except Exception:
+                log.exception("events_failed")
             await asyncio.sleep(RECONNECT_S)
 
     async def _look(self, since: datetime, seen: dict[str, int]) -> tuple[datetime, dict[str, int]]:
@@ -236,4 +257,5 @@ class SqliteEvents(LocalEvents):
                 self._plan_changed(plan_id, version)
         for token_hash in tokens:
             self._token_revoked(token_hash)
+        await self._look_again(PlanRow.status == "failed")
         return started, found

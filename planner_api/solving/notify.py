@@ -42,18 +42,22 @@ class PostgresEvents(LocalEvents):
                     await self._follow(connection)
             except TRANSIENT as error:
                 log.warning("events_lost_database", error=str(error)[:200])
+            except Exception:
+                log.exception("events_failed")
             await asyncio.sleep(RECONNECT_S)
 
     async def _follow(self, connection: psycopg.AsyncConnection[object]) -> None:
         while True:
             async for notice in connection.notifies(timeout=CHECK_S):
-                kind, _, rest = notice.payload.partition(" ")
-                if kind in ("plan", "settled"):
-                    version, _, plan_id = rest.partition(" ")
-                    self._plan_changed(plan_id, int(version), kind == "settled")
-                elif kind == "token":
-                    self._token_revoked(rest)
-            await connection.execute("SELECT 1")
+                match notice.payload.split(" "):
+                    case ["plan" | "settled" as kind, version, plan_id] if version.isdecimal():
+                        self._plan_changed(plan_id, int(version), kind == "settled")
+                    case ["token", token_hash]:
+                        self._token_revoked(token_hash)
+                    case _:
+                        log.warning("news_not_understood", payload=notice.payload[:200])
+            async with asyncio.timeout(CHECK_S):
+                await connection.execute("SELECT 1")
 
 
 async def _notify(session: WriteSession, payload: str) -> None:

@@ -56,6 +56,10 @@ class SolveQueue(Protocol):
         """:meth:`enqueue` for many; returns how many were queued."""
         ...
 
+    async def hasten(self, session: WriteSession, plan_id: str, *, priority: int) -> bool:
+        """Raise the priority of a plan that waits with a lower one; False when it does not."""
+        ...
+
     async def work(self, handler: Handler, stop: asyncio.Event, *, slots: int = 1) -> None:
         """Lease ready plans and pass them to ``handler``, ``slots`` at a time, until ``stop`` is set.
 
@@ -116,6 +120,13 @@ class RowQueue:
         await self._carry(session, [(plan_id, priority) for plan_id in queued])
         return len(queued)
 
+    async def hasten(self, session: WriteSession, plan_id: str, *, priority: int) -> bool:
+        """See :class:`SolveQueue`."""
+        raised = await repository.raise_priority(session, plan_id, priority)
+        if raised:
+            await self._carry(session, [(plan_id, priority)])
+        return raised
+
     async def renew(self, lease: Lease) -> bool:
         """See :class:`SolveQueue`."""
         async with self._database.write() as session:
@@ -130,7 +141,7 @@ class RowQueue:
         async with self._database.write() as session:
             again = await repository.fail(session, lease, error, permanent=permanent)
             if again:
-                await self._carry(session, [(lease.plan_id, 0)])
+                await self._carry(session, [(lease.plan_id, lease.priority)])
         return again
 
     async def hand_back(self, lease: Lease) -> bool:
@@ -138,7 +149,7 @@ class RowQueue:
         async with self._database.write() as session:
             held = await repository.hand_back(session, lease)
             if held:
-                await self._carry(session, [(lease.plan_id, 0)])
+                await self._carry(session, [(lease.plan_id, lease.priority)])
         return held
 
     async def reap(self) -> list[str]:

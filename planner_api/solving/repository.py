@@ -34,6 +34,8 @@ class Lease:
 
     plan_id: str
     attempt: int
+    priority: int = 0
+    """With which it waited, and waits again should it return to the queue."""
 
 
 def now_on(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetime]:
@@ -63,6 +65,23 @@ async def mark_queued(session: WriteSession, plan_ids: Sequence[str], priority: 
     return queued
 
 
+async def raise_priority(session: WriteSession, plan_id: str, priority: int) -> bool:
+    """Let a queued plan of lower priority wait with this one; False when there is none to raise."""
+    result = await session.execute(
+        update(PlanRow)
+        .where(
+            PlanRow.id == plan_id,
+            PlanRow.status == "queued",
+            PlanRow.queued_at.is_not(None),
+            PlanRow.priority < priority,
+        )
+        .values(priority=priority)
+        .returning(PlanRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    return result.first() is not None
+
+
 async def take(session: WriteSession, owner: str, ttl_s: float, plan_id: str | None = None) -> Lease | None:
     """Lease the named plan, or the first in the queue; None when there is nothing to lease."""
     ready = and_(PlanRow.status == "queued", PlanRow.queued_at.is_not(None))
@@ -81,11 +100,11 @@ async def take(session: WriteSession, owner: str, ttl_s: float, plan_id: str | N
         update(PlanRow)
         .where(chosen, ready)
         .values(status="solving", attempt=PlanRow.attempt + 1, lease_owner=owner, lease_until=now_on(session, ttl_s))
-        .returning(PlanRow.id, PlanRow.attempt)
+        .returning(PlanRow.id, PlanRow.attempt, PlanRow.priority)
         .execution_options(synchronize_session=False)
     )
     row = result.first()
-    return None if row is None else Lease(row.id, row.attempt)
+    return None if row is None else Lease(row.id, row.attempt, row.priority)
 
 
 def _held(lease: Lease) -> ColumnElement[bool]:

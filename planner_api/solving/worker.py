@@ -141,6 +141,8 @@ class Worker:
                     log.warning("work_reaped", plans=reaped)
             except TRANSIENT as error:
                 log.warning("reaper_lost_database", error=str(error)[:200])
+            except Exception:
+                log.exception("reaper_failed")
             await asyncio.sleep(REAP_S)
 
     async def _handle(self, lease: Lease) -> None:

@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from hope_schema import Fanout, FleetModelPage, FleetPlanPage, FleetProfilePage, FleetSummary
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import PlanRow
+from planner_api.fleet.service import FANOUT_PRIORITY
+from planner_api.plans.service import DEVICE_WAITS
 from planner_api.plans.store import RowPlanStore
 from planner_api.solving import repository
 from tests.planner.conftest import CAMPAIGN
 from tests.planner.postgres import Postgres
-from tests.planner.samples import SOC, Api, chain, measure, plan_request, serving
+from tests.planner.samples import PROCESSORS, SOC, Api, chain, measure, plan_request, serving
 
 GRAPH = chain()
 SOCS = ("soc-1", "soc-2", "soc-3")
@@ -66,6 +68,12 @@ def release(api: Api) -> Any:
     return api.client.post(f"/models/{GRAPH.model_hash}/plans")
 
 
+def ask(api: Api, soc: str = SOC) -> Any:
+    """Ask for the plan as an agent does: for all processors of its device, in the device's order."""
+    names = tuple(processor.id for processor in reversed(PROCESSORS))
+    return api.post("/plans", plan_request(GRAPH, soc=soc, processors=names))
+
+
 def solve_one(api: Api, plan_id: str) -> None:
     """Do what a worker does, without a child: lease, plan, store."""
 
@@ -104,7 +112,7 @@ def test_a_release_plans_a_model_for_the_whole_fleet(api: Api) -> None:
         progress = Fanout.model_validate_json(api.client.get(where).content)
         assert (progress.done, progress.finished) == (number + 1, number == 2)
     for soc in SOCS:
-        answer = api.post("/plans", plan_request(GRAPH, soc=soc))
+        answer = ask(api, soc)
         assert (answer.status_code, answer.headers["hope-plan-cache"]) == (200, "hit")
         assert answer.json()["provisional"] is False
 
@@ -125,11 +133,13 @@ def test_a_device_that_asks_during_a_release_gets_a_plan_at_once(api: Api) -> No
     """The release's row has no plan yet: the device gets a first one; the queued solve is neither lost nor doubled."""
     know(api, SOC)
     release(api)
-    answer = api.post("/plans", plan_request(GRAPH))
+    assert priorities(api) == [FANOUT_PRIORITY]
+    answer = ask(api)
     assert answer.status_code == 200
     assert (answer.json()["version"], answer.json()["provisional"]) == (1, True)
+    assert priorities(api) == [DEVICE_WAITS], "it overtakes what nobody waits for"
     solve_one(api, answer.json()["plan_id"])
-    better = api.post("/plans", plan_request(GRAPH)).json()
+    better = ask(api).json()
     assert (better["version"], better["provisional"]) == (2, False)
     summary = FleetSummary.model_validate_json(api.client.get("/fleet").content)
     assert summary.plans["queued"] == 0
@@ -146,12 +156,40 @@ def test_a_device_that_asks_while_a_worker_solves_does_not_break_its_lease(api: 
             return await repository.take(session, "worker", 60.0, plan.plan_id)
 
     held = api.await_(lease)
-    assert api.post("/plans", plan_request(GRAPH)).json()["version"] == 1
+    assert ask(api).json()["version"] == 1
 
     async def renew() -> bool:
         return bool(await api.app.planner.queue.renew(held))
 
     assert api.await_(renew)
+
+
+def priorities(api: Api) -> list[int]:
+    """The priorities of all plans."""
+
+    async def read() -> list[int]:
+        async with api.app.planner.database.read() as session:
+            return list(await session.scalars(select(PlanRow.priority)))
+
+    return list(api.await_(read))
+
+
+def test_a_released_plan_that_failed_is_left_alone_until_its_figures_move(api: Api) -> None:
+    """The sweep queues nothing that failed on the very profile there is."""
+    know(api, SOC)
+    release(api)
+
+    async def fail_and_sweep() -> int:
+        planner = api.app.planner
+        async with planner.database.write() as session:
+            lease = await repository.take(session, "test", 60.0)
+        assert lease is not None
+        assert await planner.queue.fail(lease, "no processor supports it", permanent=True) is False
+        return int(await planner.plans.resolve_outdated())
+
+    assert api.await_(fail_and_sweep) == 0
+    plans = FleetPlanPage.model_validate_json(api.client.get("/fleet/plans").content).plans
+    assert [plan.status for plan in plans] == ["failed"]
 
 
 def test_an_unknown_model_or_release_is_not_found(api: Api) -> None:
@@ -175,10 +213,10 @@ def test_the_fleet_view_adds_up(api: Api) -> None:
 
     api.await_(fail)
     for _ in range(4):
-        api.post("/plans", plan_request(GRAPH, soc=plans[0].soc))
+        ask(api, plans[0].soc)
 
     async def flush() -> None:
-        await api.app.planner.plans.flush_counts(api.app.planner.plan_cache.take_hits())
+        await api.app.planner.plans.flush_counts()
 
     api.await_(flush)
     summary = FleetSummary.model_validate_json(api.client.get("/fleet").content)

@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hope_schema import Profile
-from planner_api.profiles.folding import Folder, estimate, median, moved
+from hope_schema.base import MAX_ROWS
+from planner_api.profiles import statistics as statistics_module
+from planner_api.profiles.folding import MAX_PROCESSORS, Folder, estimate, median, moved
 from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import VOTES, Statistics
+from tests.planner.conftest import CAMPAIGN
 from tests.planner.samples import PROCESSORS
 
 BIG = PROCESSORS[0].kind
@@ -208,3 +211,24 @@ def test_moved() -> None:
     old = np.array([100.0, 100.0, nan, nan, inf, inf, 5.0])
     new = np.array([100.9, 102.0, nan, 1.0, inf, 5.0, inf])
     assert moved(old, new, 0.01).tolist() == [False, True, False, True, False, True, True]
+
+
+def test_what_is_published_at_the_limits_is_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many figures and processors are sent, the profile is one by the contract; what is too much is refused."""
+    assert statistics_module.MAX_FIGURES == MAX_ROWS
+    limit = MAX_ROWS if CAMPAIGN else 2000
+    monkeypatch.setattr(statistics_module, "MAX_FIGURES", limit)
+
+    def latencies(count: int) -> dict[str, Any]:
+        return upload(dict.fromkeys((f"op-{n}" for n in range(count)), 1.0))
+
+    folder = Folder(Statistics())
+    assert list(folder.fold([("greedy", latencies(limit + 1))]).failed) == [0]
+    assert folder.fold([("full", latencies(limit))]).failed == {}
+    assert list(folder.fold([("more", upload({"one more": 1.0}))]).failed) == [0]
+    for start in (0, 1000, 2000):
+        many = [PROCESSORS[0].model_copy(update={"id": f"cpu@{n}"}) for n in range(start, start + 1000)]
+        folder.fold([("crowded", upload({}, processors=(*PROCESSORS, *many)))])
+    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 1))
+    assert len(profile.latencies.us) == limit
+    assert len(profile.processors) == MAX_PROCESSORS

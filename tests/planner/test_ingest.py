@@ -6,6 +6,7 @@ import asyncio
 import random
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import DBAPIError
 
@@ -85,9 +86,11 @@ def test_a_damaged_row_does_not_stop_the_others(database_url: str) -> None:
         assert await profiles.fold(SOC, FREQUENCY)
         assert not await profiles.fold(SOC, FREQUENCY)
         async with database.read() as session:
-            errors = dict((await session.execute(select(InboxRow.device_id, InboxRow.error))).all())  # type: ignore[arg-type]
-        assert errors["a"] is errors["c"] is None
-        assert "zstd" in errors["b"]
+            rows = await session.execute(select(InboxRow.device_id, InboxRow.error, InboxRow.body))
+        found = {device_id: (error, body) for device_id, error, body in rows}
+        assert found["a"] == found["c"] == (None, None)
+        assert "zstd" in found["b"][0]
+        assert found["b"][1] == b"rotten", "it is kept for whoever looks into it"
         await database.close()
 
     asyncio.run(main())
@@ -119,22 +122,23 @@ def test_a_failed_transaction_reaches_every_upload_of_its_group(database_url: st
     asyncio.run(main())
 
 
-def test_old_upload_ids_are_forgotten(database_url: str) -> None:
-    """Folded uploads older than the memory are pruned; younger and waiting ones stay."""
+def test_old_upload_ids_are_forgotten(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folded uploads older than the memory are pruned, however many; younger and waiting ones stay."""
+    monkeypatch.setattr("planner_api.profiles.service.PRUNED_AT_ONCE", 2)
 
     async def main() -> None:
         database = Database(database_url)
         profiles, _ = await prepared(database)
         missing = await profiles.missing(missing_request(GRAPH))
-        for name in ("old", "young", "waiting"):
+        for name in (*(f"old-{n}" for n in range(5)), "young", "waiting"):
             if name == "waiting":
                 await profiles.fold(SOC, FREQUENCY)
             upload = measure(missing, name)
             await profiles.accept(upload, body_of(upload))
         async with database.write() as session:
             past = datetime.now(UTC) - timedelta(days=31)
-            await session.execute(update(InboxRow).where(InboxRow.device_id == "old").values(folded_at=past))
-        assert await profiles.prune() == 1
+            await session.execute(update(InboxRow).where(InboxRow.device_id.like("old-%")).values(folded_at=past))
+        assert await profiles.prune() == 5
         async with database.read() as session:
             assert set(await session.scalars(select(InboxRow.device_id))) == {"young", "waiting"}
         await database.close()
@@ -165,6 +169,53 @@ def test_a_burst_is_folded_when_it_is_over_or_has_lasted(database_url: str) -> N
         async with database.read() as session:
             waiting = await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None)))
         assert waiting == 0
+        await database.close()
+
+    asyncio.run(main())
+
+
+def test_more_profiles_than_are_remembered_are_folded_at_once(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that drop each other's statistics out of memory lose nothing, and leave no lock behind."""
+    monkeypatch.setattr("planner_api.profiles.service.REMEMBERED_FOLDERS", 1)
+    socs = [f"soc-{n}" for n in range(8)]
+
+    async def main() -> None:
+        database = Database(sqlite_url)
+        profiles, _ = await prepared(database)
+        missing = await profiles.missing(missing_request(GRAPH))
+        for number in range(4):
+            for soc in socs:
+                upload = measure(missing, f"device-{number}", soc=soc)
+                await profiles.accept(upload, body_of(upload))
+            await asyncio.gather(*(profiles.fold(soc, FREQUENCY) for soc in socs))
+        async with database.read() as session:
+            assert sorted(await session.scalars(select(ProfileRow.uploads))) == [4] * len(socs)
+        assert len(profiles._locks) == 0
+        await database.close()
+
+    asyncio.run(main())
+
+
+def test_a_fold_that_fails_holds_up_no_other(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault with one profile is logged; the others are folded, and its own lock is free again."""
+
+    async def main() -> None:
+        database = Database(sqlite_url)
+        profiles, _ = await prepared(database)
+        missing = await profiles.missing(missing_request(GRAPH))
+        for soc in ("cursed", "sound"):
+            upload = measure(missing, soc=soc)
+            await profiles.accept(upload, body_of(upload))
+        fold_batch = profiles._fold_batch
+
+        async def faulty(soc: str, frequency: str) -> bool | None:
+            if soc == "cursed":
+                raise ZeroDivisionError
+            return await fold_batch(soc, frequency)
+
+        monkeypatch.setattr(profiles, "_fold_batch", faulty)
+        assert await profiles.fold_pending() == [("sound", FREQUENCY)]
+        assert len(profiles._locks) == 0
         await database.close()
 
     asyncio.run(main())

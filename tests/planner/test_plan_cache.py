@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -137,8 +138,8 @@ def test_the_front_still_asks_for_a_token(sqlite_url: str) -> None:
                 assert api.post("/plans", plan_request(GRAPH), **wrong).status_code == 401
 
 
-def test_hits_are_counted(database_url: str) -> None:
-    """Hits through the front and misses are added to the plan's row, whoever served them."""
+def test_hits_are_counted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hits through the front and misses are added to the plan's row, whoever served them, and after an outage too."""
     with serving(database_url) as api:
         api.learn(GRAPH)
         wanted = api.plan(GRAPH).plan_id
@@ -146,7 +147,11 @@ def test_hits_are_counted(database_url: str) -> None:
             api.plan(GRAPH)
             api.client.get(f"/plans/{wanted}")
         planner = api.app.planner
-        api.await_(planner.plans.flush_counts, planner.plan_cache.take_hits())
+        with monkeypatch.context() as outage:
+            outage.setattr(plans, "add_hits", AsyncMock(side_effect=OSError("away")))
+            with pytest.raises(OSError, match="away"):
+                api.await_(planner.plans.flush_counts)
+        api.await_(planner.plans.flush_counts)
 
         async def counts() -> tuple[int, int]:
             async with planner.database.read() as session:

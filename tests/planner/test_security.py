@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import sys
@@ -17,6 +18,7 @@ from sqlalchemy import select, update
 from hope_schema import DeviceReport, Enrolment, EnrolmentReceipt, MeasuredRun
 from planner_api import cli
 from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
+from planner_api.devices import repository as devices
 from planner_api.devices.principal import Principal
 from planner_api.devices.rate import RateLimit
 from planner_api.devices.tokens import hash_token, new_token
@@ -216,6 +218,7 @@ def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, st
                 measured_us=plan["plan"]["makespan_us"] * 1.25,
                 runs=20,
             ),
+            MeasuredRun(plan_id=plan["plan_id"], plan_version=plan["version"] + 1, measured_us=1.0, runs=1),
             MeasuredRun(plan_id="p-nobody-knows", plan_version=1, measured_us=5.0, runs=1),
         ),
     )
@@ -254,11 +257,66 @@ def test_too_many_requests_are_told_when_to_return(sqlite_url: str) -> None:
         assert api.client.get("/fleet", headers=bearer(second)).status_code == 200
 
 
-def test_guessing_tokens_is_slowed_down(sqlite_url: str) -> None:
-    """Unknown tokens count against the address they come from, and do not reach the database each time."""
-    with serving(sqlite_url, tokens_required=True, rate_per_address=0.1, burst_per_address=5) as api:
-        codes = [api.client.get("/fleet", headers=bearer(new_token("operator"))).status_code for _ in range(7)]
-        assert codes == [401] * 5 + [429] * 2
+def test_guessing_tokens_is_slowed_down(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong tokens count against the address they come from, which then reaches the database with known ones only."""
+    asked: list[str] = []
+    find = devices.find_token
+
+    async def counted(session: Any, token_hash: str) -> Any:
+        asked.append(token_hash)
+        return await find(session, token_hash)
+
+    monkeypatch.setattr(devices, "find_token", counted)
+    monkeypatch.setattr("planner_api.devices.guard.MAX_UNKNOWN", 2)
+    with serving(sqlite_url, tokens_required=True, rate_per_address=0.1, burst_per_address=9) as api:
+        good = new_token("operator")
+
+        async def add() -> None:
+            async with api.app.planner.database.write() as session:
+                await devices.add_token(session, hash_token(good), "operator")
+
+        api.await_(add)
+
+        def ask(authorization: str) -> int:
+            return int(api.client.get("/fleet", headers={"authorization": authorization}).status_code)
+
+        assert ask(f"Bearer {good}") == 200
+        again = f"Bearer {new_token('operator')}"
+        assert [ask(again) for _ in range(3)] == [401] * 3
+        assert len(asked) == 2, "an unknown token is asked for once"
+        assert [ask(value) for value in ("Basic x", "Bearer " + "x" * 300)] == [401] * 2
+        assert [ask(f"Bearer {new_token('operator')}") for _ in range(6)] == [401] * 4 + [429] * 2
+        assert len(asked) == 6, "beyond the limit nobody is asked"
+        assert ask(f"Bearer {good}") == 200
+        assert len(asked) == 6, "guesses drive no known token out"
+
+
+def test_a_token_revoked_while_it_is_looked_up_is_not_remembered(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read before the revocation was announced is forgotten with it."""
+    find = devices.find_token
+    with serving(sqlite_url, tokens_required=True) as api:
+        planner, token_hash = api.app.planner, hash_token(new_token("operator"))
+
+        async def race() -> Any:
+            async with planner.database.write() as session:
+                token_id = await devices.add_token(session, token_hash, "operator")
+
+            async def slow(session: Any, wanted: str) -> Any:
+                found = await find(session, wanted)
+                async with planner.database.write() as writing:
+                    (revoked,) = await devices.revoke(writing, token_id=token_id)
+                    await planner.events.revoke(writing, revoked)
+                await asyncio.sleep(0)
+                return found
+
+            monkeypatch.setattr(devices, "find_token", slow)
+            await planner.tokens.look_up(token_hash)
+            monkeypatch.setattr(devices, "find_token", find)
+            return planner.tokens.known(token_hash) or await planner.tokens.look_up(token_hash)
+
+        assert api.await_(race) is None
 
 
 @settings(max_examples=200, deadline=None)

@@ -139,6 +139,39 @@ def test_priority_comes_first(database_url: str) -> None:
     on(database_url, scenario)
 
 
+def test_priority_outlives_failures_and_hand_backs(database_url: str) -> None:
+    """A solve that returns to the queue keeps its place before the fan-out; one that is asked for gets such a place."""
+
+    async def scenario(database: Database, queue: Any) -> None:
+        async with database.write() as session:
+            for plan_id, priority in (("asked for", 0), ("fan-out", 0), ("device", 10)):
+                await insert_plan(session, plan_id)
+                await queue.enqueue(session, plan_id, priority=priority)
+        handed: list[str] = []
+        stop = asyncio.Event()
+
+        async def handler(lease: Lease) -> None:
+            handed.append(lease.plan_id)
+            if len(handed) == 1:
+                assert await queue.fail(lease, "crashed", permanent=False)
+            elif len(handed) == 2:
+                assert await queue.hand_back(lease)
+                async with database.write() as session:
+                    assert await queue.hasten(session, "asked for", priority=11)
+                    assert not await queue.hasten(session, "asked for", priority=11)
+            else:
+                async with database.write() as session:
+                    assert await queue.finish(session, lease)
+                    assert not await queue.hasten(session, lease.plan_id, priority=99)
+                if len(handed) == 5:
+                    stop.set()
+
+        await asyncio.wait_for(queue.work(handler, stop), 20)
+        assert handed == ["device", "device", "asked for", "device", "fan-out"]
+
+    on(database_url, scenario)
+
+
 def test_work_of_a_vanished_worker_is_done_by_another(database_url: str) -> None:
     """A lease whose holder vanished expires, is reaped and solved again; the fence refuses the first holder."""
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -14,10 +15,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
@@ -298,3 +300,66 @@ def test_the_worker_command_waits_for_its_schema_and_stops_on_sigterm(postgres: 
     assert worker.returncode == 0, said
     assert "hope-planner migrate" in said or "never migrated" in said
     assert all(json.loads(line)["event"] for line in said.splitlines() if line.startswith("{"))
+
+
+def test_nobody_waits_for_a_plan_that_failed(database_url: str) -> None:
+    """Who waits when another process stores the failure, and who comes later, is answered with what there is."""
+
+    async def scenario(setup: Setup) -> None:
+        await setup.enqueue("p")
+        elsewhere = Database(database_url)
+        waiter = asyncio.create_task(setup.events.wait("p", 1, 20.0))
+        await asyncio.sleep(0.2)
+        async with elsewhere.write() as session:
+            await session.execute(update(PlanRow).where(PlanRow.id == "p").values(status="failed"))
+            await build_events(elsewhere).publish(session, "p", 0, settled=True)
+        assert await waiter == 1
+        assert await setup.events.wait("p", 1, 20.0) == 1
+        await elsewhere.close()
+
+    on(database_url, scenario)
+
+
+def test_news_that_nobody_understands_ends_nothing(postgres_url: str) -> None:
+    """Whatever somebody else says on our channel, later news are heard."""
+
+    async def scenario(setup: Setup) -> None:
+        await setup.enqueue("p")
+        waiter = asyncio.create_task(setup.events.wait("p", 1, 20.0))
+        await asyncio.sleep(0.3)
+        async with setup.database.write() as session:
+            for stray in ("", "plan", "plan x p", "plan 2", "token", "hello 3 p"):
+                await session.execute(text("SELECT pg_notify('hope', :stray)"), {"stray": stray})
+            await setup.events.publish(session, "p", 2)
+        assert await waiter == 2
+
+    on(postgres_url, scenario)
+
+
+def test_news_are_heard_after_the_listener_lost_its_file(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that lost its connection looks at everything again, whatever the new connection counts from."""
+
+    async def scenario(setup: Setup) -> None:
+        await setup.enqueue("p")
+        elsewhere = Database(sqlite_url)
+        look = setup.events._look  # type: ignore[attr-defined]
+        lost = asyncio.Event()
+
+        async def lose_once(*arguments: Any) -> Any:
+            if not lost.is_set():
+                async with elsewhere.write() as session:
+                    values = {"version": 2, "solved_at": datetime.now(UTC)}
+                    await session.execute(update(PlanRow).where(PlanRow.id == "p").values(values))
+                lost.set()
+                raise sqlite3.OperationalError("disk I/O error")
+            return await look(*arguments)
+
+        waiter = asyncio.create_task(setup.events.wait("p", 1, 20.0))
+        await asyncio.sleep(0.2)
+        monkeypatch.setattr(setup.events, "_look", lose_once)
+        async with elsewhere.write() as session:
+            await session.execute(update(PlanRow).where(PlanRow.id == "p").values(priority=1))
+        assert await waiter == 2
+        await elsewhere.close()
+
+    on(sqlite_url, scenario)
