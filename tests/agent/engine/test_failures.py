@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from agent_sdk.contest import PLAN, Contest
 from agent_sdk.engine import (
     Device,
     DeviceClosedError,
@@ -236,6 +237,24 @@ def test_a_runtime_that_hangs_blocks_nobody_else(
             time.sleep(0.01)
     else:
         pytest.fail("the session stayed unusable after the runtime had come back")
+
+
+def test_a_session_outlives_a_runtime_that_hangs(
+    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the plan hung on one processor, the rival elsewhere answers; what hung is freed once it comes back."""
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    rival = Executor(build_program(whole_plan(scene.model, "ab"), scene.model, scene.device.processors), scene.device)
+    contest = Contest({PLAN: scene.executor, "ab": rival})
+    release = threading.Event()
+    scene.by_id["c"].hook = lambda segment: release.wait(30)
+    with pytest.raises(RunTimeoutError):
+        contest.run(scene.feeds, timeout_s=0.3)
+    outputs, _ = contest.run(scene.feeds, timeout_s=30)
+    for name, expected in reference(scene.model, scene.feeds).items():
+        np.testing.assert_array_equal(outputs[name], expected)
+    assert set(contest.contenders) == {"ab"}
+    release.set()
 
 
 @pytest.mark.parametrize("victim", ["a", "b", "ab", "c"])
