@@ -16,6 +16,11 @@ Signature = Annotated[str, Field(min_length=1, max_length=160, pattern=PRINTABLE
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
+def kind_of(runtime: str, version: str, threads: int, core_class: str) -> str:
+    """Return the kind of a processor, see ``Processor.kind``."""
+    return f"{runtime}-{version}/{threads}x{core_class}"
+
+
 class Processor(Contract):
     """What runs one op at a time: a runtime on a set of hardware resources.
 
@@ -35,7 +40,7 @@ class Processor(Contract):
     @property
     def kind(self) -> str:
         """What latencies are keyed by: equal for processors that are measured once, e.g. two equal cores."""
-        return f"{self.runtime}-{self.version}/{self.threads}x{self.core_class}"
+        return kind_of(self.runtime, self.version, self.threads, self.core_class)
 
 
 Kind = Annotated[str, Field(min_length=3, max_length=512, pattern=PRINTABLE)]

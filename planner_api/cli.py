@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from planner_api.db.engine import DatabaseUrlError, parse_url
 from planner_api.devices.commands import add_commands as add_token_commands
 from planner_api.settings import Settings
+from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
   hope-planner serve                                      a planner on this machine, on a SQLite file
@@ -22,16 +23,12 @@ EXAMPLES = """examples:
 """
 
 
-class UsageError(Exception):
-    """Bad input on the command line: one clear line, exit status 2."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0 when it worked, 2 for bad input, 1 when it failed, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
-    except (UsageError, DatabaseUrlError, ValueError) as error:
+    except (UsageError, DatabaseUrlError) as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -87,6 +84,8 @@ def _database_option(parser: argparse.ArgumentParser) -> None:
 def settings_of(options: argparse.Namespace, **more: object) -> Settings:
     """Return the settings of the environment with what the command line says on top.
 
+    Never embedded, whatever the environment says: an embedded planner asks nobody for a token.
+
     Raises:
         UsageError: a setting that is not valid.
     """
@@ -95,7 +94,7 @@ def settings_of(options: argparse.Namespace, **more: object) -> Settings:
     if options.database:
         more["database_url"] = options.database
     try:
-        settings = Settings(**more)  # type: ignore[arg-type]
+        settings = Settings(**more, embedded=False)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UsageError(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -115,8 +114,7 @@ def is_loopback(host: str) -> bool:
 
 def _serve(options: argparse.Namespace) -> int:
     """Serve the planner. On loopback it is open; on any other address every call needs a token."""
-    if not 0 <= options.port <= 65535:
-        raise UsageError(f"port {options.port} is not between 0 and 65535")
+    _check_port(options.port)
     settings = settings_of(options)
     if not is_loopback(options.host):
         settings = settings.model_copy(update={"tokens_required": True})
@@ -134,11 +132,15 @@ def _serve(options: argparse.Namespace) -> int:
 def _migrate(options: argparse.Namespace) -> int:
     """Bring the database to the newest schema; doing it again changes nothing."""
     settings = settings_of(options)
+    from alembic.util import CommandError
+
     from planner_api.db.migrate import current_revision, upgrade
 
     try:
         changed = upgrade(settings.database_url, options.revision)
         revision = current_revision(settings.database_url)
+    except CommandError as error:
+        raise UsageError(_one_line(error)) from None
     except SQLAlchemyError as error:
         print(f"hope-planner: the database cannot be migrated: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -148,6 +150,8 @@ def _migrate(options: argparse.Namespace) -> int:
 
 def _worker(options: argparse.Namespace) -> int:
     """Solve what is queued until SIGTERM or Ctrl-C, then finish or hand back what runs."""
+    if options.probe_port is not None:
+        _check_port(options.probe_port)
     more = {} if options.slots is None else {"worker_slots": options.slots}
     settings = settings_of(options, **more)
     from planner_api.solving.commands import work
@@ -160,6 +164,11 @@ def _tokens(options: argparse.Namespace) -> int:
     from planner_api.devices.commands import run
 
     return run(settings_of(options), options)
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port <= 65535:
+        raise UsageError(f"port {port} is not between 0 and 65535")
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,12 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from hope_schema import ProblemDetails
+from planner_api.http.asgi import Scope
 
 MEDIA_TYPE = "application/problem+json"
 MAX_CAUSES = 20
 """Most single causes one problem lists."""
-
-Scope = Mapping[str, Any]
 
 
 class ApiError(Exception):

@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     worker_slots: int = Field(1, ge=1, le=64)
     """Solves at once per worker process."""
     solve_timeout_s: float = Field(60.0, gt=0, le=7200)
-    """After this a solver process is killed; must exceed ``solve_budget_s``."""
+    """After this a solver process is killed, but never sooner than 5 s after its budget."""
     solve_memory_bytes: int = Field(4096 * MEBIBYTE, ge=0)
     """Memory one solve may add to what its libraries hold; 0: no limit."""
     lease_s: float = Field(6.0, ge=0.5, le=600)

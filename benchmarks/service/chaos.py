@@ -45,9 +45,10 @@ async def kills(stage: Stage, count: int) -> list[Row]:
     await stage.until(where, len(acknowledged), 180.0)
     rows = await stage.rows("SELECT id, status, version, solves FROM plans WHERE soc = :soc", soc=soc)
     stored = {str(each[0]): (str(each[1]), int(str(each[2])), int(str(each[3]))) for each in rows}
-    lost = sum(
-        stored.get(plan_id, ("", 0, 0))[:2] < ("done", 2) or stored[plan_id][0] != "done" for plan_id in acknowledged
-    )
+    lost = 0
+    for plan_id in acknowledged:
+        status, version, _ = stored.get(plan_id, ("", 0, 0))
+        lost += status != "done" or version < 2
     twice = sum(solves > 1 for _, _, solves in stored.values())
     for process in (*servers, worker):
         await asyncio.to_thread(process.stop)

@@ -53,7 +53,6 @@ class Pump:
         connections: how many sockets.
         seconds: ends earlier after this long.
         on_answer: called with every answer (bodies are kept only then).
-        again: statuses to send the same request again after, besides a broken connection.
     """
 
     def __init__(
@@ -64,14 +63,12 @@ class Pump:
         connections: int,
         seconds: float | None = None,
         on_answer: Callable[[Answer], None] | None = None,
-        again: frozenset[int] = frozenset(),
     ) -> None:
         self._addresses = addresses
         self._requests = enumerate(requests)
         self._connections = connections
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self.on_answer = on_answer
-        self.again = again
         self.tally = Tally()
 
     def take(self) -> tuple[int, bytes] | None:
@@ -166,9 +163,6 @@ class _Connection(asyncio.Protocol):
         pump.tally.seconds.append(ended - self._began)
         if pump.on_answer is not None:
             pump.on_answer(Answer(self._current[0], self._status, self._head, b"".join(self._body), self._began, ended))
-        if self._status in pump.again:
-            asyncio.get_running_loop().call_later(RETRY_S, self._send)
-            return
         self._current = pump.take()
         if self._current is None:
             self._ended.set_result(None)

@@ -75,8 +75,8 @@ class Process:
         return self._child is not None and self._child.poll() is None
 
     def said(self) -> str:
-        """The end of its log, for error messages."""
-        return self._log_path.read_text(errors="replace")[-2000:]
+        """Everything in its log."""
+        return self._log_path.read_text(errors="replace")
 
     def memory(self) -> tuple[int, int]:
         """Resident bytes now and at the peak since the last reset."""
@@ -230,7 +230,7 @@ async def until_answers(process: Process, address: tuple[str, int]) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if not process.alive():
-            raise RuntimeError(f"a server did not start:\n{process.said()}")
+            raise RuntimeError(f"a server did not start:\n{process.said()[-2000:]}")
         try:
             reader, writer = await asyncio.open_connection(*address)
             writer.write(request("GET", "/healthz"))
@@ -241,7 +241,7 @@ async def until_answers(process: Process, address: tuple[str, int]) -> None:
         except (OSError, TimeoutError):
             pass
         await asyncio.sleep(0.02)
-    raise RuntimeError(f"a server does not answer:\n{process.said()}")
+    raise RuntimeError(f"a server does not answer:\n{process.said()[-2000:]}")
 
 
 def free_port() -> int:

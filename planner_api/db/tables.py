@@ -92,7 +92,7 @@ class ProfileRow(Base):
     latencies: Mapped[int] = mapped_column(default=0)
     transfers: Mapped[int] = mapped_column(default=0)
     devices: Mapped[int] = mapped_column(default=0)
-    """Uploads folded so far come from about this many distinct devices."""
+    """Devices behind the most listed processor, counted up to the ``VOTES`` that are remembered of each."""
     uploads: Mapped[int] = mapped_column(BigInteger, default=0)
     rejected: Mapped[int] = mapped_column(BigInteger, default=0)
     """Votes that outlier rejection refused so far."""

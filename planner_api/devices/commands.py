@@ -8,14 +8,17 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from planner_api.db.engine import Database
+from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.settings import Settings
 from planner_api.solving.news import build_events
+from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
   hope-planner tokens create                                    an operator's token
@@ -27,6 +30,7 @@ EXAMPLES = """examples:
 """
 
 LISTED = 1000
+"""Of each kind."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Command = Callable[[Database], Awaitable[int]]
@@ -58,7 +62,7 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     """Run the chosen command on the database.
 
     Raises:
-        ValueError: options that do not go together.
+        UsageError: options that do not go together.
     """
     command: Command = options.act(options)
 
@@ -78,20 +82,20 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def lifetime(text: str) -> timedelta:
-    """Read ``90s``, ``15m``, ``12h`` or ``30d``. Raises ValueError otherwise."""
+    """Read ``90s``, ``15m``, ``12h`` or ``30d``. Raises UsageError otherwise."""
     found = re.fullmatch(r"(\d{1,6})([smhd])", text)
     if found is None or int(found[1]) == 0:
-        raise ValueError(f"'{text}' is not a lifetime; write e.g. 12h or 30d")
+        raise UsageError(f"'{text}' is not a lifetime; write e.g. 12h or 30d")
     return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
 
 
 def _create(options: argparse.Namespace) -> Command:
     if options.uses is not None and not options.claim:
-        raise ValueError("--uses goes with --claim")
+        raise UsageError("--uses goes with --claim")
     if options.uses is not None and options.uses < 1:
-        raise ValueError("--uses must be at least 1")
+        raise UsageError("--uses must be at least 1")
     if len(options.label) > 128:
-        raise ValueError("--label may have 128 characters")
+        raise UsageError("--label may have 128 characters")
     expires_at = None if options.expires is None else datetime.now(UTC) + lifetime(options.expires)
     token = new_token("claim" if options.claim else "operator")
 
@@ -114,30 +118,35 @@ def _create(options: argparse.Namespace) -> Command:
 def _list(_options: argparse.Namespace) -> Command:
     async def command(database: Database) -> int:
         async with database.read() as session:
-            tokens = await repository.list_tokens(session, LISTED)
-            claims = await repository.list_claims(session, LISTED)
+            operators = await repository.list_tokens(session, "operator", LISTED + 1)
+            claims = await repository.list_claims(session, LISTED + 1)
+            devices = await repository.list_tokens(session, "device", LISTED + 1)
         print(f"{'id':>6}  {'kind':<8}  {'state':<8}  {'expires':<16}  whose")
-        for token in tokens:
-            state = _state(token.revoked_at, token.expires_at)
-            print(
-                f"{token.id:>6}  {token.scope:<8}  {state:<8}  {_day(token.expires_at):<16}  "
-                f"{token.device_id or token.label}"
-            )
-        for claim in claims:
-            state = "spent" if claim.uses_left == 0 else _state(claim.revoked_at, claim.expires_at)
-            left = "any number" if claim.uses_left is None else str(claim.uses_left)
-            print(
-                f"{claim.id:>6}  {'claim':<8}  {state:<8}  {_day(claim.expires_at):<16}  "
-                f"{claim.label} (uses left: {left})"
-            )
+        for lines in (map(_token_line, operators), map(_claim_line, claims), map(_token_line, devices)):
+            for line in islice(lines, LISTED):
+                print(line)
+            if next(lines, None) is not None:
+                print(f"  ... the newest {LISTED} of this kind; there are more")
         return 0
 
     return command
 
 
+def _token_line(token: TokenRow) -> str:
+    state = _state(token.revoked_at, token.expires_at)
+    whose = token.device_id or token.label
+    return f"{token.id:>6}  {token.scope:<8}  {state:<8}  {_day(token.expires_at):<16}  {whose}"
+
+
+def _claim_line(claim: ClaimRow) -> str:
+    state = "spent" if claim.uses_left == 0 else _state(claim.revoked_at, claim.expires_at)
+    left = "any number" if claim.uses_left is None else str(claim.uses_left)
+    return f"{claim.id:>6}  {'claim':<8}  {state:<8}  {_day(claim.expires_at):<16}  {claim.label} (uses left: {left})"
+
+
 def _revoke(options: argparse.Namespace) -> Command:
     if (options.id is None) == (options.device is None) or (options.claim and options.device is not None):
-        raise ValueError("name one thing to revoke: a number, --claim and a number, or --device and its id")
+        raise UsageError("name one thing to revoke: a number, --claim and a number, or --device and its id")
 
     async def command(database: Database) -> int:
         events = build_events(database)

@@ -205,9 +205,10 @@ async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, 
     return found
 
 
-async def list_tokens(session: AsyncSession, limit: int) -> Sequence[TokenRow]:
-    """The newest tokens."""
-    return (await session.scalars(select(TokenRow).order_by(TokenRow.id.desc()).limit(limit))).all()
+async def list_tokens(session: AsyncSession, scope: str, limit: int) -> Sequence[TokenRow]:
+    """The newest tokens of a scope."""
+    query = select(TokenRow).where(TokenRow.scope == scope).order_by(TokenRow.id.desc()).limit(limit)
+    return (await session.scalars(query)).all()
 
 
 async def list_claims(session: AsyncSession, limit: int) -> Sequence[ClaimRow]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from hope_schema import Fanout, FanoutRequest, FleetModelPage, FleetPlanPage, FleetProfilePage, FleetSummary
 from planner_api.devices.routes import LABEL, After, Limit
 from planner_api.fleet import service
-from planner_api.http.body import inflate, parse, read_body
+from planner_api.http.body import read_message
 from planner_api.http.contract import describe
 
 router = APIRouter(tags=["fleet"])
@@ -36,9 +36,7 @@ LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds un
 async def release(request: Request, model_hash: ModelHash) -> Response:
     """Plan one model for every SoC and frequency the fleet knows, so that a release starts with a warm cache."""
     planner = request.app.state.planner
-    settings = planner.settings
-    body = await read_body(request, limit=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
-    message = parse(inflate(body, limit=settings.max_inflated_bytes) or b"{}", FanoutRequest)
+    message = await read_message(request, FanoutRequest, empty=b"{}")
     found = await service.release(planner.database, planner.queue, model_hash, message)
     headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
     return Response(found.model_dump_json(), status_code=202, media_type="application/json", headers=headers)

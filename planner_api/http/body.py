@@ -55,15 +55,21 @@ async def read_body(request: Request, *, limit: int, timeout_s: float) -> Body:
     return Body(bytes(raw), encoding)
 
 
-async def read_message(request: Request, kind: type[Message]) -> Message:
-    """Read, inflate and validate the body as one message of the contract.
+async def read_message(request: Request, kind: type[Message], *, empty: bytes = b"") -> Message:
+    """Read, inflate and validate the body as one message of the contract; ``empty`` stands for a body without a byte.
 
     Raises:
         ApiError: as ``read_body``, ``inflate`` and ``parse`` do.
     """
+    message, _ = await read_both(request, kind, empty=empty)
+    return message
+
+
+async def read_both(request: Request, kind: type[Message], *, empty: bytes = b"") -> tuple[Message, Body]:
+    """Return the body as a message, as ``read_message`` does, and as it was sent."""
     settings = request.app.state.planner.settings
     body = await read_body(request, limit=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
-    return parse(inflate(body, limit=settings.max_inflated_bytes), kind)
+    return parse(inflate(body, limit=settings.max_inflated_bytes) or empty, kind), body
 
 
 def parse(text: bytes | bytearray, kind: type[Message]) -> Message:

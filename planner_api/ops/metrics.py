@@ -44,7 +44,6 @@ class Metrics:
     def __init__(self) -> None:
         self._requests: defaultdict[tuple[str, str, int], Histogram] = defaultdict(lambda: Histogram(REQUEST_BUCKETS_S))
         self._solves: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(SOLVE_BUCKETS_S))
-        self._counts: defaultdict[str, int] = defaultdict(int)
         self.gauges: dict[str, tuple[str, Mapping[str, float]]] = {}
         """Set at each scrape: name to (label name, value per label)."""
 
@@ -56,13 +55,9 @@ class Metrics:
         """Count one ended solve."""
         self._solves[outcome].observe(seconds)
 
-    def count(self, name: str, by: int = 1) -> None:
-        """Raise the counter ``hope_<name>_total``."""
-        self._counts[name] += by
-
     def collect(self) -> Iterable[Metric]:
         """Called by the registry."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 
         requests = HistogramMetricFamily(
             "hope_http_request_seconds", "Requests by route and status.", labels=["method", "route", "status"]
@@ -74,8 +69,6 @@ class Metrics:
         for outcome, solved in self._solves.items():
             solves.add_metric([outcome], solved.buckets(), solved.sum)
         yield solves
-        for name, total in self._counts.items():
-            yield CounterMetricFamily(f"hope_{name}", f"{name.replace('_', ' ').capitalize()}.", value=total)
         for name, (label, values) in self.gauges.items():
             gauge = GaugeMetricFamily(f"hope_{name}", f"{name.replace('_', ' ').capitalize()}.", labels=[label])
             for key, value in values.items():

@@ -1,4 +1,4 @@
-"""The outermost ASGI layer: every request gets an id, is counted, and is logged when it is worth a line."""
+"""The ASGI layer behind the plan cache: every request gets an id, is counted, and is logged when it is worth a line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from planner_api.devices.principal import principal_of
-from planner_api.http.asgi import Asgi, Scope
+from planner_api.http.asgi import GIVEN_ID, Asgi, Scope
 from planner_api.ops.logs import request_id
 from planner_api.ops.metrics import Metrics
 from planner_api.ops.traces import Tracer
@@ -21,9 +21,8 @@ log = structlog.get_logger("planner_api.access")
 SLOW_S = 1.0
 """Slower answers are logged; so is every answer of status 400 and above. Routine ones only at level debug."""
 
-_GIVEN_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
 _ROUTES = (
-    (re.compile(r"/(models|profiles|plans|devices|fleet|healthz|readyz|metrics|openapi\.json|docs)"), None),
+    (re.compile(r"/(models|profiles|plans|devices|fleet|healthz|readyz|metrics|openapi\.json)"), None),
     (re.compile(r"/(profiles/missing|fleet/(profiles|models|plans))"), None),
     (re.compile(r"/models/[^/]+/plans"), "/models/{model_hash}/plans"),
     (re.compile(r"/models/[^/]+"), "/models/{model_hash}"),
@@ -91,7 +90,7 @@ class Observe:
 
     def _identity(self, scope: Scope) -> str:
         for name, value in scope["headers"]:
-            if name == b"x-request-id" and _GIVEN_ID.fullmatch(value):
+            if name == b"x-request-id" and GIVEN_ID.fullmatch(value):
                 return str(value, "ascii")
         return f"{self._prefix}{next(self._numbers):06x}"
 

@@ -27,7 +27,7 @@ class Span:
 
 
 class Tracer:
-    """Opens spans for requests and solves."""
+    """Opens spans for requests."""
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
@@ -47,6 +47,6 @@ def build_tracer(enabled: bool) -> Tracer | None:
     try:
         from opentelemetry import trace
     except ImportError:
-        log.warning("telemetry_not_installed", cure="pip install 'hope[telemetry]'")
+        log.warning("telemetry_not_installed", cure="install the extra 'telemetry'")
         return None
     return Tracer(trace.get_tracer("planner_api"))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import secrets
 import time
 from collections import OrderedDict
@@ -18,9 +17,9 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from planner_api.errors import body_timeout, send_problem
-from planner_api.http.asgi import Asgi, Scope
+from planner_api.http.asgi import GIVEN_ID, Asgi, Scope
 from planner_api.plans.cache import PlanCache
-from planner_api.plans.stored import Coding, StoredPlan, choose_coding, matches
+from planner_api.plans.stored import Coding, StoredPlan, choose_coding, matches, plan_headers
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -33,7 +32,6 @@ _GET_ROUTE = "/plans/{plan_id}"
 _POST = "/plans"
 _POST_BYTES = _POST.encode()
 _REQUEST_ID = b"x-request-id"
-_GIVEN_ID = re.compile(rb"[A-Za-z0-9._\-]{1,64}")
 
 
 class Answer:
@@ -52,30 +50,40 @@ class Answer:
 class Ready:
     """A plan with its answers made ready, per coding: of status 200 and of status 304."""
 
-    __slots__ = ("_answers", "stored", "tags")
+    __slots__ = ("_full", "_unchanged", "stored", "tags")
 
     def __init__(self, stored: StoredPlan) -> None:
         self.stored = stored
         codings: tuple[Coding, ...] = ("identity", "zstd", "gzip")
         self.tags = frozenset(stored.tag(coding).encode() for coding in codings)
-        self._answers: dict[Coding, tuple[Answer, Answer]] = {}
+        self._full: dict[Coding, Answer] = {}
+        self._unchanged: dict[Coding, Answer] = {}
 
-    def answers(self, coding: Coding) -> tuple[Answer, Answer]:
-        """Return the answers (200, 304) in a content coding."""
-        found = self._answers.get(coding)
+    def full(self, coding: Coding) -> Answer:
+        """Return the answer of status 200 in a content coding."""
+        found = self._full.get(coding)
         if found is None:
             body = self.stored.body(coding)
-            common = [
-                (b"etag", self.stored.tag(coding).encode()),
-                (b"vary", b"Accept-Encoding"),
-                (b"cache-control", b"private, no-cache"),
-                (b"hope-plan-cache", b"hit"),
-            ]
-            full = [*common, (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            headers = [*self._headers(coding), (b"content-type", b"application/json")]
+            headers.append((b"content-length", str(len(body)).encode()))
             if coding != "identity":
-                full.append((b"content-encoding", coding.encode()))
-            found = self._answers[coding] = Answer(200, full, body), Answer(304, common, b"")
+                headers.append((b"content-encoding", coding.encode()))
+            found = Answer(200, headers, body)
+            # The inflated body is many times as large as what the cache accounts for, and agents do not ask for it.
+            if coding != "identity":
+                self._full[coding] = found
         return found
+
+    def unchanged(self, coding: Coding) -> Answer:
+        """Return the answer of status 304 in a content coding."""
+        found = self._unchanged.get(coding)
+        if found is None:
+            found = self._unchanged[coding] = Answer(304, self._headers(coding), b"")
+        return found
+
+    def _headers(self, coding: Coding) -> Headers:
+        headers = plan_headers(self.stored, coding, hit=True)
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 class Gate(Protocol):
@@ -197,17 +205,17 @@ class PlanFront:
         if stored.provisional and b"prefer" in given:
             return None
         request_id = given.get(_REQUEST_ID)
-        if request_id is not None and not _GIVEN_ID.fullmatch(request_id):
+        if request_id is not None and not GIVEN_ID.fullmatch(request_id):
             return None
         if not self._gate.recognises(given.get(b"authorization"), method, path):
             return None
         ready = self._ready_for(stored)
-        full, unchanged = ready.answers(self._coding(given.get(b"accept-encoding")))
-        answer = full
-        if method == "GET":
-            known = given.get(b"if-none-match")
-            if known is not None and (known in ready.tags or matches(known, stored.etag)):
-                answer = unchanged
+        coding = self._coding(given.get(b"accept-encoding"))
+        known = given.get(b"if-none-match") if method == "GET" else None
+        if known is not None and (known in ready.tags or matches(known, stored.etag)):
+            answer = ready.unchanged(coding)
+        else:
+            answer = ready.full(coding)
         self._cache.hits[stored.plan_id] += 1
         route = _GET_ROUTE if method == "GET" else _POST
         self._count.request(method, route, answer.status, time.perf_counter() - started)

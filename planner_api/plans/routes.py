@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import PlanReply, PlanRequest
-from planner_api.http.body import inflate, parse, read_body
+from planner_api.http.body import read_both
 from planner_api.http.contract import describe
-from planner_api.plans.stored import StoredPlan, choose_coding, matches
+from planner_api.plans.stored import StoredPlan, choose_coding, matches, plan_headers
 
 router = APIRouter(tags=["plans"])
 
@@ -45,8 +45,7 @@ async def request_plan(request: Request) -> Response:
     """Return the plan under a key: at once, and a better one later under the same id."""
     planner = request.app.state.planner
     settings = planner.settings
-    body = await read_body(request, limit=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
-    message = parse(inflate(body, limit=settings.max_inflated_bytes), PlanRequest)
+    message, body = await read_both(request, PlanRequest)
     wait_s = preferred_wait(request.headers.get("prefer", ""))
     served = await planner.plans.plan(message, wait_s=wait_s)
     if planner.front is not None and body.encoding == "identity":
@@ -90,12 +89,7 @@ def plan_response(request: Request, stored: StoredPlan, *, hit: bool) -> Respons
     """Answer with the stored bytes, or with 304 to a GET whose copy is the newest."""
     accepted = request.headers.get("accept-encoding")
     coding = choose_coding(None if accepted is None else accepted.encode("latin-1"))
-    headers = {
-        "etag": stored.tag(coding),
-        "vary": "Accept-Encoding",
-        "cache-control": "private, no-cache",
-        "hope-plan-cache": "hit" if hit else "miss",
-    }
+    headers = plan_headers(stored, coding, hit=hit)
     if hit:
         request.app.state.planner.plan_cache.hits[stored.plan_id] += 1
     known = request.headers.get("if-none-match")

@@ -51,6 +51,16 @@ def serialise(plan: Plan, *, plan_id: str, version: int, provisional: bool, solv
     return StoredPlan(plan_id, version, provisional, etag, zstd(body), gzipped(body))
 
 
+def plan_headers(stored: StoredPlan, coding: Coding, *, hit: bool) -> dict[str, str]:
+    """Return the headers that every answer with a plan has, of status 200 and 304."""
+    return {
+        "etag": stored.tag(coding),
+        "vary": "Accept-Encoding",
+        "cache-control": "private, no-cache",
+        "hope-plan-cache": "hit" if hit else "miss",
+    }
+
+
 def choose_coding(accepted: bytes | None) -> Coding:
     """Return the best coding an ``Accept-Encoding`` header allows (RFC 9110, 12.5.3), identity without one."""
     if accepted is None:

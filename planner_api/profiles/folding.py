@@ -33,7 +33,8 @@ MATERIAL = 0.01
 MAX_PROCESSORS = 1024
 """Most processor definitions remembered, as many as a profile may list; the least listed go first."""
 LISTED_BY = 20
-"""A processor counts when at least one in this many devices lists it."""
+"""A processor counts when at least one in this many devices lists it. Of each processor ``VOTES`` devices are
+remembered, so two that list it are enough however large the fleet is."""
 
 
 @dataclass(frozen=True)

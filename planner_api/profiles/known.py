@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from hope_schema.profile import kind_of
 from planner_api.compression import unzstd
 from planner_api.models.figures import Figures, Latency, Transfer
 
@@ -40,7 +41,7 @@ class Known:
         return cls(
             version=body["version"],
             kinds={
-                p["id"]: f"{p['runtime']}-{p['version']}/{p['threads']}x{p['core_class']}" for p in body["processors"]
+                p["id"]: kind_of(p["runtime"], p["version"], p["threads"], p["core_class"]) for p in body["processors"]
             },
             latencies=dict(
                 zip(zip(latencies["signature"], latencies["kind"], strict=True), latencies["us"], strict=True)

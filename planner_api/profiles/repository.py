@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
@@ -14,6 +14,9 @@ from sqlalchemy.orm import aliased
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import AssignmentRow, InboxRow, PlanRow, ProfileRow, ProfileVersionRow, SocRow
 from planner_api.db.upsert import insert_or_ignore, upserting
+
+KEEP_VERSIONS = timedelta(hours=1)
+"""How long a version stays that no plan rests on (yet)."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,9 @@ async def store_version(session: WriteSession, profile_id: int, version: int, bo
     await session.execute(
         delete(ProfileVersionRow).where(
             ProfileVersionRow.profile_id == profile_id,
-            # NOTE: the version before stays too: a solve that loaded it may be about to store its plan.
-            ProfileVersionRow.version < version - 1,
+            # NOTE: young ones stay too: a solve that loaded one of them may be about to store its plan.
+            ProfileVersionRow.version < version,
+            ProfileVersionRow.created_at < now - KEEP_VERSIONS,
             ProfileVersionRow.version.not_in(used),
         )
     )

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from hope_schema import Missing, MissingRequest, Observations, UploadReceipt
 from planner_api.devices.principal import require_own
-from planner_api.http.body import inflate, parse, read_body, read_message
+from planner_api.http.body import read_both, read_message
 from planner_api.http.contract import describe
 
 router = APIRouter(tags=["profiles"])
@@ -22,9 +22,7 @@ router = APIRouter(tags=["profiles"])
 async def upload_observations(request: Request) -> Response:
     """Accept what a device measured. Sending the same upload id again counts once."""
     planner = request.app.state.planner
-    settings = planner.settings
-    body = await read_body(request, limit=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
-    observations = parse(inflate(body, limit=settings.max_inflated_bytes), Observations)
+    observations, body = await read_both(request, Observations)
     require_own(request.scope, observations.device_id)
     receipt = await planner.profiles.accept(observations, body)
     return Response(receipt.model_dump_json(), status_code=202, media_type="application/json")

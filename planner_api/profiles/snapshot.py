@@ -1,4 +1,4 @@
-"""From statistics to the profile that plans rest on, and how far two profiles lie apart for one plan."""
+"""From statistics to the profile that plans rest on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def materially_changed(statistics: Statistics) -> bool:
 
 
 def processors_of(statistics: Statistics) -> list[dict[str, Any]]:
-    """Return the processors that enough devices list; of two definitions under one id the commoner, then the newer."""
+    """Return the processors that enough devices list; of two definitions under one id the commoner, then the newer.
+
+    Devices are counted up to ``VOTES``.
+    """
     weight = Counter({definition: len(set(devices)) for definition, devices in statistics.processors.items()})
     fleet = max(weight.values(), default=0)
     chosen: dict[str, tuple[int, int, dict[str, Any]]] = {}

@@ -121,10 +121,6 @@ class Worker:
             await asyncio.gather(*(solver.kill() for solver in self._all))
             await self._queue.close()
 
-    async def warm(self) -> None:
-        """Start the children ahead of the first solve."""
-        await asyncio.gather(*(solver.warm() for solver in self._all))
-
     async def _until_reachable(self, call: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:

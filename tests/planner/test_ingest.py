@@ -11,7 +11,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from planner_api.db.engine import Database
-from planner_api.db.tables import InboxRow, ProfileRow
+from planner_api.db.tables import InboxRow, ProfileRow, ProfileVersionRow
 from planner_api.http.body import Body
 from planner_api.models.service import submit
 from planner_api.profiles.service import Profiles
@@ -216,6 +216,36 @@ def test_a_fold_that_fails_holds_up_no_other(sqlite_url: str, monkeypatch: pytes
         monkeypatch.setattr(profiles, "_fold_batch", faulty)
         assert await profiles.fold_pending() == [("sound", FREQUENCY)]
         assert len(profiles._locks) == 0
+        await database.close()
+
+    asyncio.run(main())
+
+
+def test_a_version_that_a_solve_may_be_using_stays(sqlite_url: str) -> None:
+    """Versions no plan rests on are dropped only when they are old: a running solve may rest on any younger one."""
+
+    async def main() -> None:
+        database = Database(sqlite_url)
+        profiles, _ = await prepared(database)
+        missing = await profiles.missing(missing_request(GRAPH))
+
+        async def versions() -> list[int]:
+            async with database.read() as session:
+                return sorted(await session.scalars(select(ProfileVersionRow.version)))
+
+        async def move(scale: float) -> None:
+            upload = measure(missing, cost=lambda _signature, _kind: scale)
+            await profiles.accept(upload, body_of(upload))
+            await profiles.fold(SOC, FREQUENCY)
+
+        for scale in (1.0, 2.0, 3.0):
+            await move(scale)
+        assert await versions() == [1, 2, 3]
+        async with database.write() as session:
+            old = datetime.now(UTC) - timedelta(hours=2)
+            await session.execute(update(ProfileVersionRow).where(ProfileVersionRow.version < 3).values(created_at=old))
+        await move(4.0)
+        assert await versions() == [3, 4]
         await database.close()
 
     asyncio.run(main())
