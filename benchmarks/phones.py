@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import sys
 import time
 from collections import defaultdict
@@ -23,9 +24,13 @@ from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, 
 from planner_api.planning.listing import list_order
 from planner_api.planning.simulator import Schedule
 from planner_api.planning.solver import SOLVERS
+from planner_api.planning.solvers import portfolio
 
 METHODS = "auto,greedy,ilp,heft,dmdar,mosaic,single"
 REFERENCE = "hope_lp"
+REPEATS = 5
+AT_ONCE_S = 0.2
+"""Plans made faster than this are made ``REPEATS`` times."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ def warm_up(problem: Problem, methods: Sequence[str], budget: float) -> None:
     As in the server, what now lives for good is then hidden from the garbage collector, whose pause would otherwise
     fall into some row.
     """
+    if "auto" in methods:
+        portfolio.warm(problem.mode)
     for method in methods:
         optimise(problem, method, Budget(min(budget, 1.0)))
     gc.collect()
@@ -84,10 +91,14 @@ def warm_up(problem: Problem, methods: Sequence[str], budget: float) -> None:
 
 
 def measure(problem: Problem, profile: str, cpu: str, method: str, budget: float, seed: int) -> Row:
-    """Plan once and check the plan."""
-    began = time.perf_counter()
-    outcome = optimise(problem, method, Budget(budget, seed=seed))
-    seconds = time.perf_counter() - began
+    """Plan and check the plan. What takes no time is planned a few times: the shortest is what was not interrupted."""
+    seconds = math.inf
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        outcome = optimise(problem, method, Budget(budget, seed=seed))
+        seconds = min(seconds, time.perf_counter() - began)
+        if seconds > AT_ONCE_S:
+            break
     schedule = outcome.solution.schedule
     check(problem, schedule)
     return Row(

@@ -62,6 +62,12 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     return replace(best, bound=Bound(min(bound.us, best.schedule.makespan_us), bound.method))
 
 
+def warm(mode: TransferMode) -> None:
+    """Load or compile every kernel that a plan may need, about half a minute where nothing is compiled yet."""
+    for part in ("articulation", "search"):
+        _load(part, mode)
+
+
 def _after(budget: Budget, part: str, mode: TransferMode) -> Budget:
     """The budget once a part's kernels are loaded, or compiled: the first use in a process is not charged for it."""
     began = time.monotonic()
