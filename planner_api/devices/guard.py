@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Answered without a token: probes and scrapers come from inside; the chart's NetworkPolicy keeps others out."""
+"""Answered without a token, for probes and scrapers inside; the chart's ingress routes nobody there."""
 ENROL = ("POST", "/devices")
 """Takes a claim token, which the route itself checks."""
 

@@ -309,6 +309,17 @@ def test_the_ingress_keeps_probes_and_metrics_inside() -> None:
     assert {"/models", "/plans", "/profiles", "/devices"} <= paths
 
 
+def test_the_proxies_that_are_believed_reach_the_server() -> None:
+    """``api.forwardedAllowIps`` becomes what uvicorn reads, and nothing when it is empty."""
+
+    def believed(**api: str) -> list[str]:
+        deployment = of(render(api={**VALUES["api"], **api}), "Deployment", "api")
+        return [entry["value"] for entry in container(deployment)["env"] if entry["name"] == "FORWARDED_ALLOW_IPS"]
+
+    assert believed() == []
+    assert believed(forwardedAllowIps="10.0.0.0/8") == ["10.0.0.0/8"]
+
+
 def test_switches_switch() -> None:
     """What can be turned off is gone when it is, and fixed replicas then stand in the deployment."""
     off = {"enabled": False}
