@@ -76,11 +76,6 @@ def plan_unknown(plan_id: str) -> ApiError:
     return ApiError(404, "plan-unknown", f"no plan {plan_id}: ask for it by its key with POST /plans")
 
 
-def body_timeout(timeout_s: float) -> ApiError:
-    """Return the error for a body that does not come."""
-    return ApiError(408, "body-timeout", f"the body did not arrive within {timeout_s:g} s")
-
-
 def unavailable(detail: str, *, retry_after_s: int = 2) -> ApiError:
     """Return the error for a dependency that is away for the moment."""
     return ApiError(503, "unavailable", detail, headers={"Retry-After": str(retry_after_s)})

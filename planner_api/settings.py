@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     """Requests per second one address may make without a valid token (0: no limit)."""
     burst_per_address: int = Field(500, ge=1)
     pool_size: int = Field(10, ge=1, le=200)
-    """PostgreSQL connections per process for reading, and as many for writing; a few more for jobs, news and uploads."""
+    """PostgreSQL connections per process to read, and as many to write; a few more for jobs, news and uploads."""
 
     worker_in_process: bool | None = None
     """Whether ``serve`` also solves; null: yes on SQLite, no on PostgreSQL (there ``hope-planner worker`` does)."""

@@ -11,7 +11,7 @@ import zstandard
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from planner_api.errors import ApiError, body_timeout, invalid
+from planner_api.errors import ApiError, invalid
 
 CHUNK = 64 * 1024
 MAX_WINDOW = 8 * 2**20
@@ -49,7 +49,7 @@ async def read_body(request: Request, *, limit: int, timeout_s: float) -> Body:
                 if len(raw) > limit:
                     raise _too_large("", limit)
     except TimeoutError:
-        raise body_timeout(timeout_s) from None
+        raise ApiError(408, "body-timeout", f"the body did not arrive within {timeout_s:g} s") from None
     except ClientDisconnect:
         raise ApiError(400, "body-incomplete", "the connection closed before the body was complete") from None
     return Body(bytes(raw), encoding)

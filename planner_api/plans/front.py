@@ -16,7 +16,6 @@ from collections import OrderedDict
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from planner_api.errors import body_timeout, send_problem
 from planner_api.http.asgi import GIVEN_ID, Asgi, Scope
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.stored import Coding, StoredPlan, choose_coding, matches, plan_headers
@@ -149,13 +148,11 @@ class PlanFront:
 
         Only bodies in plain JSON are remembered, so a compressed one never looks like one of them.
         """
-        started = time.perf_counter()
         try:
             async with asyncio.timeout(self._body_timeout_s):
                 message = await receive()
         except TimeoutError:
-            self._count.request("POST", _POST, 408, time.perf_counter() - started)
-            return await send_problem(send, scope, body_timeout(self._body_timeout_s))
+            return await self._app(scope, _overdue, send)
         if message["type"] == "http.request" and not message.get("more_body", False):
             plan_id = self._keys.get(message.get("body", b""))
             stored = None if plan_id is None else self._cache.get(plan_id)
@@ -238,6 +235,11 @@ class PlanFront:
                 self._codings.clear()
             coding = self._codings[accepted] = choose_coding(accepted)
         return coding
+
+
+async def _overdue() -> Any:
+    """A ``receive`` for a body that did not come in time: the layers behind refuse it, if not its sender."""
+    raise TimeoutError
 
 
 class _Replay:

@@ -31,6 +31,7 @@ RECONNECT_S = 0.5
 """Pause before listening again after the database went away."""
 
 LOST: tuple[type[Exception], ...] = (*AWAY, sqlite3.Error)
+"""What a SQLite file that goes away looks like to the listener."""
 
 PlanListener = Callable[[str | None, int], None]
 """Called with (plan id, version); (None, 0) says that news may have been missed: forget everything."""

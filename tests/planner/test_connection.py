@@ -202,4 +202,6 @@ def test_a_body_that_never_ends_runs_into_its_time_limit(sqlite_url: str, begun:
         socket.create_connection(("127.0.0.1", port), timeout=20) as connection,
     ):
         connection.sendall(raw("POST", "/plans", content_length="2") + begun)
-        assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")
+        answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"x-request-id: " in answer
