@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select, text, update
@@ -14,6 +15,7 @@ from planner_api.db.engine import Database
 from planner_api.db.tables import InboxRow, ProfileRow, ProfileVersionRow
 from planner_api.http.body import Body
 from planner_api.models.service import submit
+from planner_api.profiles import repository
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
 from tests.planner.samples import FREQUENCY, SOC, chain, measure, missing_request
@@ -174,22 +176,31 @@ def test_a_burst_is_folded_when_it_is_over_or_has_lasted(database_url: str) -> N
     asyncio.run(main())
 
 
-def test_more_profiles_than_are_remembered_are_folded_at_once(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders that drop each other's statistics out of memory lose nothing, and leave no lock behind."""
-    monkeypatch.setattr("planner_api.profiles.service.REMEMBERED_FOLDERS", 1)
-    socs = [f"soc-{n}" for n in range(8)]
+def test_statistics_dropped_from_memory_in_the_middle_of_a_fold(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fold whose remembered statistics other folds push out while its reading ends goes on and leaves no lock."""
 
     async def main() -> None:
         database = Database(sqlite_url)
         profiles, _ = await prepared(database)
         missing = await profiles.missing(missing_request(GRAPH))
-        for number in range(4):
-            for soc in socs:
-                upload = measure(missing, f"device-{number}", soc=soc)
-                await profiles.accept(upload, body_of(upload))
-            await asyncio.gather(*(profiles.fold(soc, FREQUENCY) for soc in socs))
+        bodies = repository.bodies
+
+        async def crowded(*arguments: Any) -> Any:
+            found = await bodies(*arguments)
+            asyncio.get_running_loop().call_soon(profiles._folders.clear)
+            return found
+
+        for number in range(3):
+            upload = measure(missing, f"device-{number}")
+            await profiles.accept(upload, body_of(upload))
+            assert await profiles.fold(SOC, FREQUENCY) == (number == 0)
+            if number == 1:
+                assert len(profiles._folders) == 1
+                monkeypatch.setattr(repository, "bodies", crowded)
         async with database.read() as session:
-            assert sorted(await session.scalars(select(ProfileRow.uploads))) == [4] * len(socs)
+            assert await session.scalar(select(ProfileRow.uploads)) == 3
         assert len(profiles._locks) == 0
         await database.close()
 
