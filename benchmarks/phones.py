@@ -21,12 +21,14 @@ from statistics import fmean
 
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
 from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise, simulate
+from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.listing import list_order
 from planner_api.planning.simulator import Schedule
-from planner_api.planning.solver import SOLVERS
+from planner_api.planning.solver import SOLVERS, Bound, Solution, solve
 from planner_api.planning.solvers import portfolio
 
 METHODS = "auto,greedy,ilp,heft,dmdar,mosaic,single"
+BASELINES = frozenset({"heft", "dmdar", "mosaic", "single", "partitiontuner"})
 REFERENCE = "hope_lp"
 REPEATS = 5
 AT_ONCE_S = 0.2
@@ -95,23 +97,24 @@ def measure(problem: Problem, profile: str, cpu: str, method: str, budget: float
     seconds = math.inf
     for _ in range(REPEATS):
         began = time.perf_counter()
-        outcome = optimise(problem, method, Budget(budget, seed=seed))
+        solution, bound = plan(problem, method, Budget(budget, seed=seed))
         seconds = min(seconds, time.perf_counter() - began)
         if seconds > AT_ONCE_S:
             break
-    schedule = outcome.solution.schedule
+    schedule = solution.schedule
     check(problem, schedule)
-    return Row(
-        profile,
-        cpu,
-        method,
-        schedule.makespan_us,
-        outcome.bound.us,
-        outcome.bound.method,
-        seconds,
-        schedule,
-        outcome.solution.notes,
-    )
+    return Row(profile, cpu, method, schedule.makespan_us, bound.us, bound.method, seconds, schedule, solution.notes)
+
+
+def plan(problem: Problem, method: str, budget: Budget) -> tuple[Solution, Bound]:
+    """A plan with its bound: as the planner would answer, but for baselines, which stand as the literature has them.
+
+    The planner itself never answers with a plan that a single processor beats.
+    """
+    if method in BASELINES:
+        return solve(problem, method, budget), trivial(problem)
+    outcome = optimise(problem, method, budget)
+    return outcome.solution, outcome.bound
 
 
 class Report:
