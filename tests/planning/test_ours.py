@@ -6,6 +6,7 @@ import importlib.resources
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,6 +145,38 @@ def test_pieces_add_up_to_the_optimum(seed: int) -> None:
         assert result.schedule is not None
         assert result.schedule.makespan_us == pytest.approx(best, rel=1e-12)
         assert result.bound.us == pytest.approx(best, rel=1e-12)
+
+
+def beside_idle_ones(problem: Problem, idle: int) -> Problem:
+    """The problem on a device with more processors, numbered first, that support nothing."""
+    n, p = problem.latency_us.shape
+    transfer = np.ones((len(problem.tensors), idle + p + 1, idle + p + 1))
+    transfer[:, idle:, idle:] = problem.transfer_us
+    transfer[:, np.arange(idle), np.arange(idle)] = 0.0
+    conflicts = np.eye(idle + p, dtype=bool)
+    conflicts[idle:, idle:] = problem.conflicts
+    return replace(
+        problem,
+        processors=(*(f"idle{k}" for k in range(idle)), *problem.processors),
+        latency_us=np.hstack([np.full((n, idle), np.inf), problem.latency_us]),
+        conflicts=conflicts,
+        transfer_us=transfer,
+    )
+
+
+@settings(max_examples=CASES // 3, deadline=None)
+@given(seeds)
+def test_pieces_are_solved_on_many_processors(seed: int) -> None:
+    """Twelve more processors that nothing can run on change neither plan nor proof; seventeen are left to others."""
+    problem = draw(seed, 6, most_processors=3, mode="blocking", plain=True)
+    few, many = decompose(problem, Budget(60.0)), decompose(beside_idle_ones(problem, 12), Budget(60.0))
+    assert few is not None
+    assert many is not None
+    assert many.bound.us == few.bound.us
+    assert (few.schedule is None) == (many.schedule is None)
+    if few.schedule is not None and many.schedule is not None:
+        assert many.schedule.makespan_us == few.schedule.makespan_us
+    assert decompose(beside_idle_ones(problem, 17 - len(problem.processors)), Budget(60.0)) is None
 
 
 @settings(max_examples=CASES, deadline=None)

@@ -28,8 +28,8 @@ WEIGHT_STEPS = (-0.3, -0.15, -0.05, 0.0, 0.05, 0.15, 0.3)
 """Weights of the first processor in load bounds, around the best."""
 EFFORT = 300_000
 """Labels that the proof of one piece may need in all: what counts as work where no clock does."""
-MOST_PROCESSORS = 8
-"""Places of a tensor are a byte."""
+MOST_PROCESSORS = 16
+"""The set of processors that hold a tensor is a word of so many bits."""
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ def _grow(
     free = np.zeros((1, host))
     finish = np.zeros((1, m))
     peak = np.zeros(1)
-    where = np.zeros((1, len(gate), 2), dtype=np.uint8)
+    where = np.zeros((1, len(gate), 2), dtype=np.uint16)
     for tensor, kind in enumerate(gate):
         where[0, tensor] = {0: (0, 0), 1: (1 << source, source), 2: (0, host)}[kind]
     history: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []

@@ -100,7 +100,7 @@ def expand(
     child_free = np.empty((room, host))
     child_finish = np.empty((room, m))
     child_peak = np.empty(room)
-    child_where = np.empty((room, tensors, 2), dtype=np.uint8)
+    child_where = np.empty((room, tensors, 2), dtype=np.uint16)
     bound = np.empty(room)
     everywhere = (1 << host) - 1
     count = 0

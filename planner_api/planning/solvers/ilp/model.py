@@ -24,9 +24,6 @@ from planner_api.planning.partial import Partial
 from planner_api.planning.problem import Problem
 from planner_api.planning.solvers.ilp.highs import Program
 
-TIE = 0.0
-"""Weight of the mean finish beside the makespan: of two equal makespans the one that leaves more room wins."""
-
 
 class Window:
     """The program for some ops, after what ``fixed`` holds.
@@ -37,7 +34,6 @@ class Window:
         ops: the window in topological order; convex (no path leaves it and returns).
         limit: a makespan in microseconds that is known to be reachable; the tighter, the smaller the big-Ms.
         tails: microseconds that must pass after each op's finish, by position in ``ops``.
-        tie: weight of the mean finish.
     """
 
     def __init__(
@@ -47,7 +43,6 @@ class Window:
         ops: Sequence[int],
         limit: float,
         tails: Sequence[float] | None = None,
-        tie: float = TIE,
     ) -> None:
         self.problem, self.fixed, self.ops = problem, fixed, list(ops)
         self.lists = problem.lists
@@ -59,7 +54,7 @@ class Window:
         self.program = Program()
         self._paths()
         self._times()
-        self._variables(tie)
+        self._variables()
         self._order_rows()
         self._transfers()
         self._timing_rows()
@@ -92,7 +87,7 @@ class Window:
         for i in reversed(range(self.m)):
             self.tail[i] = max([self.tail[i], *(shortest[k] + self.tail[k] for k in self.later[i])])
 
-    def _variables(self, tie: float) -> None:
+    def _variables(self) -> None:
         program = self.program
         self.makespan = program.column(0.0, self.limit, cost=1.0)
         self.start, self.finish = [], []
@@ -100,7 +95,7 @@ class Window:
         for i, op in enumerate(self.ops):
             latest = max(self.limit - self.tail[i], self.head[i])
             self.start.append(program.column(self.head[i], latest))
-            self.finish.append(program.column(self.head[i], latest, cost=tie / self.m))
+            self.finish.append(program.column(self.head[i], latest))
             self.on.append({p: program.binary() for p, us in enumerate(self.lists.latency[op]) if us < math.inf})
             program.row([(x, 1.0) for x in self.on[i].values()], 1.0, 1.0)  # eq. 6
         # What an op spends on a processor, as a linear expression: latency here, transfers are added later.
