@@ -1,7 +1,7 @@
 """How the news of a plan's new version travels: to waiting requests, and to every replica's cache.
 
 PostgreSQL: ``NOTIFY`` in the storing transaction, one ``LISTEN`` connection per process. SQLite: one look per process
-at ``PRAGMA data_version`` twenty times a second, and a query only when another process has written.
+at ``PRAGMA data_version`` fifty times a second, and a query only when another process has written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planner_api.db.tables import PlanRow, TokenRow
 
 log = structlog.get_logger(__name__)
 
-POLL_S = 0.05
+POLL_S = 0.02
 """How often SQLite is asked whether another process wrote."""
 OVERLAP = timedelta(seconds=5)
 """How far back a poll looks again: rows are stamped before they commit."""
