@@ -125,10 +125,10 @@ class Report:
         self.authors: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
 
     def ratios(self, method: str, reference: str) -> list[float]:
-        """Makespan of one method over another's, or over the authors' plan of that name, where both exist."""
+        """Makespan of one method over another's, or else over the authors' plan of that name, where both exist."""
         found = []
         for key, rows in self.rows.items():
-            base = self.authors[key].get(reference) or (rows[reference].makespan_us if reference in rows else 0.0)
+            base = rows[reference].makespan_us if reference in rows else self.authors[key].get(reference)
             if method in rows and base:
                 found.append(rows[method].makespan_us / base)
         return found
