@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from openvino import opset13 as opset
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.processors.alone import time_executable, whole_network
+from agent_sdk.processors.attribution import share_out
 from agent_sdk.processors.base import (
     BoundCall,
     CompilationFailed,
@@ -32,11 +34,13 @@ from agent_sdk.processors.host import HostMemoryProcessor
 from agent_sdk.processors.weights import LightModels
 from agent_sdk.reader import Model, extract
 from agent_sdk.soc import Soc
-from agent_sdk.timing import LONG_US, Timing, scaled
+from agent_sdk.timing import LONG_US, Timing
+from hope_schema import ModelGraph, SuperOp, TensorType
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import SuperOp, TensorType, merge
 
 CPU: Final = "CPU"
+ORIGINAL_NAMES: Final = "originalLayersNames"
+"""What the runtime keeps with a kernel: the names of the ops that were fused into it, with commas between."""
 ACCELERATORS: Final = ("GPU", "NPU")
 
 
@@ -149,13 +153,16 @@ class OpenVinoProcessor(HostMemoryProcessor):
             whole = time_executable(executable, deadline)
         finally:
             executable.close()
-        executable = OpenVinoExecutable(self, segment, self.compiled(part, PERF_COUNT=True))
+        compiled = self.compiled(part, PERF_COUNT=True)
+        executable = OpenVinoExecutable(self, segment, compiled)
         runs: list[dict[str, float]] = []
         try:
             time_executable(executable, deadline, enough_us=LONG_US, after=lambda call: runs.append(kernel_times(call)))
         finally:
             executable.close()
-        return attribute(merge(model.graph), runs, whole)
+        runs = runs[len(runs) // 4 :]
+        kernels = {name: [run[name] for run in runs] for name in runs[0]}
+        return share_out(model, kernels, covered_ops(compiled, kernels, model.graph), whole)
 
     def close(self) -> None:
         """Nothing is held beyond the executables."""
@@ -207,25 +214,21 @@ def kernel_times(call: Callable[[], None]) -> dict[str, float]:
     return {info.node_name: info.real_time.total_seconds() * 1e6 for info in call.request.profiling_info}
 
 
-def attribute(super_ops: Sequence[SuperOp], runs: Sequence[Mapping[str, float]], whole: Timing) -> dict[str, Timing]:
-    """Sum kernel times per super-op and scale them so that together they make the whole network's latency.
+def covered_ops(compiled: ov.CompiledModel, kernels: Iterable[str], graph: ModelGraph) -> dict[str, list[str]]:
+    """Kernel name to the ids of the ops that were fused into it; none for changes of layout."""
+    fused = {}
+    with suppress(RuntimeError):  # not every accelerator shows what it made of a network; kernels have names anyway
+        for kernel in compiled.get_runtime_model().get_ops():
+            fused[kernel.get_friendly_name()] = str(kernel.get_rt_info()[ORIGINAL_NAMES].value).split(",")
+    named = {kernel: [op_named(name, graph) for name in (kernel, *fused.get(kernel, ()))] for kernel in kernels}
+    return {kernel: list(dict.fromkeys(op for op in ops if op is not None)) for kernel, ops in named.items()}
 
-    The runtime names a kernel after the op it began as (``conv1/WithoutBiases``), and changes of layout after no
-    op. A super-op without a kernel of its own was fused into its producer and is absent.
-    """
-    home = {op.id: super_op.id for super_op in super_ops for op in super_op.ops}
-    samples: dict[str, list[float]] = {}
-    for run in runs[len(runs) // 4 :]:
-        totals: dict[str, float] = {}
-        for node, us in run.items():
-            name = node
-            while name not in home and "/" in name:
-                name = name.rpartition("/")[0]
-            if name in home and us > 0:
-                totals[home[name]] = totals.get(home[name], 0.0) + us
-        for name, us in totals.items():
-            samples.setdefault(name, []).append(us)
-    return scaled(samples, whole.us)
+
+def op_named(name: str, graph: ModelGraph) -> str | None:
+    """The id of the op that a kernel began as, without what the runtime appends (``conv1/WithoutBiases``), or None."""
+    while name not in graph.op and "/" in name:
+        name = name.rpartition("/")[0]
+    return name if name in graph.op else None
 
 
 class BoundRequest(BoundCall):

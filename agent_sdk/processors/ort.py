@@ -37,7 +37,7 @@ from agent_sdk.reader import Model
 from agent_sdk.soc import Soc
 from agent_sdk.timing import LONG_US, Timing
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import SuperOp, TensorType, merge
+from hope_schema import SuperOp, TensorType
 
 CPU: Final = "CPUExecutionProvider"
 SINGLE_THREAD_PROVIDERS: Final = frozenset({CPU, "AzureExecutionProvider"})
@@ -170,7 +170,6 @@ class OrtProcessor(HostMemoryProcessor):
         frozen = self._frozen.get(model) if self.provider == CPU else None
         if frozen is None:
             return {}
-        super_ops = merge(model.graph)
         segment = whole_network(model)
         executable = self.compile(segment)
         try:
@@ -185,7 +184,7 @@ class OrtProcessor(HostMemoryProcessor):
             time_executable(profiled, deadline, enough_us=LONG_US)
             kernels = profiled.kernel_times()
             profiled.close()
-        return attribute(frozen, super_ops, kernels, whole)
+        return attribute(model, frozen, kernels, whole)
 
     def close(self) -> None:
         """Nothing is held beyond the executables."""

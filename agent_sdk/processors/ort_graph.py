@@ -25,6 +25,7 @@ import onnxruntime as ort
 
 from agent_sdk.processors.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.reader import Model
+from agent_sdk.reader.twins import PASS_THROUGH, tensor_classes
 from agent_sdk.soc import read_soc
 from hope_schema import ModelGraph, Op
 from hope_schema.hashing import digest
@@ -46,8 +47,6 @@ LEVELS: Final = (
     ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 )
 """How much to optimise; the next is tried where the runtime fails on its own rewriting."""
-PASS_THROUGH: Final = frozenset({"Identity", "Dropout"})
-"""Source types whose first output is their input, by another name."""
 ACTIVATIONS: Final = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid"})
 SUMS: Final = frozenset({"Add", "Sum"})
 
@@ -277,26 +276,3 @@ def _complete(path: Path) -> bool:
         if path.exists():
             log.info("frozen graph %s is damaged and is made anew: %s", path, error)
         return False
-
-
-def tensor_classes(model: Model) -> dict[str, str]:
-    """Source tensor to the representative of all tensors that are equal to it by construction.
-
-    Twins (same type, attributes and inputs) and what only renames its input are one class, because the runtime
-    merges the former and drops the latter.
-    """
-    classes = {name: name for name in model.graph.inputs}
-    seen: dict[tuple[object, ...], str] = {}
-    for node in model.proto.graph.node:
-        outputs = list(node.output)
-        if node.op_type in PASS_THROUGH and node.domain in ("", "ai.onnx"):
-            classes[outputs[0]] = classes.get(node.input[0], outputs[0])
-            for name in filter(None, outputs[1:]):
-                classes[name] = name
-            continue
-        attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-        inputs = tuple(classes.get(name, name) for name in node.input)
-        for index, name in enumerate(outputs):
-            if name:
-                classes[name] = seen.setdefault((node.domain, node.op_type, attributes, inputs, index), name)
-    return classes

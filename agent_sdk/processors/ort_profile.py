@@ -10,10 +10,10 @@ from pathlib import Path
 
 import onnxruntime as ort
 
+from agent_sdk.processors.attribution import share_out
 from agent_sdk.processors.ort_graph import FrozenGraph
-from agent_sdk.processors.work import work
-from agent_sdk.timing import Timing, scaled
-from hope_schema import SuperOp
+from agent_sdk.reader import Model
+from agent_sdk.timing import Timing
 
 
 def kernel_times(session: ort.InferenceSession) -> dict[str, list[float]]:
@@ -36,34 +36,15 @@ def profile_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def attribute(
-    frozen: FrozenGraph, super_ops: Sequence[SuperOp], kernels: Mapping[str, Sequence[float]], whole: Timing
+    model: Model, frozen: FrozenGraph, kernels: Mapping[str, Sequence[float]], whole: Timing
 ) -> dict[str, Timing]:
-    """Share kernel times out to super-ops, scaled so that together they make the whole network's latency.
+    """Latencies by super-op id from kernel times by frozen node name.
 
-    A kernel that covers parts of several super-ops is shared in proportion to their work. A change of layout
-    belongs to the op that wants or makes the plain tensor. Super-ops that no kernel covers (twins that were merged,
-    ops that were dropped) are absent.
+    A change of layout belongs to the op that wants or makes the plain tensor. Super-ops that no kernel covers (ops
+    that were dropped) are absent.
     """
-    home = {op.id: super_op for super_op in super_ops for op in super_op.ops}
-    runs = min((len(times) for times in kernels.values()), default=0)
-    if runs == 0:
-        return {}
-    totals: dict[str, list[float]] = {}
-    for index, node in enumerate(frozen.nodes):
-        times = list(kernels.get(node.name, ()))[-runs:]
-        if not times:
-            continue
-        weights = {home[op].id: 0.0 for op in _covered(frozen, index)}
-        if not weights:
-            continue
-        for op in _covered(frozen, index):
-            weights[home[op].id] += work(frozen.source, frozen.source.op[op])
-        total = sum(weights.values())
-        for name, weight in weights.items():
-            part = totals.setdefault(name, [0.0] * runs)
-            for run, us in enumerate(times):
-                part[run] += us * weight / total
-    return scaled(totals, whole.us)
+    covered = {node.name: _covered(frozen, index) for index, node in enumerate(frozen.nodes)}
+    return share_out(model, {name: kernels[name] for name in covered if kernels.get(name)}, covered, whole)
 
 
 def _covered(frozen: FrozenGraph, index: int) -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,14 +13,12 @@ from agent_sdk.processors import Processor
 from agent_sdk.processors.alone import time_executable
 from agent_sdk.processors.discovery import discover
 from agent_sdk.processors.ort import OrtProcessor
-from agent_sdk.processors.ort_graph import FrozenGraphs
-from agent_sdk.processors.ort_profile import attribute
-from agent_sdk.processors.work import work
 from agent_sdk.profiler import handover_us, profile
 from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import Soc
 from agent_sdk.timing import Timing
-from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, ModelGraph, Observations, Op, TensorType, merge
+from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
+from tests.agent.cores import GONE
 from tests.agent.processors.networks import random_model
 
 
@@ -147,37 +143,6 @@ def test_whole_network_runs_add_up(processors: list[Processor], monkeypatch: pyt
         assert sum(timing.us for timing in found.values()) == pytest.approx(timed[0].us)
 
 
-def test_shared_kernels_are_shared_by_work(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Kernel times invented per node come back scaled to the whole, all of it, to the ops that they cover."""
-    model = random_model(25, steps=20)
-    frozen = FrozenGraphs(tmp_path_factory.mktemp("ort")).get(model)
-    assert frozen is not None
-    kernels = {node.name: [float(10 + index)] * 3 for index, node in enumerate(frozen.nodes)}
-    found = attribute(frozen, merge(model.graph), kernels, Timing(5000.0, 0.0, 3))
-    assert sum(timing.us for timing in found.values()) == pytest.approx(5000.0)
-    assert all(timing.us > 0 for timing in found.values())
-    assert attribute(frozen, merge(model.graph), {}, Timing(1.0, 0.0, 1)) == {}
-
-
-def test_work_grows_with_the_convolution() -> None:
-    """A convolution counts its multiply-adds: more than any element-wise op on its output."""
-    graph = random_model(26).graph
-    convolutions = [op for op in graph.ops if op.type == "Conv" and "group" not in op.attributes]
-    simple = [op for op in graph.ops if op.type in ("Relu", "Add")]
-    assert convolutions
-    assert simple
-    for op in convolutions:
-        window = op.parameters[0].elements // op.parameters[0].shape[0]
-        assert work(graph, op) == elements(graph, op) * (window + 8) + 1
-    for op in simple:
-        assert work(graph, op) == elements(graph, op) * 8 + 1
-
-
-def elements(graph: ModelGraph, op: Op) -> int:
-    """How many elements an op makes."""
-    return sum(graph.tensor[name].elements for name in op.outputs)
-
-
 def test_handovers_need_two_threads(processors: list[Processor]) -> None:
     """One core, one thread: nothing is handed over. Two cores: it costs something."""
     assert handover_us([p for p in processors if p.caller_cores == processors[0].caller_cores]) == 0
@@ -187,20 +152,6 @@ def test_handovers_need_two_threads(processors: list[Processor]) -> None:
 
 def test_a_handover_to_a_core_that_is_gone_ends() -> None:
     """A core may go offline while it is measured: the figure is then another core's, and nobody waits for ever."""
-    gone = max(os.sched_getaffinity(0)) + 1 + (os.cpu_count() or 1)
-    for pair in ((0, gone), (gone, 0)):
+    for pair in ((0, GONE), (GONE, 0)):
         soc = Soc("test", "test", dict.fromkeys(pair, "core"))
         assert handover_us([OrtProcessor(soc, frozenset({core})) for core in pair]) > 0
-
-
-@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
-def test_openvino_names_belong_to_ops() -> None:
-    """Kernel names are ops' names with what the runtime appends; changes of layout belong to nobody."""
-    from agent_sdk.processors.openvino import attribute as attribute_openvino
-
-    model = random_model(27, steps=6)
-    super_ops = merge(model.graph)
-    first, second = super_ops[0], super_ops[1]
-    run = {f"{first.ops[0].id}/WithoutBiases": 30.0, first.ops[-1].id: 0.0, second.id: 10.0, "a_acdb_aBcd16b_b": 5.0}
-    found = attribute_openvino(super_ops, [run] * 4, Timing(80.0, 0.0, 4))
-    assert {name: timing.us for name, timing in found.items()} == {first.id: 60.0, second.id: 20.0}

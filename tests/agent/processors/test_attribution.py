@@ -1,0 +1,128 @@
+"""Kernel times of a whole network belong to its super-ops: all of it, to those that the kernels compute."""
+
+from __future__ import annotations
+
+import random
+import time
+from importlib.util import find_spec
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from agent_sdk.processors.attribution import share_out
+from agent_sdk.processors.discovery import discover
+from agent_sdk.processors.ort_graph import FrozenGraphs
+from agent_sdk.processors.ort_profile import attribute
+from agent_sdk.processors.work import work
+from agent_sdk.reader import Model, read_model
+from agent_sdk.reader.twins import tensor_classes
+from agent_sdk.timing import Timing
+from hope_schema import ModelGraph, Op, merge
+from tests.agent.processors.networks import random_model
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kernels_are_shared_out_whole(seed: int) -> None:
+    """Whatever kernels cover, each one's time goes to the super-ops it covers, and all of it to somebody."""
+    draw = random.Random(seed)
+    model = random_model(seed, steps=20)
+    classes = tensor_classes(model)
+    home = {op.id: super_op.id for super_op in merge(model.graph) for op in super_op.ops}
+    covered = {f"k{k}": draw.sample(sorted(home), draw.randint(1, 4)) for k in range(12)}
+    kernels = {kernel: [draw.uniform(1, 9)] * draw.randint(3, 5) for kernel in covered}
+    found = share_out(model, kernels, covered, Timing(5000.0, 0.0, 3))
+    assert sum(timing.us for timing in found.values()) == pytest.approx(5000.0)
+    assert found.keys() >= {home[op] for ops in covered.values() for op in ops}
+    spent = sum(times[0] for times in kernels.values())
+    for kernel, ops in covered.items():
+        owners = {home[twin] for op in ops for twin in home if classes[twin] == classes[op]}
+        mine = sum(timing.us for name, timing in found.items() if name in owners)
+        assert mine * spent / 5000.0 >= kernels[kernel][0] - 1e-6
+
+
+def test_a_kernel_of_nobody_counts_for_nobody() -> None:
+    """A change of layout belongs to no op: its time is spread over everybody by scaling; without kernels, nothing."""
+    model = random_model(3, steps=4)
+    op = model.graph.ops[0].id
+    found = share_out(model, {"a": [2.0], "reorder": [50.0]}, {"a": [op]}, Timing(80.0, 0.0, 1))
+    assert sum(timing.us for timing in found.values()) == pytest.approx(80.0)
+    assert share_out(model, {}, {}, Timing(80.0, 0.0, 1)) == {}
+
+
+def test_twins_share_the_kernel_that_computes_them_once() -> None:
+    """Equal ops are computed once: each of three costs a third, and none is left to be measured again alone."""
+    model = twin_network()
+    relus = [op.id for op in model.graph.ops if op.type == "Relu"]
+    found = share_out(model, {"relu": [9.0]}, {"relu": [relus[0]]}, Timing(9.0, 0.0, 1))
+    assert {name: timing.us for name, timing in found.items()} == pytest.approx(dict.fromkeys(relus, 3.0))
+
+
+def test_frozen_nodes_are_shared_by_work(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Kernel times invented per node come back scaled to the whole, all of it, to the ops that they cover."""
+    model = random_model(25, steps=20)
+    frozen = FrozenGraphs(tmp_path_factory.mktemp("ort")).get(model)
+    assert frozen is not None
+    kernels = {node.name: [float(10 + index)] * 3 for index, node in enumerate(frozen.nodes)}
+    found = attribute(model, frozen, kernels, Timing(5000.0, 0.0, 3))
+    assert sum(timing.us for timing in found.values()) == pytest.approx(5000.0)
+    assert all(timing.us > 0 for timing in found.values())
+    assert attribute(model, frozen, {}, Timing(1.0, 0.0, 1)) == {}
+
+
+@pytest.mark.parametrize("name", ["shufflenet", "nasnet_mobile"])
+def test_a_whole_network_shows_all_of_its_convolutions(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Normalisations that a runtime folds into a convolution, under names of its own, do not hide it: nothing that
+    computes is left to be measured alone, which would count it twice.
+    """
+    model = read_model(name)
+    heavy = {s.id for s in merge(model.graph) if any(op.type in ("Conv", "Gemm", "Relu", "Add", "Sum") for op in s.ops)}
+    firsts = {p.spec.runtime: p for p in discover(cache=tmp_path_factory.mktemp("ort")) if p.spec.threads == 1}
+    for processor in firsts.values():
+        found = processor.time_ops(model, time.monotonic() + 1)
+        assert heavy <= found.keys(), processor.id
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
+def test_openvino_names_belong_to_ops() -> None:
+    """A name is an op's with what the runtime appends, or nobody's."""
+    from agent_sdk.processors.openvino import op_named
+
+    graph = random_model(27, steps=6).graph
+    op = graph.ops[0].id
+    assert op_named(op, graph) == op
+    assert op_named(f"{op}/WithoutBiases/fused", graph) == op
+    assert op_named("Multiply_7935", graph) is None
+    assert op_named("", graph) is None
+
+
+def test_work_grows_with_the_convolution() -> None:
+    """A convolution counts its multiply-adds: more than any element-wise op on its output."""
+    graph = random_model(26).graph
+    convolutions = [op for op in graph.ops if op.type == "Conv" and "group" not in op.attributes]
+    simple = [op for op in graph.ops if op.type in ("Relu", "Add")]
+    assert convolutions
+    assert simple
+    for op in convolutions:
+        window = op.parameters[0].elements // op.parameters[0].shape[0]
+        assert work(graph, op) == elements(graph, op) * (window + 8) + 1
+    for op in simple:
+        assert work(graph, op) == elements(graph, op) * 8 + 1
+
+
+def elements(graph: ModelGraph, op: Op) -> int:
+    """How many elements an op makes."""
+    return sum(graph.tensor[name].elements for name in op.outputs)
+
+
+def twin_network() -> Model:
+    """One input, read by three equal activations, each of which goes its own way."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 8, 8]) for name in ("x", "y")]
+    nodes = [helper.make_node("Relu", ["x"], [f"r{k}"]) for k in range(3)]
+    for k in range(3):
+        nodes.append(helper.make_node("MaxPool", [f"r{k}"], [f"p{k}"], kernel_shape=[1, 1 + 2 * k], pads=[0, k, 0, k]))
+    nodes.append(helper.make_node("Sum", ["p0", "p1", "p2"], ["y"]))
+    graph = helper.make_graph(nodes, "twins", ends[:1], ends[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.checker.check_model(made)
+    return read_model(made.SerializeToString(), name="twins")
