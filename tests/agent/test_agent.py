@@ -24,6 +24,7 @@ from agent_sdk.engine import SegmentFailedError
 from agent_sdk.examine import examine
 from agent_sdk.identity import device_id, store_token, stored_token
 from agent_sdk.obtain import Obtained
+from agent_sdk.processors import OutOfMemory
 from agent_sdk.reader import read_model
 from agent_sdk.single import single_processor_plan
 from agent_sdk.steady import Witness
@@ -185,29 +186,22 @@ def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypa
         assert relative_error(session.run(inputs), right) <= 1e-5
 
 
-def test_a_plan_that_cannot_be_compiled_falls_back(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a processor refuses the plan's segments, the best single processor answers, and it is said."""
-    from agent_sdk import session as session_module
-
-    def refuse(self: session_module.Session, plan: object) -> object:
-        raise errors.ProcessorError("ort@1 refused")
-
-    monkeypatch.setattr(session_module.Session, "_compiled", refuse)
-    inputs, right = expected(MODEL, seed=4)
-    with agent.load(MODEL) as session:
-        assert PLAN not in session.contest.contenders
-        assert any("ort@1 refused" in note for note in session.notes)
-        assert relative_error(session.run(inputs), right) <= 1e-5
-
-
-def test_a_plan_that_fails_its_first_run_falls_back(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a processor fails as soon as the plan is tried, the best single processor answers, and it is said."""
-    from agent_sdk import session as session_module
+@pytest.mark.parametrize(
+    ("step", "failure"),
+    [
+        ("Session._compiled", OutOfMemory("ort@1: no room")),
+        ("remeasure", SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))),
+    ],
+)
+def test_a_plan_that_cannot_run_falls_back(
+    step: str, failure: Exception, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a plan's processor fails while compiling or as soon as it runs, the best single one answers, and says so."""
 
     def fail(*args: object, **kwargs: object) -> None:
-        raise SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))
+        raise failure
 
-    monkeypatch.setattr(session_module, "remeasure", fail)
+    monkeypatch.setattr(f"agent_sdk.session.{step}", fail)
     inputs, right = expected(MODEL, seed=4)
     with agent.load(MODEL) as session:
         assert PLAN not in session.contest.contenders

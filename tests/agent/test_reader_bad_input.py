@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,10 +27,10 @@ def relu(x: str = "x", y: str = "y") -> onnx.NodeProto:
     return helper.make_node("Relu", [x], [y])
 
 
-def refused(source: object, *words: str) -> str:
+def refused(source: Any, *words: str) -> str:
     """Return the message with which reading fails, checking that it is one line and says the words."""
     with pytest.raises(HopeError) as caught:
-        read_model(source)  # type: ignore[arg-type]
+        read_model(source)
     message = str(caught.value)
     assert "\n" not in message
     for word in words:

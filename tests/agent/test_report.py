@@ -29,10 +29,11 @@ def report(**changes) -> RunReport:
 
 def drawn(shown: RunReport, encoding: str = "utf-8") -> str:
     """Return what is printed on a terminal of 120 columns."""
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    written = io.BytesIO()
+    file = io.TextIOWrapper(written, encoding=encoding)
     show(shown, Console(file=file, width=120, force_terminal=False))
     file.flush()
-    return file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    return written.getvalue().decode(encoding)
 
 
 def test_speed_up_is_over_the_best_single_processor() -> None:

@@ -142,9 +142,14 @@ def random_legal_plan(model: Model, processors: Sequence[Processor], rng: random
     return plan_of(model, super_ops, order, where, ids)
 
 
+def dealt_plan(model: Model, hand: Sequence[str], seed: int = 0) -> Plan:
+    """The super-ops in a random order, dealt out to these processors in turn."""
+    super_ops = merge(model.graph)
+    order = random_order(super_ops, random.Random(seed))
+    where = {index: hand[place % len(hand)] for place, index in enumerate(order)}
+    return plan_of(model, super_ops, order, where, list(dict.fromkeys(hand)))
+
+
 def whole_plan(model: Model, processor: str) -> Plan:
     """Everything on one processor."""
-    super_ops = merge(model.graph)
-    return plan_of(
-        model, super_ops, range(len(super_ops)), dict.fromkeys(range(len(super_ops)), processor), [processor]
-    )
+    return dealt_plan(model, [processor])

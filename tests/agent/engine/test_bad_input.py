@@ -30,8 +30,16 @@ from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import Soc
 from hope_schema import ModelGraph, Plan, merge
+from tests.agent.cores import GONE
 from tests.agent.engine.conftest import Reference
-from tests.agent.engine.generate import plan_of, random_inputs, random_legal_plan, random_model, whole_plan
+from tests.agent.engine.generate import (
+    dealt_plan,
+    plan_of,
+    random_inputs,
+    random_legal_plan,
+    random_model,
+    whole_plan,
+)
 from tests.agent.models import branching_model
 
 WATCHDOG_S = 30.0
@@ -130,18 +138,15 @@ def test_a_wrong_shape_between_segments_never_reaches_a_reader(
 @pytest.mark.parametrize("there", [["ort@0"], ["ort@0", "ort@1"], ["ort@1", "ort@0"]])
 def test_a_core_that_is_gone_fails_the_run_and_nothing_else(there: list[str], tmp_path: Path) -> None:
     """A core that this process may not use (any more) is one error, wherever its thread comes in."""
-    gone = max(os.sched_getaffinity(0)) + 1 + os.cpu_count()
-    soc = Soc("test", "test", dict.fromkeys((0, 1, gone), "core"))
+    soc = Soc("test", "test", dict.fromkeys((0, 1, GONE), "core"))
     model = random_model(random.Random(8), 16)
-    super_ops = merge(model.graph)
-    names = [*there, f"ort@{gone}"]
+    names = [*there, f"ort@{GONE}"]
     with Device(discover(",".join(names), soc=soc, cache=tmp_path)) as device:
         for turn in (0, 1):
-            where = {index: names[(index + turn) % len(names)] for index in range(len(super_ops))}
-            plan = plan_of(model, super_ops, range(len(super_ops)), where, names)
+            plan = dealt_plan(model, names[turn:] + names[:turn])
             with Executor(build_program(plan, model, device.processors), device) as executor:
                 for watchdog_s in (WATCHDOG_S, None):
-                    with pytest.raises(SegmentFailedError, match=rf"failed on 'ort@{gone}'.*cpu{gone}") as caught:
+                    with pytest.raises(SegmentFailedError, match=rf"failed on 'ort@{GONE}'.*cpu{GONE}") as caught:
                         executor.run(random_inputs(model, 0), timeout_s=watchdog_s)
                     assert isinstance(caught.value.__cause__, ProcessorLost)
         with Executor(build_program(whole_plan(model, there[0]), model, device.processors), device) as executor:

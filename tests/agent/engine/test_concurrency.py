@@ -17,16 +17,8 @@ from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.wait import FINISHED, Progress, Turn
 from agent_sdk.processors.base import Segment
 from agent_sdk.reader import Model
-from hope_schema import merge
 from tests.agent.engine.conftest import Reference
-from tests.agent.engine.generate import (
-    plan_of,
-    random_inputs,
-    random_legal_plan,
-    random_model,
-    random_order,
-    whole_plan,
-)
+from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, random_model, whole_plan
 from tests.agent.engine.simulated import Interval, SimulatedProcessor, four_processors
 
 WATCHDOG_S = 60.0
@@ -119,10 +111,7 @@ def test_runs_on_disjoint_resources_overlap() -> None:
 def test_a_core_that_a_run_no_longer_needs_is_passed_on(watched: bool) -> None:
     """While a run still computes on one core, the next one gets the core it is done with, also the caller's own."""
     model = random_model(random.Random(2), 8)
-    super_ops = merge(model.graph)
     feeds = random_inputs(model, 0)
-    order = random_order(super_ops, random.Random(0))
-    where = {index: "a" if place == 0 else "b" for place, index in enumerate(order)}
     passed_on = threading.Event()
     ended: list[bool] = []
     processors = [
@@ -130,7 +119,7 @@ def test_a_core_that_a_run_no_longer_needs_is_passed_on(watched: bool) -> None:
         SimulatedProcessor("b", ("y",), lambda segment: ended.append(passed_on.wait(30))),
     ]
     with Device(processors) as device:
-        plans = (plan_of(model, super_ops, order, where, ["a", "b"]), whole_plan(model, "a"))
+        plans = (dealt_plan(model, ["a", *["b"] * len(model.graph.ops)]), whole_plan(model, "a"))
         first, second = (Executor(build_program(plan, model, device.processors), device) for plan in plans)
 
         def follow() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import onnx
-import psutil
 import pytest
 from onnx import TensorProto, helper
 
@@ -17,20 +17,14 @@ from agent_sdk.engine import Device, Executor, FeedError, build_program
 from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model, read_model
 from agent_sdk.trace import Trace, to_perfetto
-from hope_schema import Plan, merge
+from hope_schema import Plan
 from tests.agent.engine.conftest import Reference
-from tests.agent.engine.generate import (
-    plan_of,
-    random_inputs,
-    random_legal_plan,
-    random_model,
-    random_order,
-    whole_plan,
-)
+from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, random_model, whole_plan
 from tests.agent.engine.simulated import four_processors
 
 CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
 WATCHDOG_S = 60.0
+Change = Callable[[dict[str, np.ndarray]], object]
 
 
 def sane(executor: Executor, trace: Trace) -> None:
@@ -64,7 +58,7 @@ def test_random_plans_on_real_processors_are_bit_exact(seed: int, device: Device
             sane(executor, trace)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(3000 if CAMPAIGN else 30))
 def test_random_plans_across_separate_memories_are_bit_exact(seed: int, reference: Reference) -> None:
     """Processors that share no memory get every tensor by a transfer, once per tensor and target."""
     rng = random.Random(seed)
@@ -117,30 +111,6 @@ def test_random_plans_on_mixed_runtimes(seed: int, reference: Reference) -> None
                 for name, expected in reference(model, feeds).items():
                     assert np.abs(outputs[name] - expected).max() <= 1e-4 * np.abs(expected).max()
             sane(executor, trace)
-
-
-@pytest.mark.campaign
-@pytest.mark.skipif(not CAMPAIGN, reason="set HOPE_CAMPAIGN=1 for 10 000 plans")
-def test_ten_thousand_random_plans(reference: Reference) -> None:
-    """No wrong bit, no deadlock within the watchdog's time, and memory that does not grow."""
-    process = psutil.Process()
-    settled = 0
-    for count in range(10_000):
-        rng = random.Random(10**6 + count)
-        model = random_model(rng, rng.randint(1, 30))
-        feeds = random_inputs(model, count)
-        chosen = four_processors() if count % 3 == 0 else discover("ort")
-        chosen = rng.sample(chosen, rng.randint(1, len(chosen)))
-        with Device(chosen) as device:
-            plan = random_legal_plan(model, chosen, rng)
-            with Executor(build_program(plan, model, device.processors), device) as executor:
-                for _ in range(2):
-                    outputs, _ = executor.run(feeds, timeout_s=WATCHDOG_S)
-        for name, expected in reference(model, feeds).items():
-            np.testing.assert_array_equal(outputs[name], expected, err_msg=f"{count}: {name}")
-        if count == 2000:
-            settled = process.memory_info().rss
-    assert process.memory_info().rss < settled + 64 * 2**20
 
 
 def small_model() -> Model:
@@ -223,11 +193,8 @@ def test_buffers_are_reused_within_and_across_runs(device: Device) -> None:
         [helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, shape)],
     )
     model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
-    super_ops = merge(model.graph)
     ids = list(device.processors)
-    order = random_order(super_ops, random.Random(0))
-    where = {index: ids[place % len(ids)] for place, index in enumerate(order)}
-    plan = plan_of(model, super_ops, order, where, ids)
+    plan = dealt_plan(model, ids)
     with Executor(build_program(plan, model, device.processors), device) as executor:
         one = int(np.prod(shape)) * 4
         assert len(executor.program.segments) == 30
@@ -245,12 +212,12 @@ def test_buffers_are_reused_within_and_across_runs(device: Device) -> None:
         (lambda feeds: feeds.update(x=feeds["x"].astype(np.float64)), "is float64"),
     ],
 )
-def test_wrong_inputs_are_refused_before_anything_runs(change: object, message: str, device: Device) -> None:
+def test_wrong_inputs_are_refused_before_anything_runs(change: Change, message: str, device: Device) -> None:
     """A missing, unknown, misshapen or mistyped input is one clear error, and the next run works."""
     model = small_model()
     with Executor(build_program(whole_plan(model, "ort@0"), model, device.processors), device) as executor:
         feeds = random_inputs(model, 0)
-        change(feeds)  # type: ignore[operator]
+        change(feeds)
         with pytest.raises(FeedError, match=message):
             executor.run(feeds)
         executor.run(random_inputs(model, 0))
@@ -276,8 +243,7 @@ def two_readers(where: list[str], shape: tuple[int, ...]) -> tuple[Model, Plan]:
         [helper.make_tensor_value_info(kind, TensorProto.FLOAT, shape) for kind in ("Sin", "Cos")],
     )
     model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
-    placed = {index: where[index % len(where)] for index in range(2)}
-    return model, plan_of(model, merge(model.graph), [0, 1], placed, where)
+    return model, dealt_plan(model, where)
 
 
 @pytest.mark.parametrize("where", [["ort@0"], ["ort@0", "ort@1"]])

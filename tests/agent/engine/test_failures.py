@@ -26,10 +26,10 @@ from agent_sdk.engine import (
 from agent_sdk.errors import ExecutionError
 from agent_sdk.processors.base import OutOfMemory, Segment, WrongOutput
 from agent_sdk.reader import Model
-from hope_schema import TensorType, merge
+from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
-from tests.agent.engine.generate import plan_of, random_inputs, random_model, random_order, whole_plan
-from tests.agent.engine.simulated import SimulatedProcessor, four_processors
+from tests.agent.engine.generate import dealt_plan, random_inputs, random_model, whole_plan
+from tests.agent.engine.simulated import Box, SimulatedProcessor, four_processors
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +51,7 @@ class Scene:
 
     def open(self) -> Executor:
         """Another session."""
-        super_ops = merge(self.model.graph)
-        order = random_order(super_ops, random.Random(5))
-        where = {index: self.processors[place % 4].id for place, index in enumerate(order)}
-        plan = plan_of(self.model, super_ops, order, where, list(self.by_id))
+        plan = dealt_plan(self.model, list(self.by_id), seed=5)
         return Executor(build_program(plan, self.model, self.device.processors), self.device)
 
     def works(self, reference: Reference) -> None:
@@ -185,8 +182,8 @@ def test_a_runtime_that_changes_the_shape_while_running_is_caught(
     right = SimulatedProcessor.to_host
     home = scene.executor.program.home[scene.model.graph.outputs[0]]
 
-    def wrong(self: SimulatedProcessor, buffer: object) -> np.ndarray:
-        array = right(self, buffer)  # type: ignore[arg-type]
+    def wrong(self: SimulatedProcessor, buffer: Box) -> np.ndarray:
+        array = right(self, buffer)
         return array[:, :1] if threading.current_thread() is threading.main_thread() and self.id == home else array
 
     # Only the main thread reads outputs when a watchdog is set.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,8 +65,8 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def contest(**times: float) -> tuple[Contest, dict[str, Scripted]]:
     """A contest among scripted contenders."""
-    own = {name: Scripted(us) for name, us in times.items()}
-    return Contest(own), own  # type: ignore[arg-type]
+    own: dict[str, Any] = {name: Scripted(us) for name, us in times.items()}
+    return Contest(own), own
 
 
 @settings(max_examples=15, deadline=None)
@@ -244,8 +246,8 @@ def test_a_disturbed_trial_says_so(disturbed: int, steady: bool, monkeypatch: py
     """Its figures are worth keeping only if the cores were steady in most runs of every contender."""
     left = [disturbed]
 
-    def steadily(self: Witness, call: object, deadline: float) -> object:
-        result = call()  # type: ignore[operator]
+    def steadily(self: Witness, call: Callable[[], object], deadline: float) -> tuple[object, bool]:
+        result = call()
         left[0] -= deadline > 0
         return result, left[0] < 0
 

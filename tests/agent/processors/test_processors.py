@@ -8,6 +8,7 @@ import random
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -167,11 +168,11 @@ def test_equal_cores_are_one_kind(processors: dict[str, Processor]) -> None:
     for runtime in RUNTIMES:
         own = of(processors, runtime)
         singles = [processor for processor in own if processor.spec.threads == 1]
-        gangs = [processor for processor in own if processor.spec.threads > 1]
+        gangs: list[Any] = [processor for processor in own if processor.spec.threads > 1]
         assert len({processor.spec.kind for processor in singles}) <= len({p.spec.core_class for p in singles})
         for gang in gangs:
             assert gang.spec.kind not in {processor.spec.kind for processor in singles}
-            assert set(gang.spec.resources) == {f"cpu{core}" for core in gang.caller_cores | set(gang.cores)}  # type: ignore[attr-defined]
+            assert set(gang.spec.resources) == {f"cpu{core}" for core in gang.caller_cores | set(gang.cores)}
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -238,7 +239,7 @@ def test_binding_a_thread_is_undone() -> None:
     seen = []
 
     def fail() -> None:
-        with bound_to({min(before)}):
+        with bound_to(frozenset({min(before)})):
             seen.append(os.sched_getaffinity(0))
             raise KeyError
 
