@@ -5,6 +5,6 @@
 """
 
 from agent_sdk.zoo.catalogue import Details, build, describe, names
-from agent_sdk.zoo.store import cached, path
+from agent_sdk.zoo.store import path
 
-__all__ = ["Details", "build", "cached", "describe", "names", "path"]
+__all__ = ["Details", "build", "describe", "names", "path"]

@@ -15,12 +15,6 @@ from agent_sdk.paths import zoo_directory
 from agent_sdk.zoo.catalogue import build, source
 
 
-def cached(name: str, seed: int = 0) -> Path | None:
-    """Return the network's file if it has been built already, else None. Raises UnknownNameError."""
-    target = _target(name, seed)
-    return target if target.is_file() else None
-
-
 def path(name: str, seed: int = 0) -> Path:
     """Return the network's file, building it first if need be.
 
@@ -28,7 +22,8 @@ def path(name: str, seed: int = 0) -> Path:
     that an older version of this code left for the same network and seed are removed.
     Raises UnknownNameError, and ModelError when the cache cannot be written.
     """
-    target = _target(name, seed)
+    source(name)  # refuses an unknown name before it becomes part of a path
+    target = zoo_directory() / f"{name}-{seed}-{_recipe()}.onnx"
     if target.is_file():
         return target
     data = build(name, seed).SerializeToString(deterministic=True)
@@ -49,11 +44,6 @@ def path(name: str, seed: int = 0) -> Path:
     except OSError as error:
         raise ModelError(f"the zoo network '{name}' cannot be written to '{target.parent}': {error}") from error
     return target
-
-
-def _target(name: str, seed: int) -> Path:
-    source(name)
-    return zoo_directory() / f"{name}-{seed}-{_recipe()}.onnx"
 
 
 @cache
