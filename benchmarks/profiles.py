@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from planner_api.planning.problem import Problem, TransferMode
+from hope_schema import TransferMode
+from planner_api.planning.problem import Problem
 from planner_api.planning.transfers import elements, fit
 
 CPU, GPU = 0, 1

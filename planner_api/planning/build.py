@@ -9,9 +9,9 @@ from statistics import median
 
 import numpy as np
 
-from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, merge
+from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TransferMode, merge
 from planner_api.planning.feasible import prune
-from planner_api.planning.problem import FloatArray, PlanningError, Problem, TransferMode
+from planner_api.planning.problem import FloatArray, PlanningError, Problem
 from planner_api.planning.transfers import TransferTable
 
 SHOWN = 5

@@ -5,17 +5,16 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from hope_schema import TransferMode
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-
-TransferMode = Literal["blocking", "overlap"]
 
 
 class PlanningError(ValueError):
