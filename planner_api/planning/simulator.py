@@ -163,5 +163,5 @@ def _overlap(problem: Problem, lists: Lists, assignment: list[int], sequence: li
                 free[rival] = now
         for tensor in lists.writes[op]:
             send(tensor, processor, now)
-    makespan = max(max(finish), *arrival.values()) if arrival else max(finish)
+    makespan = max([*finish, *arrival.values()])
     return Schedule(tuple(assignment), tuple(sequence), tuple(start), tuple(finish), makespan, tuple(moves))

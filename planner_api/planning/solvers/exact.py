@@ -142,7 +142,7 @@ def expand(
                 for tensor in range(tensors):
                     if piece.producer[tensor] == op:
                         child_where[count, tensor, 0] = 1 << here
-                        child_where[count, tensor, 1] = here if host > 1 else 0
+                        child_where[count, tensor, 1] = here
                 earliest = np.inf
                 for p in range(host):
                     child_free[count, p] = max(begin, free[label, p])

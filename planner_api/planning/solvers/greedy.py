@@ -57,7 +57,6 @@ def super_ops(problem: Problem) -> list[list[int]]:
 _Option = tuple[int, float, float, list[tuple[int, float]], list[int]]
 """One group on one processor: the processor, when its inputs exist, how long it takes, what it fetches that others of
 the batch may fetch too (tensor, cost), and the processor's rivals."""
-_NOTHING = frozenset[tuple[int, int]]()
 
 
 class _Search:
@@ -93,7 +92,7 @@ class _Search:
         self.options = [self._options(index, shared) for index in batch]
         self.best, self.best_total = math.inf, math.inf
         self.path, self.mapping = [0] * len(batch), [-1]
-        self._descend(0, self.partial.free, 0.0, 0.0, _NOTHING)
+        self._descend(0, self.partial.free, 0.0, 0.0, frozenset())
         if self.best == math.inf:
             return False
         for index, processor in zip(batch, self.mapping, strict=True):

@@ -21,12 +21,16 @@ MOST_STEPS = 20_000_000
 """Live tensors times states times processors, over all ops, after which it gives up: some seconds."""
 
 
+Past = tuple[int, "Past | None"]
+"""The processor of the last op, and what came before."""
+
+
 class _State(NamedTuple):
-    """Cost so far; for each live tensor (source, places it is on as a bit mask); last processor and its past."""
+    """Cost so far; for each live tensor (source, places it is on as a bit mask); where the ops before ran."""
 
     cost: float
     live: tuple[tuple[int, int], ...]
-    past: tuple[int, object] | None
+    past: Past | None
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
@@ -76,6 +80,6 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     past = states[0].past
     for op in reversed(lists.order):
         assert past is not None
-        assignment[op], past = past  # type: ignore[assignment]
+        assignment[op], past = past
     orders = (lists.order, list_order(problem, assignment))
     return Solution(min((simulate(problem, assignment, o) for o in orders), key=lambda s: s.makespan_us), "mosaic")

@@ -45,9 +45,8 @@ def polish(problem: Problem, schedule: Schedule, low: int, high: int, seconds: f
     for on, finish in zip(window.on, window.finish, strict=True):
         for processor, column in on.items():
             if upcoming[processor] > 0.0:
-                window.program.at_least(
-                    [(window.makespan, 1.0), (finish, -1.0), (column, -upcoming[processor])], 0.0
-                )  # fmt: skip
+                follows = [(window.makespan, 1.0), (finish, -1.0), (column, -upcoming[processor])]
+                window.program.at_least(follows, 0.0)
     point = window.point(
         [schedule.assignment[op] for op in ops],
         [schedule.start_us[op] for op in ops],

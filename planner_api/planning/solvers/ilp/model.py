@@ -193,10 +193,9 @@ class Window:
             # Sum of the moves from each source is at least what is needed; each is possible from its source only.
             moves = {p: program.column(0.0, 1.0) for p, price in prices.items() if price < math.inf}
             need = [(pays, -1.0)] if pays is not None else [(self.on[i][target], -1.0)]
-            floor = 0.0
             if pays is None and target in made:
                 need.append((made[target], 1.0))
-            program.at_least([*((w, 1.0) for w in moves.values()), *need], floor)
+            program.at_least([*((w, 1.0) for w in moves.values()), *need], 0.0)
             if len(made) > 2 or len(moves) < len(prices):
                 for p, w in moves.items():
                     program.at_least([(made[p], 1.0), (w, -1.0)], 0.0)

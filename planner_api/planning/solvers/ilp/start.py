@@ -10,6 +10,8 @@ from planner_api.planning.partial import Partial, runnable
 from planner_api.planning.problem import PlanningError, Problem
 
 Value = TypeVar("Value")
+Past = tuple[int, int, "Past | None"]
+"""The op placed last, by position in the part, its processor, and what came before."""
 
 WIDTH = 16
 """Partial schedules kept per op."""
@@ -75,7 +77,7 @@ class _State(NamedTuple):
         latest: start of the op placed last; ops are placed by start time.
         peak: the longest way to the end through any op placed.
         left: work of the others, each at its fastest.
-        past: the last op, its processor, and the past before.
+        past: how it came to be; None while nothing is placed.
     """
 
     rank: float
@@ -87,7 +89,7 @@ class _State(NamedTuple):
     latest: float
     peak: float
     left: float
-    past: tuple[int, int, object] | None
+    past: Past | None
 
 
 class _Beam:
@@ -95,7 +97,7 @@ class _Beam:
 
     def __init__(self, problem: Problem, fixed: Partial, part: Sequence[int]) -> None:
         lists = problem.lists
-        self.problem, self.fixed, self.part = problem, fixed, part
+        self.fixed, self.part = fixed, part
         self.rivals = lists.rivals
         index = {op: i for i, op in enumerate(part)}
         self.latency = [lists.latency[op] for op in part]
@@ -133,8 +135,8 @@ class _Beam:
         steps: list[tuple[int, int]] = []
         past = states[0].past
         while past is not None:
-            steps.append(past[:2])
-            past = past[2]  # type: ignore[assignment]
+            i, processor, past = past
+            steps.append((i, processor))
         found = self.fixed.copy()
         for i, processor in reversed(steps):
             found.place(self.part[i], processor)
