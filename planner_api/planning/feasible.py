@@ -9,6 +9,9 @@ import numpy as np
 
 from planner_api.planning.problem import PlanningError, Problem
 
+MAX_DEAD_ENDS = 1000
+"""Dead ends after which the search for any placement gives up."""
+
 
 def prune(problem: Problem) -> Problem:
     """Take from each op the processors on which its inputs, readers or outputs could never be served.
@@ -65,10 +68,6 @@ def _still_possible(problem: Problem, possible: np.ndarray, op: int, tensor: int
             f"tensor '{problem.tensors[tensor]}' cannot move between {source} and op '{problem.ops[op]}': "
             f"no transfer was measured between any two processors that can run them, nor a row to fit one from"
         )
-
-
-MAX_DEAD_ENDS = 1000
-"""Dead ends after which the search for any placement gives up."""
 
 
 def any_placement(problem: Problem) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.checker import check
 from planner_api.planning.feasible import any_placement, prune
@@ -58,8 +59,6 @@ def optimise(problem: Problem, method: str, budget: Budget) -> Outcome:
 def _bound(problem: Problem, method: str, budget: Budget) -> Bound:
     if method in QUICK or budget.left() == 0:
         return trivial(problem)
-    from planner_api.planning.bound import lower_bound  # its solver takes a while to import
-
     return lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds))
 
 

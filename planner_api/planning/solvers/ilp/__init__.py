@@ -23,11 +23,11 @@ PART_SECONDS = 0.7
 PART_NODES = 2000
 """Most branch-and-bound nodes spent on one part when rounds are counted instead of seconds."""
 MIN_SECONDS = 0.01
-"""Below this a part is left to the greedy order: HiGHS would not get through its presolve."""
+"""Below this a part keeps what it starts from: HiGHS would not get through its presolve."""
 GAP = 1e-4
 """Relative gap at which a part counts as solved."""
 SLACK = 1e-6
-"""Room above the greedy makespan for rounding."""
+"""Room for rounding above the makespan that a part starts from: relative, and in microseconds."""
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
