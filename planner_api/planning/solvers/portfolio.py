@@ -7,15 +7,20 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
+from hope_schema import TransferMode
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
-from planner_api.planning.problem import PlanningError, Problem, TransferMode
+from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.solver import Bound, Budget, Solution
 from planner_api.planning.solver import solve as solve_by
 from planner_api.planning.solvers.single import singles
+
+Stage = Literal["articulation", "search"]
+"""What comes with kernels of its own."""
 
 STARTS = ("single", "heft", "dmdar", "greedy", "mosaic")
 """Constructive methods, quick ones first."""
@@ -39,7 +44,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     if budget.left() <= 0 or budget.rounds == 0:
         return replace(best, bound=bound)
     # numba takes about a second to import: who plans without a budget should not wait for it.
-    budget = _after(budget, "articulation", problem.mode)
+    budget = _after_loading(budget, "articulation", problem.mode)
     from planner_api.planning.solvers.articulation import solve_pieces
 
     pieces = solve_pieces(problem, budget)
@@ -48,7 +53,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         if pieces.schedule is not None and pieces.schedule.makespan_us < best.schedule.makespan_us:
             best = Solution(pieces.schedule, "articulation")
     if not closed(best, bound):
-        budget = _after(budget, "search", problem.mode)
+        budget = _after_loading(budget, "search", problem.mode)
         from planner_api.planning.solvers.search import Search
 
         with ThreadPoolExecutor(1) as pool:
@@ -64,20 +69,20 @@ def solve(problem: Problem, budget: Budget) -> Solution:
 
 def warm(mode: TransferMode) -> None:
     """Load or compile every kernel that a plan may need, about half a minute where nothing is compiled yet."""
-    for part in ("articulation", "search"):
-        _load(part, mode)
+    _load("articulation", mode)
+    _load("search", mode)
 
 
-def _after(budget: Budget, part: str, mode: TransferMode) -> Budget:
-    """The budget once a part's kernels are loaded, or compiled: the first use in a process is not charged for it."""
+def _after_loading(budget: Budget, stage: Stage, mode: TransferMode) -> Budget:
+    """The budget once a stage's kernels are loaded, or compiled: the first use in a process is not charged for it."""
     began = time.monotonic()
-    _load(part, mode)
+    _load(stage, mode)
     return budget.postponed(time.monotonic() - began)
 
 
 @functools.cache
-def _load(part: str, mode: TransferMode) -> None:
-    """Put a problem of three ops through a part, so that whatever it compiles is there."""
+def _load(stage: Stage, mode: TransferMode) -> None:
+    """Put a problem of three ops through a stage, so that whatever it compiles is there."""
     tiny = Problem(
         ops=("a", "b", "c"),
         processors=("p", "q"),
@@ -90,7 +95,7 @@ def _load(part: str, mode: TransferMode) -> None:
         mode=mode,
         tensors=("x", "a", "b", "c"),
     )
-    if part == "articulation":
+    if stage == "articulation":
         from planner_api.planning.solvers.articulation import solve_pieces
 
         solve_pieces(tiny, Budget(rounds=1))
@@ -113,13 +118,13 @@ def start(problem: Problem, budget: Budget) -> Solution:
     """
     best: Solution | None = None
     causes = []
+    many = len(problem.ops) > MANY_OPS
     for method in STARTS:
-        many = len(problem.ops) > MANY_OPS
-        if best is not None and (
-            (budget.left() <= 0 and (budget.seconds > 0 or (many and method not in ("single", "heft"))))
-            or (many and method == "mosaic")
-        ):
-            break
+        if best is not None:
+            # Zero seconds buy the best of all methods where they are quick, the first two where there are many ops.
+            late = budget.left() <= 0 and (budget.seconds > 0 or (many and method not in ("single", "heft")))
+            if late or (many and method == "mosaic"):
+                break
         try:
             found = solve_by(problem, method, budget)
         except PlanningError as error:
