@@ -11,6 +11,8 @@ from hope_schema.plan import Method, TransferMode
 
 Versions = Annotated[dict[Label, Label], Field(max_length=64)]
 """Component to version, e.g. ``{"hope-agent": "0.1.0", "onnxruntime": "1.23.0"}``."""
+StoredVersion = Annotated[int, Field(ge=1, le=2**31 - 1)]
+"""A plan's version as a device reports it: more than the planner's 32-bit column cannot be looked up."""
 Total = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 PlanStatus = Literal["queued", "solving", "done", "failed"]
@@ -36,7 +38,7 @@ class MeasuredRun(Contract):
     """How long a plan really took on the reporting device: the median of ``runs`` runs."""
 
     plan_id: Label
-    plan_version: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    plan_version: StoredVersion
     measured_us: PositiveMicroseconds
     runs: Annotated[int, Field(ge=1, le=1_000_000_000)]
 
