@@ -26,6 +26,7 @@ from typing import Final
 
 from onnx import TensorProto, helper
 
+from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.processors import (
     CompilationFailed,
     OutOfMemory,
@@ -293,7 +294,8 @@ def handover_us(processors: Sequence[Processor]) -> float:
 
     other = threading.Thread(target=answer, name="hope-handover")
     samples = []
-    with ExitStack() as seat:
+    # Ctrl-C waits for these milliseconds: the other thread would wait for ever.
+    with DeferredInterrupts(), ExitStack() as seat:
         with suppress(ProcessorLost):
             seat.enter_context(bound_to(pair[0]))
         other.start()

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from agent_sdk.engine.errors import DeviceClosedError
+from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.wait import pause_briefly
 from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
@@ -168,7 +169,7 @@ class Device:
     def call(self, processor_id: str, work: Callable[[], T]) -> T:
         """Run ``work`` alone on a processor: on its thread, bound to its cores, its resources held.
 
-        For measuring. Raises what ``work`` raises.
+        For measuring. Raises what ``work`` raises; KeyboardInterrupt once ``work`` has ended or can no longer begin.
         """
         processor = self.processor(processor_id)
         lane = self._lanes[lane_of(processor)]
@@ -188,8 +189,16 @@ class Device:
             return False
 
         ticket = Ticket([processor.spec.resources], [lambda: lane.submit(job)])
-        self.enter(ticket)
-        finished.wait()
+        with DeferredInterrupts() as interrupts:
+            self.enter(ticket)
+            try:
+                interrupts.raising = True
+                finished.wait()
+            except BaseException:
+                if self.withdraw(ticket):
+                    finished.wait()
+                self.leave(ticket)
+                raise
         if failure:
             raise failure[0]
         return result[0]

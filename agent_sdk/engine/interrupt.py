@@ -18,6 +18,10 @@ from typing import Final
 _SIGINT: Final = int(signal.SIGINT)
 
 
+def _unheard(interrupt: BaseException) -> None:
+    """Nobody has to be told: the interrupt is raised at the end all the same."""
+
+
 class DeferredInterrupts:
     """Within ``with``, SIGINT is told to ``note`` and handled at the end; does nothing outside the main thread.
 
@@ -27,7 +31,7 @@ class DeferredInterrupts:
 
     __slots__ = ("_note", "_noted", "_previous", "raising")
 
-    def __init__(self, note: Callable[[BaseException], None]) -> None:
+    def __init__(self, note: Callable[[BaseException], None] = _unheard) -> None:
         self.raising = False
         self._note = note
         self._noted = False

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from agent_sdk.engine import (
     SegmentFailedError,
     build_program,
 )
+from agent_sdk.engine.device import Lane
 from agent_sdk.errors import ExecutionError
 from agent_sdk.processors.base import OutOfMemory, Segment, WrongOutput
 from agent_sdk.reader import Model
@@ -284,6 +286,52 @@ def test_ctrl_c_cancels_the_run(victim: str, scene: Scene, reference: Reference)
     counts = [len(p.log) for p in scene.processors]
     time.sleep(0.1)
     assert [len(p.log) for p in scene.processors] == counts
+    scene.works(reference)
+
+
+def test_ctrl_c_while_measuring_frees_the_processor(
+    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KeyboardInterrupt comes once the work has ended or cannot begin, and the processor serves whoever is next."""
+    ended: list[str] = []
+    blocked, release = threading.Event(), threading.Event()
+
+    def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def block() -> None:
+        blocked.set()
+        release.wait(30)
+
+    def press_once_queued() -> None:
+        while len(scene.device._queues["z"]) < 2:
+            time.sleep(0.001)
+        press()
+
+    def work() -> None:
+        press()
+        time.sleep(0.05)
+        ended.append("at work")
+
+    with pytest.raises(KeyboardInterrupt):
+        scene.device.call("c", work)
+    assert ended == ["at work"]
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(scene.device.call, "c", block)
+        blocked.wait(30)
+        pool.submit(press_once_queued)
+        with pytest.raises(KeyboardInterrupt):
+            scene.device.call("c", lambda: ended.append("queued"))
+        assert len(scene.device._queues["z"]) == 1
+        release.set()
+
+    submit = Lane.submit
+    monkeypatch.setattr(Lane, "submit", lambda lane, job: (press(), submit(lane, job)))
+    with pytest.raises(KeyboardInterrupt):
+        scene.device.call("c", lambda: ended.append("begun"))
+    monkeypatch.undo()
+    assert ended == ["at work", "begun"]
     scene.works(reference)
 
 

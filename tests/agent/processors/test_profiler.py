@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
 from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
 
+from agent_sdk import profiler
 from agent_sdk.processors import Processor
 from agent_sdk.processors.alone import time_executable
 from agent_sdk.processors.discovery import discover
@@ -148,6 +152,15 @@ def test_handovers_need_two_threads(processors: list[Processor]) -> None:
     assert handover_us([p for p in processors if p.caller_cores == processors[0].caller_cores]) == 0
     if len({p.caller_cores for p in processors}) > 1:
         assert handover_us(processors) > 0
+
+
+def test_ctrl_c_leaves_no_thread_of_a_handover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread comes to its end before KeyboardInterrupt is raised; it would keep the process from ending."""
+    soc = Soc("test", "test", dict.fromkeys((0, GONE), "core"))
+    monkeypatch.setattr(profiler, "bind_to", lambda cores: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        handover_us([OrtProcessor(soc, frozenset({core})) for core in soc.cores])
+    assert "hope-handover" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_handover_to_a_core_that_is_gone_ends() -> None:
