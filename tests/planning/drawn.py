@@ -68,6 +68,18 @@ def draw(
     )
 
 
+def shuffled(problem: Problem, seed: int) -> tuple[list[int], list[int]]:
+    """A random placement on supporting processors and a random topological order."""
+    random = np.random.default_rng(seed)
+    assignment = [int(random.choice(np.flatnonzero(np.isfinite(row)))) for row in problem.latency_us]
+    left, sequence = set(range(len(problem.ops))), []
+    while left:
+        ready = [op for op in sorted(left) if not left.intersection(problem.lists.before[op])]
+        sequence.append(ready[random.integers(len(ready))])
+        left.remove(sequence[-1])
+    return assignment, sequence
+
+
 def orders(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Every topological order."""
     before = [set(ops) for ops in problem.lists.before]

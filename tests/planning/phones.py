@@ -10,7 +10,7 @@ import pytest
 from benchmarks.profiles import PhoneProfile, load, phone_problem
 from planner_api.planning import Problem
 
-FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "phones"
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "phones"
 
 
 def phone(stem: str) -> PhoneProfile:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from benchmarks.phones import main, replay
+from benchmarks.phones import plan as benchmarked
 from benchmarks.profiles import phone_problem
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.solver import solve
 from planner_api.planning.solvers.greedy import super_ops, top_k
 from planner_api.planning.solvers.partitiontuner import branches, op_seq, sequential_us, tune, type_seq
+from planner_api.planning.solvers.single import singles
+from tests import CAMPAIGN
 from tests.planning.phones import FOLDER, phone
-
-CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
 
 REPLAYED = [
     ("redmi--inception-v3", "cpu_big_1", 1516.5, 833.5, 825.6, 638.5, 632.1),
@@ -127,7 +128,15 @@ def test_greedy_merges_short_ops_and_searches_as_wide_as_hope():
     problem = phone_problem(phone("redmi--inception-v3"), "cpu_big_4")
     groups = super_ops(problem)
     assert sorted(op for group in groups for op in group) == list(range(len(problem.ops)))
-    assert 100 < len(groups) < len(problem.ops)
+    assert len(groups) < len(problem.ops)
+    before, reads = problem.lists.before, problem.lists.reads
+    cheapest = np.minimum(problem.transfer_us[:, 0, 1], problem.transfer_us[:, 1, 0])
+    short = [all(row.mean() < cheapest[reads[op]]) for op, row in enumerate(problem.latency_us)]
+    for group in groups:
+        assert all(short[op] and before[op] == [earlier] for earlier, op in itertools.pairwise(group))
+    # Who could join the op before it, and did not, came after another that did.
+    inner = {op for group in groups for op in group[:-1]}
+    assert all(before[group[0]][0] in inner for group in groups if short[group[0]] and len(before[group[0]]) == 1)
 
 
 def test_the_benchmark_writes_rows_that_hold(tmp_path: Path):
@@ -137,7 +146,8 @@ def test_the_benchmark_writes_rows_that_hold(tmp_path: Path):
     command = [str(FOLDER), "--models", "inception-v3", "--cpu", "cpu_big_4", "--methods", "greedy,heft,single"]
     assert main([*command, "--budget", "1", "--json", str(out)]) == 0
     rows = json.loads(out.read_text())["rows"]
-    assert {(row["profile"], row["method"]) for row in rows} >= {("redmi--inception-v3", "greedy")}
+    profiles, methods = ("redmi--inception-v3", "huawei_p40--inception-v3"), ("greedy", "heft", "single")
+    assert {(row["profile"], row["method"]) for row in rows} == set(itertools.product(profiles, methods))
     for row in rows:
         profile = phone(row["profile"])
         problem = phone_problem(profile, row["cpu"])
@@ -146,6 +156,16 @@ def test_the_benchmark_writes_rows_that_hold(tmp_path: Path):
         assert max(finish for *_, finish in row["schedule"]) == pytest.approx(row["makespan_us"])
         for op, place, start, finish in row["schedule"]:
             assert finish - start >= problem.latency_us[op, ("cpu", "gpu").index(place)] - 1e-6
+
+
+def test_the_benchmark_leaves_a_baseline_as_it_is_and_the_planner_answers_with_what_is_better():
+    """Where one processor beats HEFT its row says so; the planner's own greedy method answers with that processor."""
+    problem = phone_problem(phone("huawei_p40--pnasnet-mobile"), "cpu_big_2")
+    alone = min(schedule.makespan_us for schedule in singles(problem).values())
+    baseline, _ = benchmarked(problem, "heft", Budget(0.0))
+    assert baseline.schedule == solve(problem, "heft", Budget(0.0)).schedule
+    assert baseline.schedule.makespan_us > alone
+    assert benchmarked(problem, "greedy", Budget(0.0))[0].schedule.makespan_us <= alone
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_two_runtimes_without_rows_move_through_the_host():
 
 
 @given(rows=st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e5)), min_size=1, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_line_is_the_best_non_negative_one(rows: list[tuple[int, float]]):
     """No non-negative line has smaller squares: SciPy's NNLS agrees."""
     counts, costs = [row[0] for row in rows], [row[1] for row in rows]
@@ -148,7 +148,7 @@ def plain(**changes: object) -> Problem:
         "mode": "blocking",
         "tensors": ("ta", "tb"),
     }
-    return Problem(**(columns | changes))  # type: ignore[arg-type]
+    return Problem(**(columns | changes))
 
 
 BAD = [

@@ -25,7 +25,11 @@ def test_a_kernel_runs_where_nothing_can_be_written(tmp_path: Path):
         "c._CacheLocator.ensure_cache_path = refuse\n"
         "import where; print(where.twice(21))"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}", "HOME": str(blocked)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).resolve().parents[2]}",
+        "HOME": str(blocked),
+    }
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120, check=False
     )

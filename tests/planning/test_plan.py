@@ -28,7 +28,7 @@ def diamond() -> tuple[ModelGraph, Profile]:
 def test_a_plan_carries_its_proof(diamond: tuple[ModelGraph, Profile], method: str, mode: str):
     """Makespan, bound, gap, profile version, single processors and a cause per step, all consistent."""
     graph, figures = diamond
-    made = plan(graph, figures, method=method, transfer_mode=mode, rounds=3)  # type: ignore[arg-type]
+    made = plan(graph, figures, method=method, transfer_mode=mode, rounds=3)
     assert made.model_hash == graph.model_hash
     assert (made.soc, made.frequency, made.profile_version, made.transfer_mode) == ("soc", "top", 7, mode)
     assert made.single_processor_us == {"cpu": 180.0, "gpu": 200.0}
@@ -69,14 +69,14 @@ def test_every_cause_is_told_apart():
 def test_the_same_inputs_seed_and_rounds_give_the_same_bytes(diamond: tuple[ModelGraph, Profile]):
     """Design promise 3, for every method that a request can name."""
     for method in ("auto", "ilp", "greedy"):
-        bodies = {plan(*diamond, method=method, seed=5, rounds=4).model_dump_json() for _ in range(2)}  # type: ignore[arg-type]
+        bodies = {plan(*diamond, method=method, seed=5, rounds=4).model_dump_json() for _ in range(2)}
         assert len(bodies) == 1
 
 
 def test_no_budget_still_gives_a_plan(diamond: tuple[ModelGraph, Profile]):
     """A budget of zero answers with the first plan, never slower than the best single processor."""
     for method in ("auto", "ilp", "greedy"):
-        assert plan(*diamond, method=method, budget_s=0.0).makespan_us <= 180.0  # type: ignore[arg-type]
+        assert plan(*diamond, method=method, budget_s=0.0).makespan_us <= 180.0
     for seconds in (-1.0, math.nan, math.inf):
         with pytest.raises(PlanningError, match="cannot be spent"):
             plan(*diamond, budget_s=seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 import pytest
@@ -12,25 +11,25 @@ from hypothesis import strategies as st
 
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.solver import SOLVERS, solve
+from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum
 
-CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
 METHODS = tuple(SOLVERS)
 
 
-def work(method: str, seed: int) -> Budget:
+def work(seed: int) -> Budget:
     """Little, counted work: rounds for the search, so that the answer does not depend on this machine."""
     return Budget(rounds=3, seed=seed)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=200 if CAMPAIGN else 12, deadline=None)
+@settings(max_examples=200 if CAMPAIGN else 12)
 def test_every_plan_is_legal_and_no_worse_than_the_best_single_processor(method: str, seed: int):
     """On random graphs of any kind and both modes: legal, at least the bound, at most the best processor alone."""
     problem = draw(seed, 14)
     try:
-        outcome = optimise(problem, method, work(method, seed))
+        outcome = optimise(problem, method, work(seed))
     except PlanningError:
         assert not np.isfinite(problem.transfer_us).all()  # the only reason for which draws have no plan
         return
@@ -44,16 +43,16 @@ def test_every_plan_is_legal_and_no_worse_than_the_best_single_processor(method:
 
 @pytest.mark.parametrize("method", METHODS)
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=100 if CAMPAIGN else 5, deadline=None)
+@settings(max_examples=100 if CAMPAIGN else 5)
 def test_no_bound_is_above_the_optimum_and_no_plan_below_it(method: str, seed: int):
     """Against trying everything: bound <= optimum <= makespan; a plan is found whenever one exists."""
     problem = draw(seed, 5, most_processors=3)
     best = optimum(problem)
     if math.isinf(best):
         with pytest.raises(PlanningError):
-            optimise(problem, method, work(method, seed))
+            optimise(problem, method, work(seed))
         return
-    outcome = optimise(problem, method, work(method, seed))
+    outcome = optimise(problem, method, work(seed))
     tolerance = 1e-9 * max(best, 1.0)
     assert outcome.bound.us <= best + tolerance
     assert outcome.solution.schedule.makespan_us >= best - tolerance
@@ -65,7 +64,7 @@ def test_the_same_seed_and_rounds_give_the_same_schedule(method: str):
     for seed in (3, 8):
         problem = draw(seed, 40)
         try:
-            one, two = (optimise(problem, method, work(method, seed)) for _ in range(2))
+            one, two = (optimise(problem, method, work(seed)) for _ in range(2))
         except PlanningError:
             continue
         assert one.solution.schedule == two.solution.schedule
@@ -90,7 +89,7 @@ def test_every_method_respects_what_a_processor_supports(method: str):
         mode="blocking",
         tensors=problem.tensors,
     )
-    outcome = optimise(pinned, method, work(method, 0))
+    outcome = optimise(pinned, method, work(0))
     assert outcome.solution.schedule.assignment == tuple(op % 2 for op in range(len(problem.ops)))
 
 
@@ -110,7 +109,7 @@ def test_independent_branches_are_spread(method: str):
         mode="blocking",
         tensors=tuple(f"t{op}" for op in range(n)),
     )
-    makespan = optimise(problem, method, work(method, 0)).solution.schedule.makespan_us
+    makespan = optimise(problem, method, work(0)).solution.schedule.makespan_us
     assert makespan == (n * 10.0 if method in {"mosaic", "partitiontuner"} else n * 5.0)
 
 
@@ -165,4 +164,4 @@ def test_an_unknown_method_is_an_error_that_lists_the_known_ones():
 def test_a_budget_that_cannot_be_spent_is_an_error(budget: dict[str, float]):
     """NaN, negative and infinite budgets are refused before any work is done."""
     with pytest.raises(PlanningError, match="cannot be spent"):
-        Budget(**budget)  # type: ignore[arg-type]
+        Budget(**budget)
