@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -16,9 +15,10 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from agent_sdk.reader import Model, ModelError, extract, pre_softmax_outputs, read_model
 from hope_schema import ModelGraph, merge
+from tests import CAMPAIGN
 from tests.agent.random_models import CHANNELS, SIDE, RandomModel, evaluate, sorted_proto
 
-CASES = 400 if os.environ.get("HOPE_CAMPAIGN") else 120
+CASES = 400 if CAMPAIGN else 120
 SHAPE = (1, CHANNELS, SIDE, SIDE)
 
 

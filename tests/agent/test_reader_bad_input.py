@@ -15,10 +15,11 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from agent_sdk.errors import HopeError
 from agent_sdk.reader import ModelError, read_model
+from tests import CAMPAIGN
 from tests.agent.random_models import RandomModel
 from tests.agent.test_reader import model_of
 
-MUTANTS = 20_000 if os.environ.get("HOPE_CAMPAIGN") else 400
+MUTANTS = 20_000 if CAMPAIGN else 400
 X = {"x": [1, 4]}
 
 

@@ -19,8 +19,8 @@ from agent_sdk.errors import ModelError, UnknownNameError
 from agent_sdk.reader import Model, pre_softmax_outputs, read_model
 from agent_sdk.zoo import shipped
 from hope_schema import merge
+from tests import CAMPAIGN
 
-CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
 PHONES = Path(__file__).parents[3] / "shared" / "phones"
 SMALL = ("inception_v1", "lstm", "nasnet_mobile", "shufflenet", "squeezenet")
 """Networks of every family that are quick to build and to run with every tensor kept."""

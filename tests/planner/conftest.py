@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import sqlite3
 import tempfile
@@ -14,9 +13,6 @@ import pytest
 
 from planner_api.db.migrate import upgrade
 from tests.planner.postgres import Postgres
-
-CAMPAIGN = os.environ.get("HOPE_CAMPAIGN") == "1"
-"""Whether to run the full counts."""
 
 _numbers = itertools.count()
 

@@ -13,12 +13,10 @@ import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner_api.devices import repository as devices
-from planner_api.devices.tokens import hash_token, new_token
 from planner_api.http.asgi import Scope
 from planner_api.server import build_config
-from tests.planner.conftest import CAMPAIGN
-from tests.planner.samples import Api, chain, plan_request, serving
+from tests import CAMPAIGN
+from tests.planner.samples import Api, chain, operator_token, plan_request, serving
 
 GRAPH = chain()
 
@@ -48,14 +46,7 @@ def stage(sqlite_template: object, tmp_path_factory: pytest.TempPathFactory) -> 
     with serving(url) as api:
         api.learn(GRAPH)
     with serving(url, tokens_required=True, rate_per_token=0, rate_per_address=0, metrics=True) as api:
-        token = new_token("operator")
-
-        async def store() -> None:
-            async with api.app.planner.database.write() as session:
-                await devices.add_token(session, hash_token(token), "operator")
-
-        api.await_(store)
-        mine = {"authorization": f"Bearer {token}", "accept_encoding": "zstd"}
+        mine = {"authorization": f"Bearer {operator_token(api)}", "accept_encoding": "zstd"}
         key = plan_request(GRAPH).model_dump_json().encode()
         answer = api.post("/plans", key, authorization=mine["authorization"])
         path, tag = f"/plans/{answer.json()['plan_id']}", answer.headers["etag"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -22,11 +21,11 @@ from hope_schema import Missing
 from planner_api import openapi
 from planner_api.app import create_app, openapi_document
 from planner_api.settings import Settings
+from tests import CAMPAIGN
 from tests.planner.samples import FREQUENCY, JSON, PROCESSORS, SOC, chain, measure, missing_request, plan_request
 
 EXPORTED = Path(__file__).parents[2] / "openapi" / "openapi.json"
 DOCUMENT = openapi_document()
-FULL = os.environ.get("HOPE_CAMPAIGN") == "1"
 GRAPH = chain()
 
 
@@ -156,11 +155,11 @@ CHECKS = [
 
 @schema.parametrize()
 @settings(
-    max_examples=400 if FULL else 6,
+    max_examples=400 if CAMPAIGN else 6,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
-    derandomize=not FULL,
+    derandomize=not CAMPAIGN,
 )
 def test_no_undocumented_answer(case: Case, address: str) -> None:
     """Whatever is sent, the answer is documented, matches its schema, and is never a 5xx."""

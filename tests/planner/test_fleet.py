@@ -21,7 +21,7 @@ from planner_api.fleet.service import FANOUT_PRIORITY
 from planner_api.plans.service import DEVICE_WAITS
 from planner_api.plans.store import RowPlanStore
 from planner_api.solving import repository
-from tests.planner.conftest import CAMPAIGN
+from tests import CAMPAIGN
 from tests.planner.postgres import Postgres
 from tests.planner.samples import PROCESSORS, SOC, Api, chain, measure, plan_request, serving
 

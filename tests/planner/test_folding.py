@@ -17,7 +17,7 @@ from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import MAX_PROCESSORS, Folder, estimate, median, moved
 from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import VOTES, Statistics
-from tests.planner.conftest import CAMPAIGN
+from tests import CAMPAIGN
 from tests.planner.samples import PROCESSORS
 
 BIG = PROCESSORS[0].kind

@@ -8,7 +8,6 @@ agree to the last bit whatever the runtimes are.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping
 from functools import cache
@@ -22,11 +21,11 @@ from agent_sdk.processors.base import Buffer, Processor
 from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model, read_model
 from hope_schema import HOST
+from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import random_inputs, random_legal_plan, random_model
 from tests.agent.engine.simulated import SimulatedProcessor
 
-CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
 PLANS, BLOCK = (10_000, 250) if CAMPAIGN else (36, 18)
 REAL_EVERY = 50 if CAMPAIGN else 18
 """One plan in so many is of a real network."""

@@ -18,11 +18,11 @@ from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model, read_model
 from agent_sdk.trace import Trace, to_perfetto
 from hope_schema import Plan
+from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, random_model, whole_plan
 from tests.agent.engine.simulated import four_processors
 
-CAMPAIGN = bool(os.environ.get("HOPE_CAMPAIGN"))
 WATCHDOG_S = 60.0
 Change = Callable[[dict[str, np.ndarray]], object]
 

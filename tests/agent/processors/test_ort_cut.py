@@ -21,6 +21,7 @@ from agent_sdk.processors.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, Light
 from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import read_soc
 from hope_schema import merge
+from tests import CAMPAIGN
 from tests.agent.processors.networks import (
     Network,
     borders,
@@ -33,7 +34,7 @@ from tests.agent.processors.networks import (
     segments_of,
 )
 
-SEEDS = range(400 if os.environ.get("HOPE_CAMPAIGN") == "1" else 25)
+SEEDS = range(400 if CAMPAIGN else 25)
 SHIPPED = ("squeezenet", "shufflenet")
 MISTAKEN = 1e-3
 """A tensor taken for another one is off by far more; deep networks differ by up to a third of it in rounding alone."""
