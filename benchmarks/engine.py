@@ -4,8 +4,8 @@
 
 Configurations: ONNX Runtime with one thread, all threads, and its parallel mode; OpenVINO with all threads (and
 HETERO where it has several devices); ours as ``Session.run`` answers, and the plan before any fallback. ``--load N``
-keeps N other processes busy meanwhile; without it, rounds in which other processes took more than a twentieth of
-the machine are repeated for a while. ``--segmentation`` also cuts every model on one core into pieces of 16
+keeps N other processes busy meanwhile; without it, only those runs count beside which a witness found the cores at
+full speed, as far as ``--patience`` allows. ``--segmentation`` also cuts every model on one core into pieces of 16
 super-ops and compares their sum with the whole.
 """
 
@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,57 +34,78 @@ from agent_sdk.engine import Device
 from agent_sdk.examine import answer_error, computed
 from agent_sdk.reader import pre_softmax_outputs
 from agent_sdk.session import Session
-from agent_sdk.steady import Witness
+from agent_sdk.steady import SLOW, Witness
 from agent_sdk.timing import Timing
 from agent_sdk.truth import Rehearsal
 from agent_sdk.verify import random_inputs, reference, relative_error
 from benchmarks import dispatch
-from benchmarks.quiet import DISTURBED, PATIENCE_S, Watch
 from benchmarks.runtimes import ORT_CONFIGS, Run, baselines
 from benchmarks.segmentation import loss
 
 WARM_UP = 3
+LEAST_S = 10.0
+"""How long every model is measured at least: fast networks then get many rounds, and steady medians."""
 PAUSE_S = 0.003
 OURS = ("ours", "ours_planned")
 
 
+@dataclass(frozen=True)
+class Sample:
+    """One run: microseconds, what it returned, and how many times its shortest the witness took beside it."""
+
+    us: float
+    result: Any
+    slowness: float
+
+    @property
+    def calm(self) -> bool:
+        """Whether the cores were at full speed right before and right after."""
+        return self.slowness <= SLOW
+
+
 def measure(
     runs: Mapping[str, Callable[[], Any]], rounds: int, witness: Witness | None, patience_s: float
-) -> tuple[dict[str, list[float]], dict[str, list[Any]], int]:
-    """Microseconds and results per configuration and round, and how many of the rounds were disturbed.
+) -> dict[str, list[Sample]]:
+    """Run all configurations in turns; return those runs of each that count.
 
     The order is drawn anew in every round, and between two runs the threads of the one before go to sleep, so that
-    nobody always suffers from the same neighbour. With a witness a run is repeated until the cores were steady before
-    and after it, and a round when other processes took part in it, for ``patience_s`` seconds.
+    nobody always suffers from the same neighbour. With a witness this goes on until every configuration had
+    ``rounds`` calm runs, or for ``patience_s`` seconds, and only calm runs count; where these are fewer, the calmest
+    third does. Calm is what the witness says, whatever the runs themselves took.
     """
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    results: dict[str, list[Any]] = {name: [] for name in runs}
+    taken: dict[str, list[Sample]] = {name: [] for name in runs}
     order = list(runs)
     draw = random.Random(0)
-    deadline = time.monotonic() + patience_s
-    turn, disturbed = -WARM_UP, 0
-    while turn < rounds:
+    for _ in range(WARM_UP):
+        for run in runs.values():
+            run()
+    began = time.monotonic()
+
+    def enough() -> bool:
+        if min(len(own) for own in taken.values()) < rounds:
+            return False
+        if witness is None:
+            return True
+        span = time.monotonic() - began
+        calm = min(sum(sample.calm for sample in own) for own in taken.values())
+        return span >= patience_s or (calm >= rounds and span >= LEAST_S)
+
+    while not enough():
         draw.shuffle(order)
-        watch = Watch()
-        latest: dict[str, tuple[float, Any]] = {}
-        all_steady = True
         for name in order:
             time.sleep(PAUSE_S)
-            if witness is None:
-                latest[name] = timed(runs[name])
-            else:
-                latest[name], steady = witness.steadily(partial(timed, runs[name]), deadline if turn >= 0 else 0.0)
-                all_steady &= steady
-        noisy = not all_steady or watch.others() > DISTURBED
-        if turn >= 0:
-            if noisy and time.monotonic() < deadline:
-                continue
-            disturbed += noisy
-            for name, (us, result) in latest.items():
-                times[name].append(us)
-                results[name].append(result)
-        turn += 1
-    return times, results, disturbed
+            before = witness.slowness(PAUSE_S) if witness else 1.0
+            us, result = timed(runs[name])
+            after = witness.slowness() if witness else 1.0
+            taken[name].append(Sample(us, result, max(before, after)))
+    return {name: counted(own, rounds) if witness else own for name, own in taken.items()}
+
+
+def counted(samples: Sequence[Sample], least: int) -> list[Sample]:
+    """The calm runs, or where they are fewer than ``least`` the calmest third, and at least ``least``."""
+    by_slowness = sorted(samples, key=lambda sample: sample.slowness)
+    calm = sum(sample.calm for sample in samples)
+    return by_slowness[: calm if calm >= least else max(least, len(samples) // 3)]
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -94,7 +116,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def rows_for(
-    agent: Agent, name: str, rounds: int, load: int, patience_s: float
+    agent: Agent, name: str, rounds: int, load: int, witness: Witness | None, patience_s: float
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Time one model in every configuration; the rows, and what else there is to say about it."""
     session = agent.load(name)
@@ -109,13 +131,13 @@ def rows_for(
         calls: dict[str, Callable[[], Any]] = {config: partial(run, inputs) for config, run in runs.items()}
         # Segments alone take turns with whole runs, so that both find the caches and the machine in the same state.
         calls |= {f"{config}, segments alone": rehearsal.round for config, rehearsal in rehearsals.items()}
-        with busy(load), Witness() as witness:
-            times, results, disturbed = measure(calls, rounds, None if load else witness, 0.0 if load else patience_s)
-        medians = {config: statistics.median(times[config]) for config in runs}
+        with busy(load):
+            samples = measure(calls, rounds, witness, patience_s)
+        medians = {config: statistics.median(sample.us for sample in samples[config]) for config in runs}
         predicted, off = {}, {}
         for config, rehearsal in rehearsals.items():
-            alone = zip(*results[f"{config}, segments alone"], strict=True)
-            predicted[config] = rehearsal.truth([middle(samples) for samples in alone]).predicted_us
+            alone = zip(*(sample.result for sample in samples[f"{config}, segments alone"]), strict=True)
+            predicted[config] = rehearsal.truth([middle(times) for times in alone]).predicted_us
             off[config] = abs(predicted[config] - medians[config]) / medians[config]
         best_ort = min(medians[config] for config in ORT_CONFIGS)
         best_single = min(us for config, us in medians.items() if config not in OURS)
@@ -141,11 +163,11 @@ def rows_for(
         facts = {
             "model": name,
             "answered_by": session.contest.current,
-            "disturbed_rounds": disturbed,
+            "runs": {config: len(own) for config, own in samples.items()},
+            "calm_runs": {config: sum(sample.calm for sample in own) for config, own in samples.items()},
             "changes": list(session.contest.changes),
             "planned_us": session.plan.makespan_us,
             "predicted_us": predicted["ours_planned"],
-            "witness_us": max(witness.shortest_us.values()),
             "method": session.plan.method,
             "peak_bytes": trace.peak_bytes,
             "allocated_bytes": session.plan_executor.allocated_bytes,
@@ -237,11 +259,11 @@ def dispatched(device: Device) -> list[dict[str, float | str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(zoo.names()), help="comma-separated zoo networks (default: all)")
-    parser.add_argument("--rounds", type=int, default=15, help="timed rounds per model (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="fewest timed rounds per model (default %(default)s)")
     parser.add_argument("--processors", help="plan with these processors only")
     parser.add_argument("--load", type=int, default=0, metavar="N", help="keep N other processes busy meanwhile")
     parser.add_argument(
-        "--patience", type=float, default=PATIENCE_S, metavar="S", help="seconds to wait for quiet rounds, per model"
+        "--patience", type=float, default=60.0, metavar="S", help="most seconds of looking for calm runs, per model"
     )
     parser.add_argument("--segmentation", action="store_true", help="also measure what cutting costs on one core")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
@@ -255,22 +277,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     print(f"{'model':<16} {'config':<15} {'median':>9}     / ort  / all   pred.  error   segments, processors")
-    with Agent(processors=options.processors) as agent:
+    with Agent(processors=options.processors) as agent, Witness() as witness:
         for name in options.models.split(","):
-            found, more = rows_for(agent, name, options.rounds, options.load, options.patience)
+            watching = None if options.load else witness
+            found, more = rows_for(agent, name, options.rounds, options.load, watching, options.patience)
             if options.segmentation:
                 more["segmentation"] = loss(name)
             show(found)
             print(
                 f"{'':<16} answered by {more['answered_by']}, planned {more['planned_us'] / 1e3:.2f} ms by "
                 f"{more['method']}, predicted {more['predicted_us'] / 1e3:.2f} ms, "
-                f"{more['disturbed_rounds']} of {options.rounds} rounds disturbed"
+                f"{sum(more['calm_runs'].values())} of {sum(more['runs'].values())} runs that count were calm"
             )
             if options.segmentation:
                 print(f"{'':<16} pieces / whole on one core, by super-ops per piece: {more['segmentation']}")
             rows += found
             facts.append(more)
             save()
+        content["witness_us"] = witness.shortest_us
         content["dispatch"] = dispatched(agent.device)
         save()
     for line in summary(rows):
