@@ -91,8 +91,10 @@ def _layers(planner: Planner, api: Asgi) -> Asgi:
     guard = Guard(api, planner.tokens, required=required, per_token=per_token, per_address=per_address)
     observed = Observe(guard, planner.metrics, tracer, log_routine=routine)
     gate = Gate(planner.tokens, required=required, per_token=per_token)
+    waits = planner.plans.waits
+    assert waits is not None
     planner.front = PlanFront(
-        observed, planner.plan_cache, gate, planner.metrics, body_timeout_s=settings.body_timeout_s
+        observed, planner.plan_cache, waits, gate, planner.metrics, body_timeout_s=settings.body_timeout_s
     )
     return planner.front
 

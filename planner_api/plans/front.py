@@ -1,9 +1,9 @@
-"""The cache in front of everything: a plan that is in memory is answered here, in pure ASGI.
+"""The cache in front of everything: a plan that is in memory is answered here, in pure ASGI, or once it is better.
 
 The caller is authenticated and limited by the gate, and the answer is counted. A server that knows ``at_once``
 (``http/connection.py``) need not even start a task for it. Whatever this layer does not know for certain (another
-path, a caller it has not seen lately, a body that is new, a device that wants to wait for a better plan) is passed on
-to the layers behind, which decide in full.
+path, a caller it has not seen lately, a body that is new, a database that is away) is passed on to the layers behind,
+which decide in full.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import itertools
 import secrets
 import time
 from collections import OrderedDict
-from http import HTTPStatus
 from typing import Any, Protocol
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from planner_api.http.asgi import GIVEN_ID, Asgi, Scope
 from planner_api.plans.cache import PlanCache
-from planner_api.plans.stored import Coding, StoredPlan, choose_coding, matches, plan_headers
-
-Headers = list[tuple[bytes, bytes]]
+from planner_api.plans.ready import REQUEST_ID, Answer, Headers, Ready
+from planner_api.plans.stored import Coding, StoredPlan, choose_coding, matches
+from planner_api.plans.waits import Waits, preferred_wait
 
 MAX_KEY_BYTES = 2048
 """Longest ``POST /plans`` body that is remembered: a key is about 150 bytes."""
@@ -30,59 +31,6 @@ _GET = "/plans/"
 _GET_ROUTE = "/plans/{plan_id}"
 _POST = "/plans"
 _POST_BYTES = _POST.encode()
-_REQUEST_ID = b"x-request-id"
-
-
-class Answer:
-    """One answer made ready: as ASGI's headers and as the text of HTTP/1.1, both but for the request's id."""
-
-    __slots__ = ("body", "head", "headers", "line", "status")
-
-    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-        self.line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
-        self.head = b"".join(b"%b: %b\r\n" % pair for pair in headers) + _REQUEST_ID + b": "
-
-
-class Ready:
-    """A plan with its answers made ready, per coding: of status 200 and of status 304."""
-
-    __slots__ = ("_full", "_unchanged", "stored", "tags")
-
-    def __init__(self, stored: StoredPlan) -> None:
-        self.stored = stored
-        codings: tuple[Coding, ...] = ("identity", "zstd", "gzip")
-        self.tags = frozenset(stored.tag(coding).encode() for coding in codings)
-        self._full: dict[Coding, Answer] = {}
-        self._unchanged: dict[Coding, Answer] = {}
-
-    def full(self, coding: Coding) -> Answer:
-        """Return the answer of status 200 in a content coding."""
-        found = self._full.get(coding)
-        if found is None:
-            body = self.stored.body(coding)
-            headers = [*self._headers(coding), (b"content-type", b"application/json")]
-            headers.append((b"content-length", str(len(body)).encode()))
-            if coding != "identity":
-                headers.append((b"content-encoding", coding.encode()))
-            found = Answer(200, headers, body)
-            # The inflated body is many times as large as what the cache accounts for, and agents do not ask for it.
-            if coding != "identity":
-                self._full[coding] = found
-        return found
-
-    def unchanged(self, coding: Coding) -> Answer:
-        """Return the answer of status 304 in a content coding."""
-        found = self._unchanged.get(coding)
-        if found is None:
-            found = self._unchanged[coding] = Answer(304, self._headers(coding), b"")
-        return found
-
-    def _headers(self, coding: Coding) -> Headers:
-        headers = plan_headers(self.stored, coding, hit=True)
-        return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 class Gate(Protocol):
@@ -107,14 +55,18 @@ class PlanFront:
     Args:
         app: what decides about everything else.
         cache: the plans in memory.
+        waits: where a request waits for a better plan than the provisional one in memory.
         gate: who may be answered.
         count: told of every answer.
         body_timeout_s: longest time the beginning of a body may take.
     """
 
-    def __init__(self, app: Asgi, cache: PlanCache, gate: Gate, count: Count, *, body_timeout_s: float) -> None:
+    def __init__(
+        self, app: Asgi, cache: PlanCache, waits: Waits, gate: Gate, count: Count, *, body_timeout_s: float
+    ) -> None:
         self._app = app
         self._cache = cache
+        self._waits = waits
         self._gate = gate
         self._count = count
         self._body_timeout_s = body_timeout_s
@@ -155,10 +107,43 @@ class PlanFront:
             return await self._app(scope, _overdue, send)
         if message["type"] == "http.request" and not message.get("more_body", False):
             plan_id = self._keys.get(message.get("body", b""))
-            stored = None if plan_id is None else self._cache.get(plan_id)
-            if stored is not None:
-                return await self._served(scope, _Replay(message, receive), send, stored)
+            if plan_id is not None:
+                stored = self._cache.get(plan_id)
+                if (stored is None or stored.provisional) and await self._waited(scope, receive, send, plan_id):
+                    return None
+                if stored is not None:
+                    return await self._served(scope, _Replay(message, receive), send, stored)
         return await self._app(scope, _Replay(message, receive), send)
+
+    async def _waited(self, scope: Scope, receive: Any, send: Any, plan_id: str) -> bool:
+        """Answer a ``POST /plans`` that prefers to wait once there is a better plan; False leaves it to others.
+
+        The caller is admitted when it asks: a token that is revoked while it waits still gets this one answer.
+        """
+        started = time.perf_counter()
+        given = dict(scope["headers"])
+        wait_s = min(preferred_wait(given.get(b"prefer", b"").decode("latin-1")), self._waits.longest_s)
+        if wait_s <= 0 or len(given) < len(scope["headers"]):  # a header that came twice is nothing plain
+            return False
+        request_id = self._admitted("POST", _POST, given)
+        if request_id is None:
+            return False
+        hung_up = asyncio.ensure_future(_hang_up(receive))
+        try:
+            stored = await self._waits.newest(plan_id)
+            if stored is None:
+                return False
+            stored = await self._waits.better(stored, wait_s, hung_up)
+        except (SQLAlchemyError, OSError):  # the layers behind will meet it too, and say so
+            return False
+        finally:
+            gone = hung_up.done()
+            hung_up.cancel()
+        if not gone:
+            answer = self._ready_for(stored).full(self._coding(given.get(b"accept-encoding")))
+            self._counted("POST", stored, answer, started)
+            await _answer(send, answer, request_id, (b"preference-applied", b"wait=%g" % wait_s))
+        return True
 
     def concerns(self, url: bytes) -> bool:
         """Whether a request's target, as it came, is one that ``at_once`` may answer."""
@@ -190,10 +175,7 @@ class PlanFront:
         decided = self._decide(scope["method"], scope["path"], scope["headers"], stored)
         if decided is None:
             return await self._app(scope, receive, send)
-        answer, request_id = decided
-        headers = [*answer.headers, (_REQUEST_ID, request_id)]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        await _answer(send, *decided)
 
     def _decide(self, method: str, path: str, headers: Headers, stored: StoredPlan) -> tuple[Answer, bytes] | None:
         """Admit the caller and choose the answer, which counts as given; None leaves it to the layers behind."""
@@ -201,10 +183,8 @@ class PlanFront:
         given = dict(headers)
         if stored.provisional and b"prefer" in given:
             return None
-        request_id = given.get(_REQUEST_ID)
-        if request_id is not None and not GIVEN_ID.fullmatch(request_id):
-            return None
-        if not self._gate.recognises(given.get(b"authorization"), method, path):
+        request_id = self._admitted(method, path, given)
+        if request_id is None:
             return None
         ready = self._ready_for(stored)
         coding = self._coding(given.get(b"accept-encoding"))
@@ -213,10 +193,22 @@ class PlanFront:
             answer = ready.unchanged(coding)
         else:
             answer = ready.full(coding)
+        self._counted(method, stored, answer, started)
+        return answer, request_id
+
+    def _admitted(self, method: str, path: str, given: dict[bytes, bytes]) -> bytes | None:
+        """Admit the caller; return the id of the request, or None to leave it to the layers behind."""
+        request_id = given.get(REQUEST_ID)
+        if request_id is not None and not GIVEN_ID.fullmatch(request_id):
+            return None
+        if not self._gate.recognises(given.get(b"authorization"), method, path):
+            return None
+        return request_id or self._prefix % next(self._numbers)
+
+    def _counted(self, method: str, stored: StoredPlan, answer: Answer, started: float) -> None:
         self._cache.hits[stored.plan_id] += 1
         route = _GET_ROUTE if method == "GET" else _POST
         self._count.request(method, route, answer.status, time.perf_counter() - started)
-        return answer, request_id or self._prefix % next(self._numbers)
 
     def _ready_for(self, stored: StoredPlan) -> Ready:
         ready = self._ready.get(stored.plan_id)
@@ -235,6 +227,18 @@ class PlanFront:
                 self._codings.clear()
             coding = self._codings[accepted] = choose_coding(accepted)
         return coding
+
+
+async def _answer(send: Any, answer: Answer, request_id: bytes, *more: tuple[bytes, bytes]) -> None:
+    headers = [*answer.headers, *more, (REQUEST_ID, request_id)]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _hang_up(receive: Any) -> None:
+    """Return when the client hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _overdue() -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
@@ -11,6 +10,7 @@ from hope_schema import PlanReply, PlanRequest
 from planner_api.http.body import read_both
 from planner_api.http.contract import describe
 from planner_api.plans.stored import StoredPlan, choose_coding, matches, plan_headers
+from planner_api.plans.waits import preferred_wait
 
 router = APIRouter(tags=["plans"])
 
@@ -20,7 +20,6 @@ HEADERS = {
     "Hope-Plan-Cache": "`hit`: the plan was there; `miss`: it was found for this request.",
     "Vary": "`Accept-Encoding`",
 }
-_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])")
 
 
 @router.post(
@@ -44,15 +43,17 @@ _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])")
 async def request_plan(request: Request) -> Response:
     """Return the plan under a key: at once, and a better one later under the same id."""
     planner = request.app.state.planner
-    settings = planner.settings
     message, body = await read_both(request, PlanRequest)
-    wait_s = preferred_wait(request.headers.get("prefer", ""))
-    served = await planner.plans.plan(message, wait_s=wait_s)
+    wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
+    served = await planner.plans.plan(message)
+    stored = served.stored
     if planner.front is not None and body.encoding == "identity":
-        planner.front.learn(body.raw, served.stored.plan_id)
-    response = plan_response(request, served.stored, hit=served.hit)
+        planner.front.learn(body.raw, stored.plan_id)
+    if planner.plans.waits is not None:
+        stored = await planner.plans.waits.better(stored, wait_s)
+    response = plan_response(request, stored, hit=served.hit)
     if wait_s:
-        response.headers["Preference-Applied"] = f"wait={min(wait_s, settings.max_wait_s):g}"
+        response.headers["Preference-Applied"] = f"wait={wait_s:g}"
     return response
 
 
@@ -77,12 +78,6 @@ async def read_plan(request: Request, plan_id: PlanId) -> Response:
     """Return a plan by id, or 304 when the copy at hand is the newest version."""
     stored = await request.app.state.planner.plans.get(plan_id)
     return plan_response(request, stored, hit=True)
-
-
-def preferred_wait(prefer: str) -> float:
-    """Return N of ``wait=N`` in a ``Prefer`` header, 0 without one."""
-    found = _WAIT.search(prefer.lower())
-    return float(found[1]) if found else 0.0
 
 
 def plan_response(request: Request, stored: StoredPlan, *, hit: bool) -> Response:

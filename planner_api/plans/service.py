@@ -20,6 +20,7 @@ from planner_api.plans import repository
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.key import normalised, plan_id
 from planner_api.plans.stored import StoredPlan, serialise
+from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profile_rows
 from planner_api.profiles.known import Known, differ
 from planner_api.profiles.service import Profiles
@@ -70,13 +71,14 @@ class Plans:
         self._cache = cache
         self._queue = queue
         self._events = events
+        self.waits = None if events is None else Waits(events, self._newest, longest_s=settings.max_wait_s)
         self._making = KeyedLock()
         self._reads: dict[tuple[str, int], asyncio.Task[StoredPlan | None]] = {}
         self.misses: Counter[str] = Counter()
 
     async def get(self, wanted: str) -> StoredPlan:
         """Return the newest version of a plan. Raises ApiError 404 when nobody asked for it yet."""
-        stored = self._cache.get(wanted) or await self._read_together(wanted)
+        stored = await self._newest(wanted)
         if stored is None:
             raise plan_unknown(wanted)
         if self._queue is None:
@@ -85,12 +87,8 @@ class Plans:
             return stored if request is None else (await self.plan(request)).stored
         return stored
 
-    async def plan(self, request: PlanRequest, *, wait_s: float = 0.0) -> Served:
+    async def plan(self, request: PlanRequest) -> Served:
         """Return the plan under the request's key, finding a first one when there is none.
-
-        Args:
-            request: the key.
-            wait_s: how long to wait for the optimised plan while there is only a provisional one.
 
         Raises:
             ApiError: 404 for an unknown model or SoC, 422 when no plan exists.
@@ -99,19 +97,12 @@ class Plans:
             raise ApiError(422, "jobs-reserved", "jobs is reserved for planning several networks; leave it out")
         request = normalised(request)
         wanted = plan_id(request)
-        stored = self._cache.get(wanted) or await self._read_together(wanted)
+        stored = await self._newest(wanted)
         if stored is not None and (self._queue is not None or await self._is_current(request, wanted)):
-            served = Served(stored, hit=True)
-        else:
-            # One request of this process at a time makes a plan; the others then find it made.
-            async with self._making.alone(wanted):
-                served = await self._made(request, wanted)
-        wait_s = min(wait_s, self._settings.max_wait_s)
-        if wait_s > 0 and served.stored.provisional and self._events is not None:
-            await self._events.wait(wanted, served.stored.version, wait_s)
-            newest = self._cache.get(wanted) or await self._read_together(wanted)
-            served = Served(newest or served.stored, served.hit)
-        return served
+            return Served(stored, hit=True)
+        # One request of this process at a time makes a plan; the others then find it made.
+        async with self._making.alone(wanted):
+            return await self._made(request, wanted)
 
     async def _made(self, request: PlanRequest, wanted: str) -> Served:
         """Return the plan that another request made meanwhile, or make it."""
@@ -212,8 +203,10 @@ class Plans:
             self._cache.put(stored, generation)
         return stored
 
-    async def _read_together(self, wanted: str) -> StoredPlan | None:
+    async def _newest(self, wanted: str) -> StoredPlan | None:
         """Find a plan that many requests may want at once (a release, a version they waited for) with one query."""
+        if (cached := self._cache.get(wanted)) is not None:
+            return cached
         # Not together with a query that began before the last news: it may bring what the news superseded.
         key = (wanted, self._cache.generation)
         reading = self._reads.get(key)

@@ -73,7 +73,7 @@ class Events(Protocol):
         """Announce a revoked token with the caller's transaction."""
         ...
 
-    async def wait(self, plan_id: str, version: int, timeout_s: float) -> int | None:
+    async def wait(self, plan_id: str, version: int, timeout_s: float | None = None) -> int | None:
         """Wait until the plan has a version above ``version``, or is settled with the one it has.
 
         Returns:
@@ -131,7 +131,7 @@ class LocalEvents:
                 if not future.done():
                     future.set_result(0)
 
-    async def wait(self, plan_id: str, version: int, timeout_s: float) -> int | None:
+    async def wait(self, plan_id: str, version: int, timeout_s: float | None = None) -> int | None:
         """See :class:`Events`."""
         if self._stopping:
             return None

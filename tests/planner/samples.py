@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,8 @@ from hope_schema import (
     TransferColumns,
 )
 from planner_api.app import App, create_app
+from planner_api.devices import repository as devices
+from planner_api.devices.tokens import hash_token, new_token
 from planner_api.settings import Settings
 
 SOC, FREQUENCY = "soc-1", "max"
@@ -131,3 +134,25 @@ class Api:
         response = self.post("/plans", plan_request(graph, **more))
         assert response.status_code == 200, response.text
         return PlanReply.model_validate_json(response.content)
+
+
+def operator_token(api: Api) -> str:
+    """Make an operator's token."""
+    made = new_token("operator")
+
+    async def store() -> None:
+        async with api.app.planner.database.write() as session:
+            await devices.add_token(session, hash_token(made), "operator")
+
+    api.await_(store)
+    return made
+
+
+def eventually(check: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether something becomes true in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if check():
+            return True
+        time.sleep(0.02)
+    return False

@@ -8,13 +8,16 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from hope_schema import ModelGraph, Op, PlanRequest, Processor, Profile, Tensor
+from hope_schema import ModelGraph, Op, PlanReply, PlanRequest, Processor, Profile, Tensor
+from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ModelRow, PlanRow
+from planner_api.plans.store import RowPlanStore
 from planner_api.solving.jobs import ProcrastinateQueue
 from planner_api.solving.lease import LeaseQueue
 from planner_api.solving.process import Solved
 from planner_api.solving.worker import Task
+from tests.planner.samples import Api
 
 GRAPH = ModelGraph(
     name="chain",
@@ -100,3 +103,23 @@ class Store:
             .execution_options(synchronize_session=False)
         )
         return int((await session.execute(query)).scalar_one())
+
+
+def improve(api: Api, wanted: str) -> int:
+    """Store a better version of a plan as a worker does."""
+
+    async def work() -> int:
+        planner = api.app.planner
+        assert planner.events is not None
+        store = RowPlanStore(planner.database)
+        task = await store.load(wanted)
+        async with planner.database.read() as session:
+            body = await session.scalar(select(PlanRow.body_zstd).where(PlanRow.id == wanted))
+        reply = PlanReply.model_validate_json(unzstd(body or b""))
+        assert task.request.model_hash == reply.plan.model_hash
+        async with planner.database.write() as session:
+            version = await store.store(session, wanted, Solved(reply.plan, 1234.5))
+            await planner.events.publish(session, wanted, version)
+        return version
+
+    return int(api.await_(work))

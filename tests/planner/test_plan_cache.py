@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from unittest.mock import AsyncMock
 
@@ -13,20 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
-from hope_schema import Missing, MissingLatency, PlanReply, merge
+from hope_schema import Missing, MissingLatency, merge
 from planner_api.compression import gzipped, unzstd, zstd
 from planner_api.db.tables import PlanRow
-from planner_api.devices import repository as devices
-from planner_api.devices.tokens import hash_token, new_token
 from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
-from planner_api.plans.front import Ready
 from planner_api.plans.key import normalised, plan_id
-from planner_api.plans.store import RowPlanStore
+from planner_api.plans.ready import Ready
 from planner_api.plans.stored import StoredPlan, choose_coding, matches
-from planner_api.solving.process import Solved
 from planner_api.solving.repository import Lease, take
-from tests.planner.samples import PROCESSORS, Api, chain, measure, plan_request, serving
+from tests.planner.samples import (
+    PROCESSORS,
+    Api,
+    chain,
+    eventually,
+    measure,
+    operator_token,
+    plan_request,
+    serving,
+)
+from tests.planner.solving_help import improve
 
 GRAPH = chain()
 
@@ -112,25 +116,13 @@ def test_if_none_match(header: bytes, same: bool) -> None:
     assert matches(header, '"abc"') is same
 
 
-def token(api: Api) -> str:
-    """Make an operator's token."""
-    made = new_token("operator")
-
-    async def store() -> None:
-        async with api.app.planner.database.write() as session:
-            await devices.add_token(session, hash_token(made), "operator")
-
-    api.await_(store)
-    return made
-
-
 def test_the_front_still_asks_for_a_token(sqlite_url: str) -> None:
     """A cached plan is served to who holds a token, and to nobody else."""
     with serving(sqlite_url) as api:
         api.learn(GRAPH)
         wanted = api.plan(GRAPH).plan_id
     with serving(sqlite_url, tokens_required=True) as api:
-        mine = {"authorization": f"Bearer {token(api)}"}
+        mine = {"authorization": f"Bearer {operator_token(api)}"}
         for _ in range(3):
             assert api.client.get(f"/plans/{wanted}", headers=mine).status_code == 200
             assert api.post("/plans", plan_request(GRAPH), **mine).status_code == 200
@@ -175,36 +167,6 @@ def test_hits_are_counted(database_url: str, monkeypatch: pytest.MonkeyPatch) ->
         assert api.await_(counts) == (10, 1)
 
 
-def improve(api: Api, wanted: str) -> int:
-    """Store a better version of a plan as a worker does."""
-
-    async def work() -> int:
-        planner = api.app.planner
-        assert planner.events is not None
-        store = RowPlanStore(planner.database)
-        task = await store.load(wanted)
-        async with planner.database.read() as session:
-            body = await session.scalar(select(PlanRow.body_zstd).where(PlanRow.id == wanted))
-        reply = PlanReply.model_validate_json(unzstd(body or b""))
-        assert task.request.model_hash == reply.plan.model_hash
-        async with planner.database.write() as session:
-            version = await store.store(session, wanted, Solved(reply.plan, 1234.5))
-            await planner.events.publish(session, wanted, version)
-        return version
-
-    return int(api.await_(work))
-
-
-def eventually(check: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether something becomes true in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if check():
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def test_a_better_version_reaches_every_replica(database_url: str) -> None:
     """A version stored through one replica replaces the cached one in both, with a new ETag under the same id."""
     with serving(database_url) as one, serving(database_url) as two:
@@ -222,30 +184,6 @@ def test_a_better_version_reaches_every_replica(database_url: str) -> None:
             assert better.json()["provisional"] is False
             assert better.headers["etag"] != first.headers["etag"]
             assert api.plan(GRAPH).version == 2
-
-
-def test_waiting_for_the_better_plan(database_url: str) -> None:
-    """``Prefer: wait`` holds the answer until the better version lands, and no longer than asked."""
-    with serving(database_url) as api:
-        api.learn(GRAPH)
-        started = time.monotonic()
-        answer = api.post("/plans", plan_request(GRAPH), prefer="wait=1")
-        assert 0.9 < time.monotonic() - started < 8
-        assert answer.json()["version"] == 1
-        assert answer.headers["preference-applied"] == "wait=1"
-
-        async def both() -> tuple[int, float]:
-            started = time.monotonic()
-            waiting = asyncio.create_task(
-                asyncio.to_thread(api.post, "/plans", plan_request(GRAPH), prefer="respond-async, wait=20")
-            )
-            await asyncio.sleep(0.3)
-            await asyncio.to_thread(improve, api, answer.json()["plan_id"])
-            return (await waiting).json()["version"], time.monotonic() - started
-
-        version, seconds = asyncio.run(both())
-        assert version == 2
-        assert seconds < 15
 
 
 def test_many_identical_requests_make_one_plan(database_url: str) -> None:

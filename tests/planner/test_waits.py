@@ -1,0 +1,221 @@
+"""``Prefer: wait=N``: answered by the front as by the layers behind it, and with one read for everybody who waits."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from planner_api.devices import repository as devices
+from planner_api.devices.tokens import hash_token
+from planner_api.plans import repository
+from planner_api.plans.stored import StoredPlan
+from planner_api.server import build_config
+from tests.planner.samples import Api, chain, eventually, operator_token, plan_request, serving
+from tests.planner.solving_help import improve
+from tests.planner.test_connection import listening, raw
+
+GRAPH = chain()
+KEY = plan_request(GRAPH).model_dump_json().encode()
+NEW_KEY = KEY + b" "
+"""The same key in bytes that nobody sent before, so that the layers behind the front answer it."""
+
+
+class Waiting:
+    """A planner with one provisional plan in memory, and requests that wait for a better one."""
+
+    def __init__(self, api: Api, pool: ThreadPoolExecutor) -> None:
+        self.api = api
+        self.planner = api.app.planner
+        self.token = operator_token(api)
+        self._pool = pool
+        self.behind: list[str] = []
+        """Paths of the requests that the front left to the layers behind."""
+        mine = {"authorization": f"Bearer {self.token}"}
+        api.client.headers.update(mine)
+        api.learn(GRAPH)
+        self.plan_id = api.post("/plans", KEY).json()["plan_id"]
+        behind = self.planner.front._app
+
+        async def watched(scope: Any, receive: Any, send: Any) -> None:
+            self.behind.append(scope["path"])
+            await behind(scope, receive, send)
+
+        self.planner.front._app = watched
+
+    def ask(self, body: bytes = KEY, wait: str = "wait=20", **headers: str) -> Future[Any]:
+        """Send a request that waits, and return when it does."""
+        before = len(self.planner.plans.waits)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = self._pool.submit(self.api.post, "/plans", body, prefer=wait, **named)
+        assert eventually(lambda: len(self.planner.plans.waits) > before or answer.done())
+        return answer
+
+
+@pytest.fixture
+def waiting(database_url: str) -> Iterator[Waiting]:
+    """The planner on either database."""
+    with (
+        serving(database_url, tokens_required=True, max_wait_s=25.5) as api,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        yield Waiting(api, pool)
+
+
+def test_the_front_answers_as_the_layers_behind_it_do(waiting: Waiting) -> None:
+    """Whoever answers, the better plan comes with the same status, the same headers and the same body."""
+    requests: tuple[dict[str, str], ...] = (
+        {"accept_encoding": "zstd", "x_request_id": "mine-1"},
+        {"accept_encoding": "gzip", "x_request_id": "mine-2", "wait": "respond-async, wait=60"},
+        {"accept_encoding": "identity", "x_request_id": "mine-3", "if_none_match": "*"},
+    )
+    front = [waiting.ask(**request) for request in requests]
+    assert waiting.behind == []
+    behind = [waiting.ask(NEW_KEY + b" " * n, **request) for n, request in enumerate(requests)]
+    assert waiting.behind == ["/plans"] * len(requests)
+    assert improve(waiting.api, waiting.plan_id) == 2
+    for ours, theirs in zip(front, behind, strict=True):
+        answer, expected = ours.result(20), theirs.result(20)
+        assert answer.status_code == expected.status_code == 200
+        assert dict(answer.headers) == dict(expected.headers)
+        assert answer.json() == expected.json()
+        assert answer.json()["version"] == 2
+    granted = [answer.result().headers["preference-applied"] for answer in front]
+    assert granted == ["wait=20", "wait=25.5", "wait=20"]
+    assert waiting.planner.plan_cache.hits[waiting.plan_id] == 2 * len(requests)
+    metrics = waiting.api.client.get("/metrics").text
+    assert 'hope_http_request_seconds_count{method="POST",route="/plans",status="200"} 7.0' in metrics
+
+
+@pytest.mark.parametrize("body", [KEY, NEW_KEY])
+def test_who_waited_in_vain_gets_the_provisional_plan(database_url: str, body: bytes) -> None:
+    """No wait is longer than granted; one that ends takes nothing from those that go on."""
+    with serving(database_url) as api, ThreadPoolExecutor(2) as pool:
+        waiting = Waiting(api, pool)
+        patient = waiting.ask()
+        answer = waiting.ask(body, wait="wait=1").result(20)
+        assert (answer.json()["version"], answer.headers["preference-applied"]) == (1, "wait=1")
+        assert not patient.done()
+        improve(api, waiting.plan_id)
+        assert patient.result(20).json()["version"] == 2
+        assert waiting.behind == (["/plans"] if body == NEW_KEY else [])
+
+
+def test_everybody_who_waits_costs_one_read(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many wait, by the front or behind it, the better plan is read from the database once."""
+    answers = [waiting.ask(KEY if n % 4 else NEW_KEY) for n in range(12)]
+    reads = []
+    find = repository.find
+
+    async def counted(session: Any, plan_id: str) -> StoredPlan | None:
+        reads.append(plan_id)
+        return await find(session, plan_id)
+
+    monkeypatch.setattr(repository, "find", counted)
+    improve(waiting.api, waiting.plan_id)
+    assert {answer.result(20).json()["version"] for answer in answers} == {2}
+    assert reads == [waiting.plan_id]
+
+
+def test_a_plan_that_left_memory_is_waited_for_all_the_same(waiting: Waiting) -> None:
+    """A key that was seen before is answered by the front although its plan must be read first."""
+    waiting.planner.plan_cache.forget(None)
+    answer = waiting.ask()
+    improve(waiting.api, waiting.plan_id)
+    assert answer.result(20).json()["version"] == 2
+    waiting.planner.plan_cache.forget(None)
+    assert waiting.ask().result(20).json()["version"] == 2, "there is nothing to wait for"
+    assert waiting.behind == []
+
+
+def test_only_who_is_known_may_wait(waiting: Waiting) -> None:
+    """An unknown token is refused at once, a revoked one from then on; what it waited for before is still answered."""
+    answer = waiting.ask()
+    for wrong in ("Bearer wrong", "Basic eDp5"):
+        assert waiting.ask(authorization=wrong).result(20).status_code == 401
+
+    async def revoke() -> None:
+        async with waiting.planner.database.write() as session:
+            found = await devices.find_token(session, hash_token(waiting.token))
+            assert found is not None
+            for revoked in await devices.revoke(session, token_id=found.id):
+                await waiting.planner.events.revoke(session, revoked)
+
+    waiting.api.await_(revoke)
+    assert eventually(lambda: waiting.planner.tokens.known(hash_token(waiting.token)) is None)
+    assert waiting.ask().result(20).status_code == 401
+    improve(waiting.api, waiting.plan_id)
+    assert (answer.result(20).status_code, answer.result().json()["version"]) == (200, 2)
+
+
+def test_a_client_that_hangs_up_leaves_nothing_behind(waiting: Waiting) -> None:
+    """Nobody goes on waiting for a connection that is gone, and nobody else minds."""
+    with listening(waiting.api, build_config(waiting.api.app, "127.0.0.1", 0)) as port:
+        stays = waiting.ask()
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(raw("POST", "/plans", KEY, authorization=f"Bearer {waiting.token}", prefer="wait=20"))
+            assert eventually(lambda: len(waiting.planner.plans.waits) == 2)
+        assert eventually(lambda: len(waiting.planner.plans.waits) == 1)
+        improve(waiting.api, waiting.plan_id)
+        assert stays.result(20).json()["version"] == 2
+    assert waiting.behind == []
+    assert waiting.planner.plans.waits._crowds == {}
+    assert eventually(lambda: waiting.planner.events._watched == {})
+
+
+def test_the_last_to_hang_up_ends_the_look_out(waiting: Waiting) -> None:
+    """With nobody left who waits, nothing looks out for the plan any more; who comes then starts anew."""
+    with (
+        listening(waiting.api, build_config(waiting.api.app, "127.0.0.1", 0)) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=20) as connection,
+    ):
+        connection.sendall(raw("POST", "/plans", KEY, authorization=f"Bearer {waiting.token}", prefer="wait=20"))
+        assert eventually(lambda: len(waiting.planner.plans.waits) == 1)
+        connection.close()
+        assert eventually(lambda: waiting.planner.events._watched == {})
+        assert waiting.planner.plans.waits._crowds == {}
+        answer = waiting.ask()
+        improve(waiting.api, waiting.plan_id)
+        assert answer.result(20).json()["version"] == 2
+
+
+def test_a_process_that_stops_answers_at_once(waiting: Waiting) -> None:
+    """Before a shutdown everybody who waits gets the plan there is, and whoever still comes does not wait."""
+    answers = [waiting.ask(), waiting.ask(NEW_KEY)]
+
+    async def stop() -> None:
+        waiting.planner.end_waits()
+
+    waiting.api.await_(stop)
+    answers += [waiting.ask(), waiting.ask(NEW_KEY)]
+    assert [answer.result(20).json()["version"] for answer in answers] == [1] * 4
+    assert {answer.result().headers["preference-applied"] for answer in answers} == {"wait=20"}
+
+
+def test_a_database_that_is_away_is_said_to_be_away(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the better plan cannot be read, everybody who waits is told so by the layers that word it."""
+    answers = [waiting.ask(), waiting.ask(NEW_KEY)]
+
+    async def away(*_: Any) -> None:
+        raise OperationalError("SELECT", {}, Exception("away"))
+
+    with monkeypatch.context() as outage:
+        outage.setattr(repository, "find", away)
+        improve(waiting.api, waiting.plan_id)
+        for answer in answers:
+            assert answer.result(20).status_code == 503
+            assert answer.result().headers["retry-after"]
+    assert waiting.ask().result(20).json()["version"] == 2
+
+
+@pytest.mark.parametrize("wait", ["wait=0", "respond-async", "wait=soon"])
+def test_preferences_that_wait_for_nothing(waiting: Waiting, wait: str) -> None:
+    """A preference without a time to wait is left to the layers behind, which answer at once and apply none."""
+    answer = waiting.ask(wait=wait).result(20)
+    assert (answer.status_code, answer.json()["version"]) == (200, 1)
+    assert "preference-applied" not in answer.headers
+    assert waiting.behind == ["/plans"]
