@@ -3,8 +3,8 @@
 Only what the planner lacks is measured, each signature once per kind of processor, in this order, so that a budget
 that runs out leaves the least useful figures absent:
 
-1. whole-network runs under the runtime's own profiler, where it has one: latencies of fused kernels in the layouts
-   they really use, scaled so that together they give the whole network's measured latency;
+1. whole-network runs, all kinds of processor in turns, then under each runtime's own profiler, where it has one:
+   latencies of fused kernels in the layouts they really use, scaled so that together they give the whole's;
 2. super-ops alone, for what such a run does not show (an op the runtime fused away, a network it refuses whole);
 3. transfers: the change of layout on either side plus the move;
 4. the engine's fixed costs: a launch per kind, a hand-over between threads.
@@ -13,13 +13,12 @@ that runs out leaves the least useful figures absent:
 from __future__ import annotations
 
 import logging
-import math
 import statistics
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -37,12 +36,13 @@ from agent_sdk.processors import (
     UnsupportedOp,
     WrongOutput,
 )
-from agent_sdk.processors.alone import time_executable, time_segment, whole_network
+from agent_sdk.processors.alone import bound, time_executable, time_segment, whole_network
 from agent_sdk.processors.base import segment_of
 from agent_sdk.processors.cores import bind_to, bound_to
 from agent_sdk.processors.host import aligned_empty
+from agent_sdk.processors.weights import copies_at_once
 from agent_sdk.reader import Model, read_model
-from agent_sdk.timing import Timing, measure, summarise
+from agent_sdk.timing import Timing, measure, scaled, summarise
 from hope_schema import (
     HOST,
     LatencyColumns,
@@ -64,8 +64,11 @@ REFUSALS: Final = (UnsupportedOp, CompilationFailed, SilentFallback, WrongOutput
 """Failures that say: this op cannot run there. Anything else leaves the figure absent."""
 WHOLE_SHARE: Final = 0.5
 """Part of the budget that whole-network runs may take, so that something is left for the rest."""
-LOOKS: Final = 2
-"""How often each kind of processor is asked about the whole network."""
+TURNS_SHARE: Final = 0.3
+"""Part of that which goes to timing whole networks in turns; the rest is for the runtimes' profilers."""
+MIN_TURNS: Final = 3
+TURNS: Final = 9
+"""Turns of each kind of processor: the median of the faster half counts."""
 HANDOVERS: Final = 200
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
@@ -147,32 +150,56 @@ class _Profiling:
         return time.monotonic() >= self.deadline
 
     def whole_networks(self, deadline: float) -> None:
-        """Ask each runtime's own profiler, one kind of processor after the other, and all of them once more.
-
-        The faster of the two looks counts as a whole: what disturbs a core for a second or two spoils one of them.
-        """
+        """Time the whole network on each kind of processor, and ask its runtime's profiler who takes which share."""
         kinds = list(dict.fromkeys(kind for _, kind in self.asked))
-        fastest: dict[str, float] = {}
-        looks = [kind for _ in range(LOOKS) for kind in kinds]
-        for index, kind in enumerate(looks):
-            now = time.monotonic()
-            if self.out_of_time() or (kind in fastest and now >= deadline):
+        together = copies_at_once(self.model)
+        wholes: dict[str, Timing] = {}
+        for start in range(0, len(kinds), together):
+            wholes |= self._in_turns(kinds[start : start + together], _part(deadline, TURNS_SHARE))
+        for index, (kind, whole) in enumerate(wholes.items()):
+            if self.out_of_time():
                 return
-            share = now + max(0.0, deadline - now) / (len(looks) - index)
-            self.done(f"the whole network on {self.by_kind[kind].id}")
             try:
-                found = self.by_kind[kind].time_ops(self.model, share)
+                found = self.by_kind[kind].time_ops(self.model, _part(deadline, 1 / (len(wholes) - index)))
             except ProcessorError as error:
                 log.info("no whole-network profile on %s: %s", self.by_kind[kind].id, error)
                 continue
-            total = sum(timing.us for timing in found.values())
-            if total >= fastest.get(kind, math.inf):
-                continue
-            fastest[kind] = total
+            found = scaled(found, whole.us)
             for signature in {signature for signature, own in self.asked if own == kind}:
                 samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
                 if samples:
                     self.latencies[signature, kind] = _merged(samples)
+            self.done(f"the whole network on {self.by_kind[kind].id}")
+
+    def _in_turns(self, kinds: Sequence[str], deadline: float) -> dict[str, Timing]:
+        """The latency of the whole network on each of these kinds that runs it.
+
+        They take turns: what slows the machine for a while then slows all of them alike, and the planner compares
+        like with like.
+        """
+        samples: dict[str, list[float]] = {}
+        with ExitStack() as opened:
+            calls = {}
+            for kind in kinds:
+                if self.out_of_time():
+                    break
+                processor = self.by_kind[kind]
+                self.done(f"the whole network on {processor.id}")
+                try:
+                    executable = opened.enter_context(closing(processor.compile(whole_network(self.model))))
+                    calls[kind] = bound(executable)
+                except ProcessorError as error:
+                    log.info("'%s' does not run as a whole on %s: %s", self.model.name, processor.id, error)
+            for turn in range(TURNS):
+                if turn >= MIN_TURNS and time.monotonic() >= deadline:
+                    break
+                for kind in list(calls):
+                    try:
+                        samples.setdefault(kind, []).append(_once(self.by_kind[kind], calls[kind]))
+                    except ProcessorError as error:
+                        log.warning("not measured: %s", error)
+                        del calls[kind], samples[kind]
+        return {kind: summarise(times) for kind, times in samples.items()}
 
     def single_super_ops(self) -> None:
         """Compile and time alone what no whole-network run has shown."""
@@ -244,11 +271,8 @@ class _Profiling:
         return found
 
     def _rested(self, processor: Processor, model: Model) -> float:
-        executable = processor.compile(whole_network(model))
-        try:
+        with closing(processor.compile(whole_network(model))) as executable:
             return time_executable(executable, self.deadline, after=lambda _: time.sleep(REST_S)).us
-        finally:
-            executable.close()
 
     def latency_columns(self) -> LatencyColumns:
         rows = list(self.latencies.items())
@@ -306,6 +330,19 @@ def handover_us(processors: Sequence[Processor]) -> float:
             samples.append((time.perf_counter_ns() - started) / 2e3)
         other.join()
     return summarise(samples).us
+
+
+def _once(processor: Processor, call: Callable[[], None]) -> float:
+    """Microseconds of one run, after one to warm up and a rest in which the threads of others fall asleep."""
+    time.sleep(REST_S)
+    with bound_to(processor.caller_cores):
+        return measure(call, own_thread=processor.on_caller_thread, deadline=0.0).us
+
+
+def _part(deadline: float, share: float) -> float:
+    """When this share of the time until ``deadline`` will be over."""
+    now = time.monotonic()
+    return now + share * max(0.0, deadline - now)
 
 
 def _merged(occurrences: Sequence[Timing]) -> Timing:

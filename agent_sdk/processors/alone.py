@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 import numpy as np
@@ -30,11 +31,8 @@ def whole_network(model: Model) -> Segment:
 
 def time_segment(processor: Processor, segment: Segment, deadline: float) -> Timing:
     """Compile a segment and time it alone. Raises like ``Processor.compile`` and like a bound call."""
-    executable = processor.compile(segment)
-    try:
+    with closing(processor.compile(segment)) as executable:
         return time_executable(executable, deadline)
-    finally:
-        executable.close()
 
 
 def time_executable(
@@ -48,10 +46,7 @@ def time_executable(
 
     ``after`` is given the bound call after each run, outside what is timed.
     """
-    processor, segment = executable.processor, executable.segment
-    inputs = {name: random_buffer(processor, executable.input_types[name]) for name in segment.inputs}
-    outputs = {name: processor.allocate(kind) for name, kind in executable.output_types.items()}
-    call = executable.bind(inputs, outputs)
+    processor, call = executable.processor, bound(executable)
     with bound_to(processor.caller_cores):
         return measure(
             call,
@@ -60,6 +55,14 @@ def time_executable(
             enough_us=enough_us,
             after=partial(after, call) if after else None,
         )
+
+
+def bound(executable: Executable) -> Callable[[], None]:
+    """A compiled segment's launch, on random numbers and buffers of its own."""
+    processor = executable.processor
+    inputs = {name: random_buffer(processor, executable.input_types[name]) for name in executable.segment.inputs}
+    outputs = {name: processor.allocate(kind) for name, kind in executable.output_types.items()}
+    return executable.bind(inputs, outputs)
 
 
 def random_buffer(processor: Processor, kind: TensorType) -> Buffer:

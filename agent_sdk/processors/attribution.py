@@ -13,20 +13,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from agent_sdk.processors.work import work
 from agent_sdk.reader import Model
 from agent_sdk.reader.twins import tensor_classes
-from agent_sdk.timing import Timing, scaled
+from agent_sdk.timing import Timing, least
 from hope_schema import merge
 
 
 def share_out(
-    model: Model, kernels: Mapping[str, Sequence[float]], covered: Mapping[str, Iterable[str]], whole: Timing
+    model: Model, kernels: Mapping[str, Sequence[float]], covered: Mapping[str, Iterable[str]]
 ) -> dict[str, Timing]:
-    """Latencies by super-op id that together make the whole network's latency.
+    """Latencies by super-op id: of each, the least of its runs.
 
     Args:
         model: the network.
         kernels: microseconds of each run by kernel; where a kernel has more runs than others, its last ones count.
         covered: by kernel, the ids of the ops it computes; a kernel without any belongs to nobody.
-        whole: the latency of the whole network.
 
     Returns:
         Every super-op that some kernel computes; empty without kernels.
@@ -45,7 +44,7 @@ def share_out(
             own = totals.setdefault(super_op, [0.0] * runs)
             for run, us in enumerate(times[len(times) - runs :]):
                 own[run] += us * share / total
-    return scaled(totals, whole.us) if runs else {}
+    return {super_op: least(samples) for super_op, samples in totals.items()} if runs else {}
 
 
 def _twins(model: Model) -> dict[str, list[str]]:

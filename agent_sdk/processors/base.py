@@ -32,7 +32,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -43,6 +43,9 @@ from hope_schema import SuperOp, TensorType
 
 if TYPE_CHECKING:
     from agent_sdk.reader import Model
+
+NO_MEMORY: Final = ("bad_alloc", "bad allocation", "failed to allocate", "cannot allocate memory", "out of memory")
+"""What runtimes say, in lower case, when memory runs out."""
 
 Buffer: TypeAlias = Any
 """Memory of one tensor on one processor; only the processor that made it looks inside."""
@@ -70,6 +73,15 @@ class OutOfMemory(ProcessorError):  # noqa: N818
 
 class ProcessorLost(ProcessorError):  # noqa: N818
     """The runtime failed while running, or its device disappeared."""
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether a runtime failed for want of memory, or of disk; none of them has an error of its own for that.
+
+    NOTE: taken for anything else, the shortage of one device would be told to the planner as *unsupported* for all.
+    """
+    text = str(error).lower()
+    return isinstance(error, MemoryError | OSError) or any(mark in text for mark in NO_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -189,9 +201,13 @@ class Processor(ABC):
         """Whether segments compute on the calling thread alone, so that its CPU time is their latency."""
         return self.spec.threads == 1
 
-    @abstractmethod
     def supports(self, super_op: SuperOp, model: Model) -> bool:
-        """Say whether this processor runs every op of ``super_op``, by asking the runtime."""
+        """Say whether this processor runs every op of ``super_op``, by asking the runtime. Raises like ``compile``."""
+        try:
+            self.compile(segment_of(super_op, model)).close()
+        except UnsupportedOp:
+            return False
+        return True
 
     @abstractmethod
     def compile(self, segment: Segment) -> Executable:
@@ -244,7 +260,7 @@ class Processor(ABC):
         return None
 
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
-        """Latencies by super-op id from whole-network runs under the runtime's own profiler.
+        """Latencies by super-op id within whole-network runs under the runtime's own profiler, which slows them down.
 
         Ends soon after ``deadline`` (``time.monotonic``). Super-ops it cannot tell apart from others are absent;
         empty where the runtime has no profiler. Raises like ``compile``.

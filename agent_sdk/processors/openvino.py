@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache, partial
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from agent_sdk.processors.base import (
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
+    lacks_memory,
 )
 from agent_sdk.processors.cores import bound_to, name_cores
 from agent_sdk.processors.host import HostMemoryProcessor
@@ -35,13 +36,15 @@ from agent_sdk.processors.weights import LightModels
 from agent_sdk.reader import Model, extract
 from agent_sdk.soc import Soc
 from agent_sdk.timing import LONG_US, Timing
-from hope_schema import ModelGraph, SuperOp, TensorType
+from hope_schema import ModelGraph, TensorType
 from hope_schema import Processor as ProcessorSpec
 
 CPU: Final = "CPU"
 ORIGINAL_NAMES: Final = "originalLayersNames"
 """What the runtime keeps with a kernel: the names of the ops that were fused into it, with commas between."""
 ACCELERATORS: Final = ("GPU", "NPU")
+FAILURES: Final = (RuntimeError, MemoryError, OSError)
+"""What calls of OpenVINO raise, and the files that go with them."""
 
 
 @cache
@@ -90,31 +93,21 @@ class OpenVinoProcessor(HostMemoryProcessor):
     def same_layout(self, other: Processor) -> bool:
         return isinstance(other, OpenVinoProcessor) and other.device == self.device
 
-    def supports(self, super_op: SuperOp, model: Model) -> bool:
-        try:
-            part = self.read(model, tuple(op.id for op in super_op.ops), super_op.inputs, super_op.outputs)
-        except UnsupportedOp:
-            return False
-        supported = runtime().query_model(part, self.device)
-        return all(node.get_friendly_name() in supported for node in part.get_ops())
-
     def compile(self, segment: Segment) -> OpenVinoExecutable:
-        part = self.read(segment.model, segment.ops, segment.inputs, segment.outputs)
-        compiled = self.compiled(part)
-        return OpenVinoExecutable(self, segment, compiled)
+        return OpenVinoExecutable(self, segment, self.compiled(self.read(segment)))
 
-    def read(self, model: Model, ops: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> ov.Model:
-        """Convert a piece of the model. Raises UnsupportedOp where the importer does not know an op."""
-        light, folder = self._lights.get(model)
-        proto = extract(light, ops, inputs, outputs)
+    def read(self, segment: Segment) -> ov.Model:
+        """Convert a segment. Raises UnsupportedOp where the importer does not know an op, and OutOfMemory."""
+        light, folder = self._lights.get(segment.model)
+        proto = extract(light, segment.ops, segment.inputs, segment.outputs)
         try:
             # A file beside the weights, because only files may refer to others; their pages are mapped, not copied.
             with tempfile.NamedTemporaryFile(dir=folder, suffix=".onnx") as file:
                 file.write(proto.SerializeToString())
                 file.flush()
                 return runtime().read_model(file.name)
-        except RuntimeError as error:
-            raise UnsupportedOp(f"{self.id}: OpenVINO cannot import this: {_summary(error)}") from error
+        except FAILURES as error:
+            raise translated(error, self.id, UnsupportedOp, "cannot import this") from error
 
     def compiled(self, part: ov.Model, **settings: Any) -> ov.CompiledModel:
         """Compile for this processor's cores or device, and make sure that it is there that it runs."""
@@ -125,8 +118,10 @@ class OpenVinoProcessor(HostMemoryProcessor):
             # NOTE: OpenVINO reads the calling thread's mask at its first compilation, once for the whole process.
             with bound_to(self._usable):
                 compiled = runtime().compile_model(part, self.device, config)
-        except RuntimeError as error:
-            raise translated(error, self.id) from error
+        except FAILURES as error:
+            if any(mark in str(error).lower() for mark in ("unsupported", "not supported", "not implemented")):
+                raise translated(error, self.id, UnsupportedOp, "does not implement this") from error
+            raise translated(error, self.id, CompilationFailed, "refused the segment") from error
         ran_on = compiled.get_property("EXECUTION_DEVICES")
         if any(name.partition(".")[0] != self.device.partition(".")[0] for name in ran_on):
             raise SilentFallback(f"{self.id}: OpenVINO would run this on {', '.join(ran_on)} instead of {self.device}")
@@ -147,22 +142,13 @@ class OpenVinoProcessor(HostMemoryProcessor):
 
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
         segment = whole_network(model)
-        part = self.read(model, segment.ops, segment.inputs, segment.outputs)
-        executable = OpenVinoExecutable(self, segment, self.compiled(part))
-        try:
-            whole = time_executable(executable, deadline)
-        finally:
-            executable.close()
-        compiled = self.compiled(part, PERF_COUNT=True)
-        executable = OpenVinoExecutable(self, segment, compiled)
+        compiled = self.compiled(self.read(segment), PERF_COUNT=True)
         runs: list[dict[str, float]] = []
-        try:
+        with closing(OpenVinoExecutable(self, segment, compiled)) as executable:
             time_executable(executable, deadline, enough_us=LONG_US, after=lambda call: runs.append(kernel_times(call)))
-        finally:
-            executable.close()
         runs = runs[len(runs) // 4 :]
         kernels = {name: [run[name] for run in runs] for name in runs[0]}
-        return share_out(model, kernels, covered_ops(compiled, kernels, model.graph), whole)
+        return share_out(model, kernels, covered_ops(compiled, kernels, model.graph))
 
     def close(self) -> None:
         """Nothing is held beyond the executables."""
@@ -201,8 +187,8 @@ class OpenVinoExecutable(Executable):
             raise ProcessorLost(f"{self._processor.id}: the segment was closed")
         try:
             return BoundRequest(self, self._compiled, inputs, outputs)
-        except RuntimeError as error:
-            raise WrongOutput(f"{self._processor.id}: a buffer does not fit: {_summary(error)}") from error
+        except FAILURES as error:
+            raise translated(error, self._processor.id, WrongOutput, "refused a buffer") from error
 
     def close(self) -> None:
         self._compiled = None
@@ -265,21 +251,17 @@ class BoundRequest(BoundCall):
     def __call__(self) -> None:
         try:
             self._infer({}, share_outputs=True, decode_strings=False)
-        except RuntimeError as error:
+        except FAILURES as error:
             where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
-            if "bad_alloc" in str(error) or "out of memory" in str(error).lower():
-                raise OutOfMemory(f"{where}: {_summary(error)}; use fewer processors or a smaller model") from error
-            raise ProcessorLost(f"{where}: OpenVINO failed while running: {_summary(error)}") from error
+            raise translated(error, where, ProcessorLost, "failed while running") from error
 
 
-def translated(error: RuntimeError, where: str) -> ProcessorError:
-    """What a refused compilation means."""
-    text = str(error)
-    if "bad_alloc" in text or "out of memory" in text.lower():
-        return OutOfMemory(f"{where}: {_summary(error)}; use fewer processors or a smaller model")
-    if "unsupported" in text.lower() or "not supported" in text.lower() or "not implemented" in text.lower():
-        return UnsupportedOp(f"{where}: OpenVINO does not implement this: {_summary(error)}")
-    return CompilationFailed(f"{where}: OpenVINO refused the segment: {_summary(error)}")
+def translated(error: Exception, where: str, meaning: type[ProcessorError], what: str) -> ProcessorError:
+    """The error to raise for one of OpenVINO's, which says ``what`` happened, unless memory ran out."""
+    text = _summary(error)
+    if lacks_memory(error):
+        return OutOfMemory(f"{where}: {text}; use fewer processors or a smaller model")
+    return meaning(f"{where}: OpenVINO {what}: {text}")
 
 
 def _summary(error: Exception) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from agent_sdk.processors.alone import time_executable, whole_network
 from agent_sdk.processors.base import (
     BoundCall,
     CompilationFailed,
+    Executable,
     OutOfMemory,
     Processor,
     ProcessorLost,
@@ -25,9 +27,8 @@ from agent_sdk.processors.base import (
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
-    segment_of,
+    lacks_memory,
 )
-from agent_sdk.processors.base import Executable as BaseExecutable
 from agent_sdk.processors.cores import name_cores
 from agent_sdk.processors.host import HostMemoryProcessor, aligned_empty
 from agent_sdk.processors.ort_cut import Piece, block_size, cut, from_source, physical, plain_piece, reorder_model
@@ -37,7 +38,7 @@ from agent_sdk.reader import Model
 from agent_sdk.soc import Soc
 from agent_sdk.timing import LONG_US, Timing
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import SuperOp, TensorType
+from hope_schema import TensorType
 
 CPU: Final = "CPUExecutionProvider"
 SINGLE_THREAD_PROVIDERS: Final = frozenset({CPU, "AzureExecutionProvider"})
@@ -83,13 +84,6 @@ class OrtProcessor(HostMemoryProcessor):
 
     def same_layout(self, other: Processor) -> bool:
         return isinstance(other, OrtProcessor) and other.provider == self.provider
-
-    def supports(self, super_op: SuperOp, model: Model) -> bool:
-        try:
-            self.compile(segment_of(super_op, model)).close()
-        except UnsupportedOp:
-            return False
-        return True
 
     def compile(self, segment: Segment) -> OrtExecutable:
         lights = self._frozen.lights
@@ -171,26 +165,22 @@ class OrtProcessor(HostMemoryProcessor):
         if frozen is None:
             return {}
         segment = whole_network(model)
-        executable = self.compile(segment)
-        try:
-            whole = time_executable(executable, deadline)
-        finally:
-            executable.close()
         piece = cut(frozen, segment, self._frozen.lights)
         if piece.optimise:
             return {}
-        with profile_folder() as folder:
-            profiled = self._compiled(segment, piece, profile_prefix=f"{folder}/ort")
+        with (
+            profile_folder() as folder,
+            closing(self._compiled(segment, piece, profile_prefix=f"{folder}/ort")) as profiled,
+        ):
             time_executable(profiled, deadline, enough_us=LONG_US)
             kernels = profiled.kernel_times()
-            profiled.close()
-        return attribute(model, frozen, kernels, whole)
+        return attribute(model, frozen, kernels)
 
     def close(self) -> None:
         """Nothing is held beyond the executables."""
 
 
-class OrtExecutable(BaseExecutable):
+class OrtExecutable(Executable):
     """One ONNX Runtime session for one segment."""
 
     def __init__(
@@ -286,7 +276,7 @@ def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
     """What a failed run means: out of memory, a wrong shape, or a processor that is gone."""
     where = f"{executable.processor.id}, segment ending in '{executable.segment.ops[-1]}'"
     text = _first_line(error)
-    if _is_memory(text):
+    if lacks_memory(error):
         return OutOfMemory(f"{where}: {text}; use fewer processors or a smaller model")
     if "computed output shape" in str(error) or ("shape" in text.lower() and "mismatch" in text.lower()):
         return WrongOutput(f"{where}: the runtime returned another shape than the graph declares: {text}")
@@ -296,7 +286,7 @@ def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
 def translated(error: Exception, where: str) -> ProcessorError:
     """What a refused session means."""
     text = _first_line(error)
-    if _is_memory(text):
+    if lacks_memory(error):
         return OutOfMemory(f"{where}: {text}; use fewer processors or a smaller model")
     if "disable_cpu_ep_fallback" in text or "fallback" in text.lower():
         return SilentFallback(f"{where}: {text}")
@@ -350,10 +340,6 @@ def installed_providers() -> tuple[str, ...]:
     """Execution providers of the installed wheel, the CPU's first."""
     others = [name for name in ort.get_available_providers() if name not in SINGLE_THREAD_PROVIDERS]
     return (CPU, *others)
-
-
-def _is_memory(text: str) -> bool:
-    return any(mark in text for mark in ("bad_alloc", "Failed to allocate", "out of memory", "bad allocation"))
 
 
 def _first_line(error: Exception) -> str:

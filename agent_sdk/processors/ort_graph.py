@@ -191,14 +191,15 @@ class FrozenGraphs:
 
     def _load(self, model: Model, path: Path) -> FrozenGraph | None:
         if not _complete(path):
-            self._directory.mkdir(parents=True, exist_ok=True)
             try:
+                self._directory.mkdir(parents=True, exist_ok=True)
                 freeze(self.lights.get(model)[1] / GRAPH_FILE, path)
             except Exception as error:  # noqa: BLE001  the runtime raises its own unrelated classes
                 log.info("ONNX Runtime does not take '%s' as a whole: %s", model.name, error)
                 return None
-            self._prune(keep=path)
-        with suppress(OSError):
+            with suppress(OSError):  # another process may be pruning too
+                self._prune(keep=path)
+        with suppress(OSError):  # where it cannot be marked as used, nobody can prune it either
             os.utime(path)
         return FrozenGraph(model, path)
 

@@ -35,16 +35,14 @@ def profile_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="hope-profile-")
 
 
-def attribute(
-    model: Model, frozen: FrozenGraph, kernels: Mapping[str, Sequence[float]], whole: Timing
-) -> dict[str, Timing]:
+def attribute(model: Model, frozen: FrozenGraph, kernels: Mapping[str, Sequence[float]]) -> dict[str, Timing]:
     """Latencies by super-op id from kernel times by frozen node name.
 
     A change of layout belongs to the op that wants or makes the plain tensor. Super-ops that no kernel covers (ops
     that were dropped) are absent.
     """
     covered = {node.name: _covered(frozen, index) for index, node in enumerate(frozen.nodes)}
-    return share_out(model, {name: kernels[name] for name in covered if kernels.get(name)}, covered, whole)
+    return share_out(model, {name: kernels[name] for name in covered if kernels.get(name)}, covered)
 
 
 def _covered(frozen: FrozenGraph, index: int) -> list[str]:

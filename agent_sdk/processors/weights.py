@@ -21,6 +21,8 @@ from typing import Final
 import onnx
 from onnx import external_data_helper, numpy_helper
 
+from agent_sdk.paths import CACHE_VARIABLE
+from agent_sdk.processors.base import OutOfMemory
 from agent_sdk.reader import Model
 
 WEIGHTS_FILE: Final = "weights.bin"
@@ -31,7 +33,15 @@ ALIGNMENT: Final = 64
 STALE_S: Final = 86_400.0
 """Folders older than this that nobody has locked are left over from a process that was killed, and are removed."""
 PREFIX: Final = "hope-weights-"
+SIDE_BY_SIDE_BYTES: Final = 2**30
+"""Most bytes of weights that networks compiled side by side may hold together; each may hold a copy of its own."""
 GRAPH_FILE: Final = "graph.onnx"
+
+
+def copies_at_once(model: Model) -> int:
+    """How many times a model may be compiled side by side; at least once."""
+    weights = sum(tensor.ByteSize() for tensor in model.proto.graph.initializer)
+    return max(1, SIDE_BY_SIDE_BYTES // max(1, weights))
 
 
 class LightModels:
@@ -48,17 +58,27 @@ class LightModels:
         self._open = weakref.WeakKeyDictionary()
 
     def get(self, model: Model) -> tuple[Model, Path]:
-        """The light form of ``model`` and the folder of its weights. Raises OSError when the disk is full."""
+        """The light form of ``model`` and the folder of its weights. Raises OutOfMemory, also for want of disk."""
         with self._lock:
             if model not in self._open:
-                if self._directory is not None and not self._open:
-                    self._directory.mkdir(parents=True, exist_ok=True)
-                    _remove_stale(self._directory)
-                folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._directory)
-                _lock_while_used(folder)
-                self._open[model] = (lightened(model, Path(folder.name)), folder)
+                try:
+                    self._open[model] = self._made(model)
+                except OSError as error:
+                    where = self._directory or tempfile.gettempdir()
+                    raise OutOfMemory(
+                        f"the weights of '{model.name}' cannot be written to '{where}': {error.strerror}; make room "
+                        f"there, or set {CACHE_VARIABLE} to another directory"
+                    ) from error
             light, folder = self._open[model]
             return light, Path(folder.name)
+
+    def _made(self, model: Model) -> tuple[Model, tempfile.TemporaryDirectory[str]]:
+        if self._directory is not None and not self._open:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            _remove_stale(self._directory)
+        folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._directory)
+        _lock_while_used(folder)
+        return lightened(model, Path(folder.name)), folder
 
 
 def _lock_while_used(folder: tempfile.TemporaryDirectory[str]) -> None:
@@ -70,7 +90,7 @@ def _lock_while_used(folder: tempfile.TemporaryDirectory[str]) -> None:
 
 def _remove_stale(directory: Path) -> None:
     for path in directory.glob(f"{PREFIX}*"):
-        with suppress(OSError):
+        with suppress(OSError):  # somebody uses it, or has just removed it
             if time.time() - path.stat().st_mtime > STALE_S:
                 handle = os.open(path, os.O_RDONLY)
                 try:

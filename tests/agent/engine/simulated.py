@@ -10,9 +10,9 @@ import numpy as np
 import onnxruntime as ort
 
 from agent_sdk.processors.base import BoundCall, Executable, Processor, Segment
-from agent_sdk.reader import Model, extract
+from agent_sdk.reader import extract
 from hope_schema import Processor as Spec
-from hope_schema import SuperOp, TensorType
+from hope_schema import TensorType
 
 Hook = Callable[[Segment], None]
 
@@ -54,10 +54,6 @@ class SimulatedProcessor(Processor):
     def caller_cores(self) -> frozenset[int]:
         """Bound to nothing."""
         return frozenset()
-
-    def supports(self, super_op: SuperOp, model: Model) -> bool:
-        """Everything."""
-        return True
 
     def compile(self, segment: Segment) -> SimulatedExecutable:
         """A private session."""

@@ -5,26 +5,31 @@ What only a runtime on foreign hardware can do is shown on simulated processors 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
 from agent_sdk.errors import PlanMismatchError, ProcessorError
 from agent_sdk.paths import CACHE_VARIABLE
+from agent_sdk.processors.alone import whole_network
 from agent_sdk.processors.base import OutOfMemory, ProcessorLost, WrongOutput
 from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model, read_model
@@ -172,6 +177,60 @@ def test_a_tensor_that_does_not_fit_is_one_error(runtime: str, cut: bool, mixed:
     # OpenVINO may refuse to describe such a tensor before it tries to allocate it.
     assert isinstance(cause, OutOfMemory if runtime == "ort" else ProcessorError)
     works(mixed, reference)
+
+
+def starved(runtime: str) -> tuple[str, str]:
+    """What compiling 32 MiB of weights says while only 8 MiB are left, and what it computes with room again."""
+    weights = onnx.numpy_helper.from_array(np.ones((2048, 4096), np.float32))
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=weights),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    segment = whole_network(model_of(nodes, {"x": (TensorProto.FLOAT, (1, 2048))}, "y"))
+    with TemporaryDirectory() as cache:
+        (processor,) = discover(f"{runtime}@0", cache=Path(cache))
+        processor.compile(segment).close()
+        used = psutil.Process().memory_info().vms
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**23, limits[1]))
+        try:
+            said = str(processor.compile(segment))
+        except OutOfMemory as error:
+            said = str(error)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+        made = processor.compile(segment).run({"x": np.ones((1, 2048), np.float32)})["y"]
+        return said, str(np.unique(made))
+
+
+@pytest.fixture(scope="module")
+def another_process() -> Iterator[ProcessPoolExecutor]:
+    """A process whose memory may be limited."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("runtime", ["ort", "ov"])
+def test_want_of_memory_is_not_taken_for_an_unsupported_op(runtime: str, another_process: ProcessPoolExecutor) -> None:
+    """A real shortage is OutOfMemory with its cure, and with room again all is well."""
+    if runtime == "ov":
+        pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
+    said, made = another_process.submit(starved, runtime).result()
+    assert said.startswith(f"{runtime}@0: ")
+    assert said.endswith("use fewer processors or a smaller model")
+    assert made == "[2048.]"
+
+
+@pytest.mark.parametrize("runtime", ["ort", "ov"])
+def test_a_disk_without_room_is_one_error(runtime: str, tmp_path: Path) -> None:
+    """Where weights cannot be written, the error says where, why, and what to do."""
+    if runtime == "ov":
+        pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
+    in_the_way = tmp_path / "a-file"
+    in_the_way.touch()
+    (processor,) = discover(f"{runtime}@0", cache=in_the_way)
+    with pytest.raises(OutOfMemory, match=rf"'{in_the_way}/weights': .*{CACHE_VARIABLE}"):
+        processor.compile(whole_network(read_model(branching_model())))
 
 
 def test_a_plan_for_a_processor_that_is_not_here(mixed: Device, reference: Reference) -> None:
