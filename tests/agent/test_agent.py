@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +29,11 @@ from agent_sdk.obtain import Obtained
 from agent_sdk.processors import OutOfMemory
 from agent_sdk.reader import read_model
 from agent_sdk.single import single_processor_plan
+from agent_sdk.soc import read_soc
 from agent_sdk.steady import Witness
 from agent_sdk.verify import random_inputs, reference, relative_error
 from hope_schema import MissingRequest, PlanReply, PlanRequest
+from tests.agent.cores import GONE
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
 
@@ -206,6 +210,44 @@ def test_a_plan_that_cannot_run_falls_back(
     with agent.load(MODEL) as session:
         assert PLAN not in session.contest.contenders
         assert any("no room" in note for note in session.notes)
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the kernel takes a core away, the request that needs it is answered elsewhere, as are all later ones."""
+    inputs, right = expected(MODEL, seed=4)
+    with agent.load(MODEL) as session:
+        newer = newer_plan(agent, session, "ort@1")
+    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+    bind = os.sched_setaffinity
+
+    def refuse(thread: int, cores: Iterable[int]) -> None:
+        if set(cores) == {1}:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        bind(thread, cores)
+
+    with agent.load(MODEL) as session:
+        contest = session.contest
+        contest.recall({name: 1.0 if name == PLAN else 2.0 for name in contest.contenders})
+        monkeypatch.setattr(os, "sched_setaffinity", refuse)
+        for _ in range(3):
+            assert relative_error(session.run(inputs), right) <= 1e-5
+        assert PLAN not in contest.contenders
+        assert "cpu1: this process may not run there" in contest.changes[-1]
+
+
+def test_a_core_that_is_gone_when_loading_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can neither be profiled nor tried: what is there answers, and why the other one does not is said."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    here = read_soc()
+    monkeypatch.setattr(
+        "agent_sdk.agent.read_soc", lambda: replace(here, core_class={**here.core_class, GONE: "other"})
+    )
+    inputs, right = expected(MODEL, seed=4)
+    with Agent(processors=f"ort@0,ort@{GONE}", cache=tmp_path) as agent, agent.load(MODEL) as session:
+        assert session.executor.program.processors_used == ("ort@0",)
+        assert any(f"cpu{GONE}: " in text for text in (*session.notes, *session.contest.changes))
         assert relative_error(session.run(inputs), right) <= 1e-5
 
 
