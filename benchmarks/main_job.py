@@ -45,10 +45,10 @@ def fresh(verb: str, model: str, cache: str) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.main_job", description=__doc__.splitlines()[0])
     parser.add_argument("--profile", default="nasnet_large", help="network to profile from nothing")
     parser.add_argument("--second", default="inception_v1", help="network to start a second time")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
     parser.add_argument("--child", nargs=3, metavar=("VERB", "MODEL", "CACHE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

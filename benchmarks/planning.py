@@ -8,7 +8,6 @@ Every line ends with what the figure must be.
 from __future__ import annotations
 
 import argparse
-import importlib.resources
 import math
 import sys
 import time
@@ -20,6 +19,7 @@ from statistics import median, quantiles
 import numpy as np
 
 from agent_sdk.reader import read_model
+from agent_sdk.zoo import shipped
 from benchmarks.phones import verdict
 from benchmarks.profiles import GPU, BadProfile, PhoneProfile, find, phone_problem
 from hope_schema import (
@@ -35,6 +35,7 @@ from hope_schema import (
 from planner_api.planning import Budget, PlanningError, Problem, build_problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.partial import Partial
+from planner_api.planning.solver import solve
 from planner_api.planning.solvers.ilp import PART_SECONDS, solve_part
 from planner_api.planning.solvers.ilp.partition import partition
 
@@ -146,7 +147,7 @@ def three_processors(profiles: Sequence[PhoneProfile], budget: float) -> None:
     """The third processor of the issue on the NASNets."""
     for profile in profiles:
         problem = with_third_processor(profile, profile.cpus[-1])
-        heft = optimise(problem, "heft", Budget(0.0)).solution.schedule.makespan_us
+        heft = solve(problem, "heft", Budget(0.0)).schedule.makespan_us
         outcome = optimise(problem, "auto", Budget(budget))
         check(problem, outcome.solution.schedule)
         ours = outcome.solution.schedule.makespan_us
@@ -157,9 +158,8 @@ def three_processors(profiles: Sequence[PhoneProfile], budget: float) -> None:
 
 def synthetic(budget: float, seeds: int) -> None:
     """SqueezeNet and ResNet50 as the onnx package ships them, on seeded profiles."""
-    shipped = importlib.resources.files("onnx") / "backend" / "test" / "data" / "light"
     for name in ("squeezenet", "resnet50"):
-        graph = read_model(str(shipped / f"light_{name}.onnx")).graph
+        graph = read_model(shipped.FOLDER / shipped.FILES[name]).graph
         for seed in range(seeds):
             problem = build_problem(graph, synthetic_profile(graph, seed))
             began = time.perf_counter()
@@ -172,7 +172,7 @@ def synthetic(budget: float, seeds: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run every section; 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="benchmarks.planning", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--budget", type=float, default=5.0, help="seconds per synthetic plan; default: 5")
     parser.add_argument("--long-budget", type=float, default=30.0, help="seconds with three processors; default: 30")

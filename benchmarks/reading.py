@@ -29,7 +29,7 @@ def best_ms(work: Callable[[], object], repetitions: int) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one line per network."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__)
     parser.add_argument("networks", nargs="*", default=NETWORKS, metavar="NETWORK")
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args(arguments)

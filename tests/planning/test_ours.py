@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_sdk.reader import read_model
+from agent_sdk.zoo import shipped
 from benchmarks.planning import synthetic_profile
 from benchmarks.profiles import phone_problem
 from planner_api.planning import build_problem
@@ -258,8 +258,7 @@ def test_inceptions_of_real_phones_are_proven_optimal(stem: str) -> None:
 @pytest.mark.parametrize("network", ["squeezenet", "resnet50"])
 def test_squeezenet_and_resnet_are_proven_on_a_synthetic_profile(network: str) -> None:
     """Two networks as the onnx package ships them, on a seeded profile of two processors: within 1 %."""
-    shipped = importlib.resources.files("onnx") / "backend" / "test" / "data" / "light"
-    graph = read_model(str(shipped / f"light_{network}.onnx")).graph
+    graph = read_model(shipped.FOLDER / shipped.FILES[network]).graph
     problem = build_problem(graph, synthetic_profile(graph, seed=0))
     found = portfolio.solve(problem, Budget(rounds=1))
     check(problem, found.schedule)
