@@ -16,6 +16,7 @@ from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError, bu
 from agent_sdk.errors import ProcessorError
 from agent_sdk.obtain import Obtained
 from agent_sdk.plan_cache import Settled
+from agent_sdk.processors.weights import copies_at_once
 from agent_sdk.reader import Model
 from agent_sdk.single import single_processor_plan
 from agent_sdk.trace import Trace
@@ -30,8 +31,6 @@ RIVALS: Final = 3
 """Single processors kept ready beside a plan that was tried before: enough to fall back on when load or heat comes."""
 TWINS: Final = 2
 """Equal cores kept as rivals: when other work takes one of them, the other one answers."""
-WEIGHTS_LIMIT: Final = 2**30
-"""Most bytes of weights that a plan and its rivals may hold together; every contender holds its own copy."""
 REMEASURE_S: Final = 1.5
 """Time spent on re-measuring a new plan's segments before its first use."""
 
@@ -195,8 +194,7 @@ class Session:
         names.sort(key=lambda name: expected.get(name, float("inf")))
         if trial_us and not self._all_rivals:
             names = [name for name in names if name in trial_us][:RIVALS]
-        weights = max(1, sum(tensor.ByteSize() for tensor in self.model.proto.graph.initializer))
-        room = max(1, int(WEIGHTS_LIMIT // weights) - 1)
+        room = max(1, copies_at_once(self.model) - 1)
         return self._singles(names if self._all_rivals else names[:room], may_be_none=True)
 
     def _singles(self, names: Iterable[str], *, may_be_none: bool = False) -> dict[str, Executor]:

@@ -46,11 +46,10 @@ def least(samples_us: Sequence[float]) -> Timing:
     return Timing(us=centre, spread_us=statistics.median(samples_us) - centre, count=len(samples_us))
 
 
-def scaled(samples_us: Mapping[str, Sequence[float]], whole_us: float) -> dict[str, Timing]:
-    """The least of each op's samples, scaled so that together they make ``whole_us``."""
-    found = {name: least(samples) for name, samples in samples_us.items()}
-    scale = whole_us / max(1e-9, sum(timing.us for timing in found.values()))
-    return {name: Timing(timing.us * scale, timing.spread_us * scale, timing.count) for name, timing in found.items()}
+def scaled(timings: Mapping[str, Timing], whole_us: float) -> dict[str, Timing]:
+    """The same timings, scaled so that together they make ``whole_us``."""
+    scale = whole_us / max(1e-9, sum(timing.us for timing in timings.values()))
+    return {name: Timing(timing.us * scale, timing.spread_us * scale, timing.count) for name, timing in timings.items()}
 
 
 def measure(

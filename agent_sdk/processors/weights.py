@@ -40,7 +40,7 @@ GRAPH_FILE: Final = "graph.onnx"
 
 def copies_at_once(model: Model) -> int:
     """How many times a model may be compiled side by side; at least once."""
-    weights = sum(tensor.ByteSize() for tensor in model.proto.graph.initializer)
+    weights = sum(int(tensor.ByteSize()) for tensor in model.proto.graph.initializer)
     return max(1, SIDE_BY_SIDE_BYTES // max(1, weights))
 
 
