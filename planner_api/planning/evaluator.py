@@ -1,4 +1,4 @@
-"""The simulator's arithmetic as machine code: the same numbers, bit for bit, about a thousand times faster.
+"""The simulator's arithmetic as machine code: the same numbers, bit for bit, some fifty times faster.
 
 The kernels are compiled by numba on first use and cached on disk. Importing this module costs about a second, so
 it is imported where it is used. `evaluate` is the whole schedule; `annealing` holds the incremental version.
