@@ -11,7 +11,7 @@ the same order and no later, delays included, so dominance loses nothing. Labels
 are cut.
 
 The number of ops done sets in the Inception modules is in the hundreds (branches are chains), which is why this beats
-integer programming there by a factor of a hundred.
+integer programming there by more than a factor of ten.
 """
 
 from __future__ import annotations
