@@ -10,8 +10,8 @@ hence the transfers, are fixed, nothing gains from waiting). What a dominated la
 the same order and no later, delays included, so dominance loses nothing. Labels that cannot beat the best known plan
 are cut.
 
-The number of ops done sets in the Inception modules is in the hundreds (branches are chains), which is why this beats
-integer programming there by more than a factor of ten.
+In an Inception module only some hundred sets of ops can be done (branches are chains), which is why this beats integer
+programming there by more than a factor of ten.
 """
 
 from __future__ import annotations

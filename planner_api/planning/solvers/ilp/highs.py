@@ -96,7 +96,7 @@ def run(
 
     Args:
         program: what to minimise.
-        seconds: time limit; overshoots by some 45 ms at most. The result then depends on the clock.
+        seconds: time limit, at which HiGHS looks seldom (`PART_SECONDS`). The result then depends on the clock.
         nodes: limit on branch-and-bound nodes; deterministic.
         start: values of some columns of a feasible solution.
         gap: relative gap at which to stop.
