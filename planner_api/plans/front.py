@@ -1,4 +1,4 @@
-"""The cache in front of everything: a plan that is in memory is answered here, in pure ASGI, or once it is better.
+"""The layer in front of everything: plans in memory are answered here, in pure ASGI, and who waits for better ones.
 
 The caller is authenticated and limited by the gate, and the answer is counted. A server that knows ``at_once``
 (``http/connection.py``) need not even start a task for it. Whatever this layer does not know for certain (another

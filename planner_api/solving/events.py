@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -82,16 +81,6 @@ class Events(Protocol):
         ...
 
 
-@dataclass(eq=False)
-class Watch:
-    """A plan that requests of this process wait for: each waiter with the version it has already."""
-
-    waiters: dict[asyncio.Future[int], int] = field(default_factory=dict)
-    newest: int = 0
-    settled: bool = False
-    look: asyncio.Future[None] | None = None
-
-
 class LocalEvents:
     """The part both share: listeners and waiters of this process."""
 
@@ -99,7 +88,8 @@ class LocalEvents:
         self._database = database
         self._plan_listeners: list[PlanListener] = []
         self._token_listeners: list[TokenListener] = []
-        self._watched: dict[str, Watch] = {}
+        self._waiting: dict[str, dict[asyncio.Future[int], int]] = {}
+        """By plan: who waits for it, each with the version it has already."""
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -126,8 +116,8 @@ class LocalEvents:
     def end_waits(self) -> None:
         """See :class:`Events`."""
         self._stopping = True
-        for watch in self._watched.values():
-            for future in watch.waiters:
+        for waiting in self._waiting.values():
+            for future in waiting:
                 if not future.done():
                     future.set_result(0)
 
@@ -135,48 +125,36 @@ class LocalEvents:
         """See :class:`Events`."""
         if self._stopping:
             return None
-        watch = self._watched.setdefault(plan_id, Watch())
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        watch.waiters[future] = version
+        waiting = self._waiting.setdefault(plan_id, {})
+        waiting[future] = version
         try:
-            # Looked up after registering: a version committed in between is seen by one or by the other. One look
-            # serves everybody who waits for this plan, because from then on the news keeps ``newest`` right.
-            if watch.look is None:
-                watch.look = asyncio.ensure_future(self._look_up(plan_id, watch))
             async with asyncio.timeout(timeout_s):
-                await asyncio.shield(watch.look)
-                newest = watch.newest if watch.newest > version or watch.settled else await future
+                # Looked up after registering: a version committed in between is seen by one or by the other.
+                newest, settled = await self._look_up(plan_id)
+                if newest <= version and not settled:
+                    newest = await future
             return None if self._stopping else newest
         except TimeoutError:
             return None
         finally:
-            del watch.waiters[future]
-            if not watch.waiters and self._watched.get(plan_id) is watch:
-                del self._watched[plan_id]
+            del waiting[future]
+            if not waiting and self._waiting.get(plan_id) is waiting:
+                del self._waiting[plan_id]
 
-    async def _look_up(self, plan_id: str, watch: Watch) -> None:
-        try:
-            async with self._database.read() as session:
-                query = select(PlanRow.version, PlanRow.status).where(PlanRow.id == plan_id)
-                found = (await session.execute(query)).first()
-        except BaseException:
-            watch.look = None  # the next waiter looks again
-            raise
-        if found is not None:
-            watch.newest = max(watch.newest, found.version)
-            watch.settled |= found.status == "failed"
+    async def _look_up(self, plan_id: str) -> tuple[int, bool]:
+        """The version that is stored, and whether it is settled."""
+        async with self._database.read() as session:
+            query = select(PlanRow.version, PlanRow.status).where(PlanRow.id == plan_id)
+            found = (await session.execute(query)).first()
+        return (0, False) if found is None else (found.version, found.status == "failed")
 
     def _plan_changed(self, plan_id: str, version: int, settled: bool = False) -> None:
         for listener in self._plan_listeners:
             listener(plan_id, version)
-        watch = self._watched.get(plan_id)
-        if watch is None:
-            return
-        watch.newest = max(watch.newest, version)
-        watch.settled |= settled
-        for future, above in watch.waiters.items():
+        for future, above in self._waiting.get(plan_id, {}).items():
             if (settled or version > above) and not future.done():
-                future.set_result(watch.newest)
+                future.set_result(max(version, above))
 
     def _token_revoked(self, token_hash: str) -> None:
         for listener in self._token_listeners:
@@ -192,7 +170,7 @@ class LocalEvents:
 
     async def _look_again(self, *conditions: ColumnElement[bool]) -> None:
         """Look at the plans that are waited for, where the conditions hold."""
-        waited = list(self._watched)
+        waited = list(self._waiting)
         for start in range(0, len(waited), 500):
             ids = waited[start : start + 500]
             query = select(PlanRow.id, PlanRow.version, PlanRow.status).where(PlanRow.id.in_(ids), *conditions)
@@ -250,12 +228,13 @@ class SqliteEvents(LocalEvents):
                 select(PlanRow.id, PlanRow.version).where(PlanRow.solved_at >= since - OVERLAP)
             )
             found = {row.id: row.version for row in plans}
+            # Told before anything else is asked: thousands may wait for this.
+            for plan_id, version in found.items():
+                if seen.get(plan_id) != version:
+                    self._plan_changed(plan_id, version)
             tokens = (
                 await session.scalars(select(TokenRow.token_hash).where(TokenRow.revoked_at >= since - OVERLAP))
             ).all()
-        for plan_id, version in found.items():
-            if seen.get(plan_id) != version:
-                self._plan_changed(plan_id, version)
         for token_hash in tokens:
             self._token_revoked(token_hash)
         await self._look_again(PlanRow.status == "failed")

@@ -164,7 +164,7 @@ def test_a_client_that_hangs_up_leaves_nothing_behind(waiting: Waiting) -> None:
         assert stays.result(20).json()["version"] == 2
     assert waiting.behind == []
     assert waiting.planner.plans.waits._crowds == {}
-    assert eventually(lambda: waiting.planner.events._watched == {})
+    assert eventually(lambda: waiting.planner.events._waiting == {})
 
 
 def test_the_last_to_hang_up_ends_the_look_out(waiting: Waiting) -> None:
@@ -176,7 +176,7 @@ def test_the_last_to_hang_up_ends_the_look_out(waiting: Waiting) -> None:
         connection.sendall(raw("POST", "/plans", KEY, authorization=f"Bearer {waiting.token}", prefer="wait=20"))
         assert eventually(lambda: len(waiting.planner.plans.waits) == 1)
         connection.close()
-        assert eventually(lambda: waiting.planner.events._watched == {})
+        assert eventually(lambda: waiting.planner.events._waiting == {})
         assert waiting.planner.plans.waits._crowds == {}
         answer = waiting.ask()
         improve(waiting.api, waiting.plan_id)
