@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -12,13 +14,21 @@ from agent_sdk.engine import Device
 from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model
 
+WITH_OPENVINO = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is an optional extra")
+RUNTIMES = ["ort", pytest.param("ov", marks=WITH_OPENVINO)]
 Reference = Callable[[Model, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
+@pytest.fixture(scope="session")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where optimised graphs are kept: not in the user's cache, which holds a limited number of them."""
+    return tmp_path_factory.mktemp("frozen")
+
+
 @pytest.fixture
-def device() -> Iterator[Device]:
+def device(frozen: Path) -> Iterator[Device]:
     """Every ONNX Runtime processor of this machine: each core, and all together."""
-    with Device(discover("ort")) as opened:
+    with Device(discover("ort", cache=frozen)) as opened:
         yield opened
 
 

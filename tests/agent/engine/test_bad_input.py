@@ -36,7 +36,7 @@ from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import Soc
 from hope_schema import ModelGraph, Plan, merge
 from tests.agent.cores import GONE
-from tests.agent.engine.conftest import Reference
+from tests.agent.engine.conftest import RUNTIMES, Reference
 from tests.agent.engine.generate import (
     dealt_plan,
     plan_of,
@@ -210,22 +210,18 @@ def another_process() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-@pytest.mark.parametrize("runtime", ["ort", "ov"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_want_of_memory_is_not_taken_for_an_unsupported_op(runtime: str, another_process: ProcessPoolExecutor) -> None:
     """A real shortage is OutOfMemory with its cure, and with room again all is well."""
-    if runtime == "ov":
-        pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
     said, made = another_process.submit(starved, runtime).result()
     assert said.startswith(f"{runtime}@0: ")
     assert said.endswith("use fewer processors or a smaller model")
     assert made == "[2048.]"
 
 
-@pytest.mark.parametrize("runtime", ["ort", "ov"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_disk_without_room_is_one_error(runtime: str, tmp_path: Path) -> None:
     """Where weights cannot be written, the error says where, why, and what to do."""
-    if runtime == "ov":
-        pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
     in_the_way = tmp_path / "a-file"
     in_the_way.touch()
     (processor,) = discover(f"{runtime}@0", cache=in_the_way)

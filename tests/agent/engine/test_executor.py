@@ -19,7 +19,7 @@ from agent_sdk.reader import Model, read_model
 from agent_sdk.trace import Trace, to_perfetto
 from hope_schema import Plan
 from tests import CAMPAIGN
-from tests.agent.engine.conftest import Reference
+from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, random_model, whole_plan
 from tests.agent.engine.simulated import four_processors
 
@@ -96,14 +96,14 @@ def test_random_plans_of_real_models(name: str, device: Device, reference: Refer
                 sane(executor, trace)
 
 
+@WITH_OPENVINO
 @pytest.mark.parametrize("seed", range(4))
-def test_random_plans_on_mixed_runtimes(seed: int, reference: Reference) -> None:
+def test_random_plans_on_mixed_runtimes(seed: int, frozen: Path, reference: Reference) -> None:
     """ONNX Runtime and OpenVINO in one plan, single cores and gangs: right to a ten-thousandth."""
-    pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
     rng = random.Random(seed)
     model = random_model(rng, 12)
     feeds = random_inputs(model, seed)
-    with Device(discover("ort,ov")) as device:
+    with Device(discover("ort,ov", cache=frozen)) as device:
         plan = random_legal_plan(model, list(device.processors.values()), rng)
         with Executor(build_program(plan, model, device.processors), device) as executor:
             for _ in range(3):
@@ -273,13 +273,11 @@ def test_large_inputs_are_read_where_they_are(where: list[str], device: Device, 
         agree(np.zeros(shape, np.float32)[:, ::1])
 
 
-@pytest.mark.parametrize("runtime", ["ort", "ov"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_another_array_is_not_another_request(
     runtime: str, reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every request brings an array of its own: the calls that were bound once read it, and nothing is bound anew."""
-    if runtime == "ov":
-        pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
     shape = (1, 64, 32, 32)
     where = [f"{runtime}@0", f"{runtime}@1"]
     model, plan = two_readers(where, shape)
