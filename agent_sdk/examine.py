@@ -35,6 +35,7 @@ def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[R
     agent.progress.phase("checking the answer")
     error = answer_error(session, inputs)
     agent.progress.phase("timing")
+    planned = PLAN in contest.contenders
     trial = contest.trial(inputs, rounds=runs)
     trial_us = trial.median_us
     agent.progress.phase("measuring its segments alone")
@@ -42,7 +43,7 @@ def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[R
     traces = sorted((session.executor.run(inputs)[1] for _ in range(TRACED)), key=lambda trace: trace.total_us)
     trace = traces[TRACED // 2]
     plan, served, program = session.plan, session.obtained.served, session.executor.program
-    executed = contest.current if PLAN in trial_us else PLAN
+    executed = contest.current if planned else PLAN
     baselines_us = {name: us for name, us in trial_us.items() if name != PLAN}
     if PLAN in trial_us and len(plan.processors_used) == 1:
         baselines_us[plan.processors_used[0]] = trial_us[PLAN]
@@ -51,7 +52,8 @@ def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[R
         failure = agent.report(served.reply, trial_us[PLAN], len(trial.times_us[PLAN]))
         notes += [failure] if failure else []
     if executed != PLAN:
-        notes.append(f"the plan is slower than {executed} alone on this device at present, so {executed} runs")
+        verdict = f"is slower than {executed} alone" if PLAN in trial_us else "failed"
+        notes.append(f"the plan {verdict} on this device at present, so {executed} runs")
     report = RunReport(
         model=model.name,
         model_hash=model.graph.model_hash,

@@ -149,6 +149,22 @@ def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest
     assert report.baselines_us.keys() == rivals | {"ort@0"}
 
 
+def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report names what answered instead, and says why."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))
+
+    with agent.load(MODEL, all_rivals=True) as session:
+        monkeypatch.setattr(session.plan_executor, "run", fail)
+        monkeypatch.setattr("agent_sdk.examine.answer_error", lambda *given: 0.0)
+        report, _ = examine(session, runs=3, compare=False, seed=0)
+        assert report.executed == session.contest.current != PLAN
+    assert any(note.startswith("the plan failed") for note in report.notes)
+
+
 def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the plan only the fastest single processors are kept, unless all are to be compared."""
     from agent_sdk import session as session_module
