@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
 from hope_schema import (
@@ -23,6 +24,7 @@ from hope_schema import (
     Tensor,
     TransferColumns,
 )
+from planner_api import cli
 from planner_api.app import App, create_app
 from planner_api.devices import repository as devices
 from planner_api.devices.tokens import hash_token, new_token
@@ -146,6 +148,13 @@ def operator_token(api: Api) -> str:
 
     api.await_(store)
     return made
+
+
+def tokens(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> str:
+    """Run ``hope-planner tokens`` and return what it printed."""
+    capsys.readouterr()
+    assert cli.main(["tokens", *arguments, "--database", url]) == 0
+    return capsys.readouterr().out.strip()
 
 
 def eventually(check: Callable[[], bool], seconds: float = 10.0) -> bool:

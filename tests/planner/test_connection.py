@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
-import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from planner_api.http.asgi import Scope
 from planner_api.server import build_config
 from tests import CAMPAIGN
 from tests.planner.samples import Api, chain, operator_token, plan_request, serving
+from tests.planner.wire import listening, raw
 
 GRAPH = chain()
 
@@ -28,15 +28,6 @@ class Stage(NamedTuple):
     ours: int
     oracle: int
     requests: dict[str, bytes]
-
-
-def raw(method: str, path: str, body: bytes = b"", /, **headers: str) -> bytes:
-    """A request as it goes over the wire."""
-    named = {"host": "planner", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    if body and "transfer-encoding" not in named:
-        named.setdefault("content-length", str(len(body)))
-    lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
-    return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 
 @pytest.fixture(scope="module")
@@ -83,22 +74,6 @@ def stage(sqlite_template: object, tmp_path_factory: pytest.TempPathFactory) -> 
             plain.http = "httptools"
             with listening(api, plain) as oracle:
                 yield Stage(api, ours, oracle, found)
-
-
-@contextmanager
-def listening(api: Api, config: uvicorn.Config) -> Iterator[int]:
-    """Serve an application that runs already; yields the port."""
-    config.lifespan = "off"
-    server = uvicorn.Server(config)
-    assert api.client.portal is not None
-    ended = api.client.portal.start_task_soon(server.serve)
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield int(server.servers[0].sockets[0].getsockname()[1])
-    finally:
-        server.should_exit = True
-        ended.result()
 
 
 def converse(port: int, pieces: list[bytes]) -> bytes:

@@ -1,17 +1,26 @@
-"""Metrics and traces say what happened."""
+"""Metrics, traces and logs say what happened, and no secrets."""
 
 from __future__ import annotations
 
+import io
+import json
+import logging
 import re
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner_api.devices.tokens import new_token
+from planner_api.ops.logs import configure, redact
 from planner_api.ops.metrics import REQUEST_BUCKETS_S, Histogram, Metrics
+from planner_api.ops.observe import route_of
+from planner_api.settings import Settings
 from tests.planner.samples import chain, plan_request, serving
 
 GRAPH = chain()
@@ -114,3 +123,33 @@ def test_probes_reach_the_database_once_a_second_at_most(sqlite_url: str, monkey
         assert len(reads) == 3
         assert {api.client.get("/readyz").status_code for _ in range(20)} == {503}
         assert len(reads) == 3
+
+
+def test_secrets_never_reach_the_log(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Tokens and database passwords are blotted out of every log line, however they got there."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    token = new_token("device")
+    try:
+        configure(Settings(log_format="json"))
+        structlog.get_logger("test").warning(
+            "event", header=f"Bearer {token}", nested={"urls": [f"postgresql://hope:swordfish@db/hope?x={token}"]}
+        )
+        logging.getLogger("sqlalchemy").error("cannot connect to postgresql://hope:swordfish@db/hope")
+    finally:
+        structlog.reset_defaults()
+        logging.getLogger().handlers.clear()
+    text = stream.getvalue()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert len(lines) == 2
+    assert token not in text
+    assert "swordfish" not in text
+    assert redact(["plain", 1, None]) == ["plain", 1, None]
+
+
+@given(st.text())
+def test_metric_labels_are_bounded(path: str) -> None:
+    """Whatever path clients invent, its label is one of a few."""
+    labels = {"other", "/models/{model_hash}", "/models/{model_hash}/plans", "/plans/{plan_id}", "/fanouts/{fanout_id}"}
+    found = route_of("/" + path)
+    assert found in labels or found.startswith(("/devices/{device_id}",)) or len(found) < 20

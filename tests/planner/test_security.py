@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
-import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,18 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from hope_schema import DeviceReport, Enrolment, EnrolmentReceipt, MeasuredRun
-from planner_api import cli
-from planner_api.db.engine import Database
+from hope_schema import DeviceReport, Enrolment, EnrolmentReceipt, MeasuredRun, Missing
 from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
 from planner_api.devices import repository as devices
 from planner_api.devices.principal import Principal
 from planner_api.devices.rate import RateLimit
 from planner_api.devices.tokens import hash_token, new_token
-from planner_api.ops.logs import redact
-from planner_api.ops.observe import route_of
-from planner_api.settings import Settings
-from tests.planner.samples import FREQUENCY, SOC, Api, chain, measure, missing_request, plan_request, serving
+from tests.planner.samples import (
+    FREQUENCY,
+    SOC,
+    Api,
+    chain,
+    measure,
+    missing_request,
+    operator_token,
+    plan_request,
+    serving,
+    tokens,
+)
 
 GRAPH = chain()
 
@@ -36,13 +40,6 @@ def api(database_url: str) -> Iterator[Api]:
     """A planner that wants tokens."""
     with serving(database_url, tokens_required=True) as running:
         yield running
-
-
-def tokens(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> str:
-    """Run ``hope-planner tokens`` and return what it printed."""
-    capsys.readouterr()
-    assert cli.main(["tokens", *arguments, "--database", url]) == 0
-    return capsys.readouterr().out.strip()
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -120,8 +117,6 @@ def test_a_device_does_what_devices_do_and_nothing_else(api: Api, device: dict[s
     assert api.post("/models", GRAPH, **device).status_code == 201
     missing = api.post("/profiles/missing", missing_request(GRAPH), **device)
     assert missing.status_code == 200
-    from hope_schema import Missing
-
     upload = measure(Missing.model_validate_json(missing.content))
     assert api.post("/profiles", upload, **device).status_code == 202
     plan = api.post("/plans", plan_request(GRAPH), **device)
@@ -146,8 +141,6 @@ def test_a_device_does_what_devices_do_and_nothing_else(api: Api, device: dict[s
 
 def test_a_device_cannot_upload_in_anothers_name(api: Api, device: dict[str, str]) -> None:
     """Foreign device ids in bodies are refused, whatever the token."""
-    from hope_schema import Missing
-
     assert api.post("/models", GRAPH, **device).status_code == 201
     asked = api.post("/profiles/missing", missing_request(GRAPH, "device-2"), **device)
     assert (asked.status_code, asked.json()["type"]) == (403, "urn:hope:foreign-device")
@@ -160,8 +153,6 @@ def test_revocation_acts_at_once(api: Api, operator: dict[str, str], device: dic
     """A revoked device is refused although its token was just used, and may enrol again with a claim."""
     assert api.client.get(f"/models/{GRAPH.model_hash}", headers=device).status_code == 404
     assert api.client.delete("/devices/device-1", headers=operator).status_code == 204
-    import time
-
     deadline = time.monotonic() + 5
     while (found := api.client.get(f"/models/{GRAPH.model_hash}", headers=device)).status_code != 401:
         assert time.monotonic() < deadline, found.status_code
@@ -203,8 +194,6 @@ def test_an_expired_or_revoked_claim_enrols_nobody(api: Api, database_url: str, 
 def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, str], device: dict[str, str]) -> None:
     """What a device reports comes back in the fleet view; its clock is shown and trusted for nothing."""
     api.post("/models", GRAPH, **device)
-    from hope_schema import Missing
-
     missing = Missing.model_validate_json(api.post("/profiles/missing", missing_request(GRAPH), **device).content)
     api.post("/profiles", measure(missing), **device)
     plan = api.post("/plans", plan_request(GRAPH), **device).json()
@@ -241,16 +230,7 @@ def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, st
 def test_too_many_requests_are_told_when_to_return(sqlite_url: str) -> None:
     """Beyond its burst a token gets 429 with Retry-After, while another token goes on."""
     with serving(sqlite_url, tokens_required=True, rate_per_token=0.5, burst_per_token=3) as api:
-
-        async def add(token: str) -> None:
-            from planner_api.devices import repository
-
-            async with api.app.planner.database.write() as session:
-                await repository.add_token(session, hash_token(token), "operator")
-
-        first, second = new_token("operator"), new_token("operator")
-        api.await_(add, first)
-        api.await_(add, second)
+        first, second = operator_token(api), operator_token(api)
         codes = [api.client.get("/fleet", headers=bearer(first)).status_code for _ in range(4)]
         assert codes == [200, 200, 200, 429]
         refused = api.client.get("/fleet", headers=bearer(first))
@@ -271,13 +251,7 @@ def test_guessing_tokens_is_slowed_down(sqlite_url: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(devices, "find_token", counted)
     monkeypatch.setattr("planner_api.devices.guard.MAX_UNKNOWN", 2)
     with serving(sqlite_url, tokens_required=True, rate_per_address=0.1, burst_per_address=9) as api:
-        good = new_token("operator")
-
-        async def add() -> None:
-            async with api.app.planner.database.write() as session:
-                await devices.add_token(session, hash_token(good), "operator")
-
-        api.await_(add)
+        good = operator_token(api)
 
         def ask(authorization: str) -> int:
             return int(api.client.get("/fleet", headers={"authorization": authorization}).status_code)
@@ -346,42 +320,6 @@ def test_a_rate_limit_never_lets_more_through_than_it_says(rate: float, burst: i
             assert j - i + 1 <= burst + rate * (passed[j] - start) + 1e-6
 
 
-def test_secrets_never_reach_the_log(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """Tokens and database passwords are blotted out of every log line, however they got there."""
-    import structlog
-
-    from planner_api.ops.logs import configure
-
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    token = new_token("device")
-    try:
-        configure(Settings(log_format="json"))
-        structlog.get_logger("test").warning(
-            "event", header=f"Bearer {token}", nested={"urls": [f"postgresql://hope:swordfish@db/hope?x={token}"]}
-        )
-        import logging
-
-        logging.getLogger("sqlalchemy").error("cannot connect to postgresql://hope:swordfish@db/hope")
-    finally:
-        structlog.reset_defaults()
-        logging.getLogger().handlers.clear()
-    text = stream.getvalue()
-    lines = [json.loads(line) for line in text.splitlines()]
-    assert len(lines) == 2
-    assert token not in text
-    assert "swordfish" not in text
-    assert redact(["plain", 1, None]) == ["plain", 1, None]
-
-
-@given(st.text())
-def test_metric_labels_are_bounded(path: str) -> None:
-    """Whatever path clients invent, its label is one of a few."""
-    labels = {"other", "/models/{model_hash}", "/models/{model_hash}/plans", "/plans/{plan_id}", "/fanouts/{fanout_id}"}
-    found = route_of("/" + path)
-    assert found in labels or found.startswith(("/devices/{device_id}",)) or len(found) < 20
-
-
 @given(st.text(), st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD"]))
 def test_a_device_may_do_nothing_unforeseen(path: str, method: str) -> None:
     """Only what is listed is allowed to a device's token."""
@@ -391,84 +329,6 @@ def test_a_device_may_do_nothing_unforeseen(path: str, method: str) -> None:
             ("POST", "/models"), ("POST", "/profiles"), ("POST", "/profiles/missing"), ("POST", "/plans"),
             ("PUT", "/devices/d/report"), ("GET", "/openapi.json"), ("HEAD", "/openapi.json"),
         } or (method in ("GET", "HEAD") and path.startswith(("models/", "plans/")))  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["create", "--uses", "3"],
-        ["create", "--claim", "--uses", "0"],
-        ["create", "--expires", "soon"],
-        ["revoke"],
-        ["revoke", "3", "--device", "x"],
-    ],
-)
-def test_the_command_line_refuses_nonsense_in_one_line(
-    sqlite_url: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 2, one line on stderr, no traceback."""
-    assert cli.main(["tokens", *arguments, "--database", sqlite_url]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
-
-
-def test_operators_and_claims_are_listed_before_a_crowd_of_devices(
-    sqlite_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many devices there are, the tokens that matter most are shown, and what is left out is said."""
-    monkeypatch.setattr("planner_api.devices.commands.LISTED", 3)
-    tokens(capsys, sqlite_url, "create", "--label", "me")
-    tokens(capsys, sqlite_url, "create", "--claim", "--label", "batch")
-
-    async def enrol_many() -> None:
-        database = Database(sqlite_url)
-        async with database.write() as session:
-            session.add_all(DeviceRow(id=f"d{i}", enrolled_at=datetime.now(UTC)) for i in range(4))
-            await session.flush()
-            for i in range(4):
-                await devices.add_token(session, hash_token(f"{i}"), "device", device_id=f"d{i}")
-        await database.close()
-
-    asyncio.run(enrol_many())
-    lines = tokens(capsys, sqlite_url, "list").splitlines()[1:]
-    assert [line.split()[1] for line in lines[:5]] == ["operator", "claim", "device", "device", "device"]
-    assert [line.split()[-1] for line in lines[2:5]] == ["d3", "d2", "d1"]
-    assert "there are more" in lines[5]
-    assert len(lines) == 6
-
-
-def test_serving_is_guarded_whatever_the_environment_says(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an address that others reach every call needs a token, also where HOPE_EMBEDDED is set."""
-    served: list[Settings] = []
-    monkeypatch.setenv("HOPE_EMBEDDED", "true")
-    monkeypatch.setattr("planner_api.server.serve", lambda settings, *_: served.append(settings) or 0)
-    assert cli.main(["serve", "--host", "0.0.0.0", "--database", sqlite_url]) == 0
-    with serving(sqlite_url, **served[0].model_dump(include={"embedded", "tokens_required"})) as api:
-        assert api.client.get("/fleet").status_code == 401
-        assert api.post("/plans", plan_request(GRAPH)).status_code == 401
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["migrate", "--revision", "nonsense"],
-        ["serve", "--port", "-1"],
-        ["worker", "--probe-port", "70000"],
-        ["worker", "--slots", "0"],
-    ],
-)
-def test_commands_refuse_nonsense_in_one_line(
-    sqlite_url: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 2, one line on stderr, no traceback."""
-    assert cli.main([*arguments, "--database", sqlite_url]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
-
-
-def test_a_fault_of_ours_is_not_called_bad_input(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that nobody foresaw is not hidden behind exit status 2."""
-    monkeypatch.setattr("planner_api.db.migrate.upgrade", lambda *_: int("a bug"))
-    with pytest.raises(ValueError, match="a bug"):
-        cli.main(["migrate", "--database", sqlite_url])
 
 
 def test_devices_are_listed_by_pages(api: Api, operator: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from planner_api.plans.stored import StoredPlan
 from planner_api.server import build_config
 from tests.planner.samples import Api, chain, eventually, operator_token, plan_request, serving
 from tests.planner.solving_help import improve
-from tests.planner.test_connection import listening, raw
+from tests.planner.wire import listening, raw
 
 GRAPH = chain()
 KEY = plan_request(GRAPH).model_dump_json().encode()
