@@ -6,6 +6,7 @@ import argparse
 import ipaddress
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -81,7 +82,7 @@ def _database_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_of(options: argparse.Namespace, **more: object) -> Settings:
+def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
     """Return the settings of the environment with what the command line says on top.
 
     Never embedded, whatever the environment says: an embedded planner asks nobody for a token.
@@ -94,7 +95,7 @@ def settings_of(options: argparse.Namespace, **more: object) -> Settings:
     if options.database:
         more["database_url"] = options.database
     try:
-        settings = Settings(**more, embedded=False)  # type: ignore[arg-type]
+        settings = Settings(**more, embedded=False)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UsageError(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import sys
 
 import uvicorn
@@ -18,7 +19,7 @@ BACKLOG = 4096
 class Server(uvicorn.Server):
     """Uvicorn's server that says, once it listens, where."""
 
-    async def startup(self, sockets: list | None = None) -> None:  # type: ignore[type-arg]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print one line on stderr that a person or a script can wait for."""
         await super().startup(sockets)
         if self.started:
@@ -33,7 +34,7 @@ class Server(uvicorn.Server):
                     shown = f"[{host}]" if ":" in host else host
                     print(f"hope-planner listens on http://{shown}:{port}", file=sys.stderr, flush=True)
 
-    async def shutdown(self, sockets: list | None = None) -> None:  # type: ignore[type-arg]
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what waits for a better plan with what there is, then let every request finish."""
         if isinstance(self.config.app, App):
             self.config.app.planner.end_waits()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -66,7 +67,7 @@ async def cached(stage: Stage, seconds: float) -> list[Row]:
     graph = await prepare(stage, server, 700, "cached", soc)
     body = key(graph, soc)
     first = await call(server.address, stage.request("POST", "/plans", body))
-    plan_id = str(__import__("json").loads(first.body)["plan_id"])
+    plan_id = str(json.loads(first.body)["plan_id"])
     path = f"/plans/{plan_id}"
     plan = await call(server.address, stage.request("GET", path, accept_encoding="zstd"))
     tag = next(line[6:].decode() for line in plan.head.split(b"\r\n") if line.lower().startswith(b"etag: "))

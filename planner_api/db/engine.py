@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import URL, create_engine, event, make_url
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ def parse_url(text: str) -> URL:
     """
     try:
         url = make_url(text)
-    except Exception as error:
+    except (ArgumentError, ValueError) as error:
         raise DatabaseUrlError(
             f"not a database URL: {error}; try sqlite:///file.sqlite or postgresql://host/db"
         ) from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from hope_schema import ModelGraph, Plan, PlanRequest, Profile
+from hope_schema import Method, ModelGraph, Plan, PlanRequest, Profile
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, ReadSession, WriteSession
 from planner_api.errors import ApiError, model_unknown, plan_unknown, profile_unknown
@@ -115,7 +115,7 @@ class Plans:
         await self._profiles.fold(request.soc, request.frequency)
         graph, profile = await load_problem(self._database, request)
         at_once = self._queue is not None
-        method = "greedy" if at_once else request.method
+        method: Method = "greedy" if at_once else request.method
         budget_s = self._settings.provisional_budget_s if at_once else self._settings.solve_budget_s
         found, solve_us = await asyncio.to_thread(_solve, graph, profile, request, method, budget_s)
         return Served(await self._stored(request, wanted, found, solve_us, provisional=method != request.method), False)
@@ -280,7 +280,7 @@ def _parse(graph: bytes, profile: bytes) -> tuple[ModelGraph, Profile]:
 
 
 def _solve(
-    graph: ModelGraph, profile: Profile, request: PlanRequest, method: str, budget_s: float
+    graph: ModelGraph, profile: Profile, request: PlanRequest, method: Method, budget_s: float
 ) -> tuple[Plan, float]:
     """Plan in this process (in a thread); return the plan and the microseconds it took."""
     # NOTE: imported here, because planning loads numba and HiGHS, which a process that only serves plans never needs.
@@ -292,7 +292,7 @@ def _solve(
             graph,
             profile,
             processors=request.processors,
-            method=method,  # type: ignore[arg-type]
+            method=method,
             transfer_mode=request.transfer_mode,
             budget_s=budget_s,
         )

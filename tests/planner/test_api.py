@@ -6,8 +6,9 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -56,14 +57,14 @@ def embedded(sqlite_url: str) -> Iterator[Api]:
         yield running
 
 
-def problem(response: object, status: int, kind: str) -> ProblemDetails:
+def problem(response: Any, status: int, kind: str) -> ProblemDetails:
     """Assert that an answer is the problem it should be, and return it."""
-    assert response.status_code == status, response.text  # type: ignore[attr-defined]
-    assert response.headers["content-type"] == "application/problem+json"  # type: ignore[attr-defined]
-    found = ProblemDetails.model_validate_json(response.content)  # type: ignore[attr-defined]
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    found = ProblemDetails.model_validate_json(response.content)
     assert found.type == f"urn:hope:{kind}"
     assert found.status == status
-    assert found.request_id == response.headers["x-request-id"]  # type: ignore[attr-defined]
+    assert found.request_id == response.headers["x-request-id"]
     return found
 
 
@@ -287,13 +288,13 @@ def test_broken_graphs(idle: Api, what: str) -> None:
         (lambda upload: upload.__setitem__("upload_id", ""), "upload_id"),
     ],
 )
-def test_broken_uploads_change_nothing(api: Api, change: object, where: str) -> None:
+def test_broken_uploads_change_nothing(api: Api, change: Callable[[Any], Any], where: str) -> None:
     """NaN, negative, misshapen or foreign figures are refused, and the profile stays as it was."""
     good = api.learn(GRAPH)
     before = api.missing(GRAPH).profile_version
     bad = json.loads(good.model_dump_json())
     bad["upload_id"] = "bad"
-    change(bad)  # type: ignore[operator]
+    change(bad)
     response = api.post("/profiles", json.dumps(bad).encode())
     found = problem(response, response.status_code, "invalid" if response.status_code == 422 else "malformed-json")
     assert where in found.detail or response.status_code == 400

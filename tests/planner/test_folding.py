@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics as reference
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hope_schema import Profile
+from hope_schema import Processor, Profile
 from hope_schema.base import MAX_ROWS
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import MAX_PROCESSORS, Folder, estimate, median, moved
@@ -23,10 +24,12 @@ from tests.planner.samples import PROCESSORS
 BIG = PROCESSORS[0].kind
 
 
-def upload(costs: dict[str, float | None], processors: object = PROCESSORS, **overheads: Any) -> dict[str, Any]:
+def upload(
+    costs: dict[str, float | None], processors: Iterable[Processor] = PROCESSORS, **overheads: Any
+) -> dict[str, Any]:
     """Latencies of one device on the big core, as parsed JSON."""
     return {
-        "processors": [processor.model_dump(mode="json") for processor in processors],  # type: ignore[attr-defined]
+        "processors": [processor.model_dump(mode="json") for processor in processors],
         "latencies": {
             "signature": list(costs),
             "kind": [BIG] * len(costs),
