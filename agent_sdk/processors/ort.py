@@ -260,7 +260,7 @@ class OrtCall(BoundCall):
 
     def rebind(self, name: str, buffer: np.ndarray) -> None:
         carrier = self._executable.piece.inputs.get(name)
-        if carrier is not None:
+        if carrier is not None:  # an input that is not needed, or equals another, has none
             value = ort.OrtValue.ortvalue_from_numpy(buffer)
             self._binding.bind_ortvalue_input(carrier, value)
             self._keep[name] = value
