@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -13,7 +13,7 @@ import numpy as np
 
 from agent_sdk.contest import PLAN, Contest
 from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError, build_program
-from agent_sdk.errors import ProcessorError
+from agent_sdk.errors import ExecutionError, ProcessorError
 from agent_sdk.obtain import Obtained
 from agent_sdk.plan_cache import Settled
 from agent_sdk.processors.weights import copies_at_once
@@ -85,7 +85,8 @@ class Session:
                 return False
             before = self.contest
             self._open(obtained)
-            before.close()
+            with suppress(ExecutionError):  # a runtime hangs in the old plan; the new one is in place all the same
+                before.close()
             return True
 
     @property
@@ -105,13 +106,13 @@ class Session:
         if obtained.plan is not None:
             try:
                 opened = self._opened_plan(obtained, obtained.plan, notes)
-            except (ProcessorError, SegmentFailedError) as error:
+            except (ProcessorError, SegmentFailedError, MemoryError) as error:
                 notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
         self.obtained, self.plan, self.contest = opened or self._opened_single(obtained)
         self.notes = notes
 
     def _opened_plan(self, obtained: Obtained, plan: Plan, notes: list[str]) -> tuple[Obtained, Plan, Contest]:
-        """Make a plan ready beside its rivals. Raises ProcessorError or SegmentFailedError if it cannot run."""
+        """Make a plan ready beside its rivals. Raises ProcessorError, SegmentFailedError, MemoryError."""
         settled = obtained.settled
         with ExitStack() as opened:
             executor = opened.enter_context(self._compiled(plan))

@@ -47,7 +47,11 @@ class Witness:
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
-        self.slowness(10 * PAUSE_S)
+        try:
+            self.slowness(10 * PAUSE_S)
+        except BaseException:  # Ctrl-C
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,10 +92,11 @@ class Witness:
             os.sched_setaffinity(0, {core})
         while True:
             start.acquire()
-            if self._seconds is None:
+            seconds = self._seconds
+            if seconds is None:
                 return
             zlib.crc32(_DATA)  # brings the data back into the core's cache
-            end = time.perf_counter_ns() + int(self._seconds * 1e9)
+            end = time.perf_counter_ns() + int(seconds * 1e9)
             while True:
                 started = time.perf_counter_ns()
                 zlib.crc32(_DATA)

@@ -291,7 +291,7 @@ class Executor:
         run.progress.fail(error)
         grace = GRACE_S if isinstance(error, RunTimeoutError) else 0.0 if impatient else -1.0
         started = [lane for lane in self.device.withdraw(run.ticket) if lane != run.home]
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C again: those that have not ended by now are left behind
             run.interrupts.raising = True
             for lane in started:
                 run.progress.wait(Progress.CALLER, lane, FINISHED, False, grace)
@@ -326,12 +326,8 @@ class Executor:
         if self._closed:
             return
         self._closed = True
-        with DeferredInterrupts(_ignore) as interrupts:
+        with DeferredInterrupts() as interrupts:
             if not self._turn.acquire(interrupts, JOIN_S if self._abandoned is None else 0):
                 raise ExecutionError("a run of this session hangs; its memory cannot be freed while it does")
             self._bound.close()
             self._turn.release()
-
-
-def _ignore(interrupt: BaseException) -> None:
-    """Nothing to stop: closing goes on, and the interrupt is raised at its end."""

@@ -23,6 +23,7 @@ from agent_sdk.client import ServedPlan
 from agent_sdk.contest import PLAN
 from agent_sdk.embedded import embedded_client
 from agent_sdk.engine import SegmentFailedError
+from agent_sdk.errors import ExecutionError
 from agent_sdk.examine import examine
 from agent_sdk.identity import device_id, store_token, stored_token
 from agent_sdk.obtain import Obtained
@@ -211,6 +212,7 @@ def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypa
     [
         ("Session._compiled", OutOfMemory("ort@1: no room")),
         ("remeasure", SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))),
+        ("Session._compiled", MemoryError("no room")),
     ],
 )
 def test_a_plan_that_cannot_run_falls_back(
@@ -283,6 +285,25 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
         monkeypatch.setattr(session, "_compiled", compiled)
         assert session.refresh() is True
         assert session.plan == newer.plan
+
+
+def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refresh has succeeded once the new plan is in place, also where the old one cannot be freed."""
+    inputs, right = expected(MODEL, seed=4)
+    with agent.load(MODEL) as session:
+        newer = newer_plan(agent, session, "ort@0")
+        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        old = session.contest
+        close = old.close
+
+        def hang() -> None:
+            raise ExecutionError("a run of this session hangs")
+
+        monkeypatch.setattr(old, "close", hang)
+        assert session.refresh() is True
+        assert session.plan == newer.plan
+        assert relative_error(session.run(inputs), right) <= 1e-5
+        close()
 
 
 def test_a_table_of_two_rows_can_be_loaded(agent: Agent) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 
@@ -19,6 +20,15 @@ def test_it_looks_at_every_core_and_leaves_no_thread() -> None:
         assert witness.slowness() >= 1.0
         assert set(witness.shortest_us) == set(witness.cores)
         assert all(0 < us < 1e6 for us in witness.shortest_us.values())
+    assert threading.active_count() == before
+
+
+def test_ctrl_c_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads end with a block that Ctrl-C ends, also where that comes while the block is entered."""
+    monkeypatch.setattr(Witness, "slowness", lambda self, seconds=0.0: os.kill(os.getpid(), signal.SIGINT))
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt), Witness():
+        pass
     assert threading.active_count() == before
 
 
