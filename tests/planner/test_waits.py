@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -14,7 +16,7 @@ from planner_api.devices import repository as devices
 from planner_api.devices.tokens import hash_token
 from planner_api.plans import repository
 from planner_api.plans.stored import StoredPlan
-from planner_api.server import build_config
+from planner_api.server import Server, build_config
 from tests.planner.samples import Api, chain, eventually, operator_token, plan_request, serving
 from tests.planner.solving_help import improve
 from tests.planner.wire import listening, raw
@@ -60,7 +62,7 @@ class Waiting:
 def waiting(database_url: str) -> Iterator[Waiting]:
     """The planner on either database."""
     with (
-        serving(database_url, tokens_required=True, max_wait_s=25.5) as api,
+        serving(database_url, tokens_required=True, max_wait_s=25.5, grace_s=2.0) as api,
         ThreadPoolExecutor(16) as pool,
     ):
         yield Waiting(api, pool)
@@ -194,6 +196,21 @@ def test_a_process_that_stops_answers_at_once(waiting: Waiting) -> None:
     answers += [waiting.ask(), waiting.ask(NEW_KEY)]
     assert [answer.result(20).json()["version"] for answer in answers] == [1] * 4
     assert {answer.result().headers["preference-applied"] for answer in answers} == {"wait=20"}
+
+
+def test_a_server_that_is_told_to_stop_answers_first(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop lets nobody who waits go without an answer, and waits for nobody's time to be up."""
+    monkeypatch.setattr("planner_api.server.gc", Mock())  # it would freeze what the other tests use
+    with socket.socket() as connection:
+        connection.settimeout(5)
+        with listening(waiting.api, build_config(waiting.api.app, "127.0.0.1", 0), Server) as port:
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(raw("POST", "/plans", KEY, authorization=f"Bearer {waiting.token}", prefer="wait=20"))
+            assert eventually(lambda: len(waiting.planner.plans.waits) == 1)
+        head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\npreference-applied: wait=20\r\n" in head
+    assert json.loads(body)["version"] == 1
 
 
 def test_a_database_that_is_away_is_said_to_be_away(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,10 @@ def raw(method: str, path: str, body: bytes = b"", /, **headers: str) -> bytes:
 
 
 @contextmanager
-def listening(api: Api, config: uvicorn.Config) -> Iterator[int]:
-    """Serve an application that runs already; yields the port."""
+def listening(api: Api, config: uvicorn.Config, kind: type[uvicorn.Server] = uvicorn.Server) -> Iterator[int]:
+    """Serve an application that runs already until the block ends; yields the port."""
     config.lifespan = "off"
-    server = uvicorn.Server(config)
+    server = kind(config)
     assert api.client.portal is not None
     ended = api.client.portal.start_task_soon(server.serve)
     while not server.started:
