@@ -3,7 +3,7 @@
 Only what the planner lacks is measured, each signature once per kind of processor, in this order, so that a budget
 that runs out leaves the least useful figures absent:
 
-1. whole-network runs, all kinds of processor in turns, then under each runtime's own profiler, where it has one:
+1. whole-network runs under each runtime's own profiler, where it has one, then without, the kinds in turns:
    latencies of fused kernels in the layouts they really use, scaled so that together they give the whole's;
 2. super-ops alone, for what such a run does not show (an op the runtime fused away, a network it refuses whole);
 3. transfers: the change of layout on either side plus the move;
@@ -17,7 +17,7 @@ import statistics
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -64,8 +64,8 @@ REFUSALS: Final = (UnsupportedOp, CompilationFailed, SilentFallback, WrongOutput
 """Failures that say: this op cannot run there. Anything else leaves the figure absent."""
 WHOLE_SHARE: Final = 0.5
 """Part of the budget that whole-network runs may take, so that something is left for the rest."""
-TURNS_SHARE: Final = 0.3
-"""Part of that which goes to timing whole networks in turns; the rest is for the runtimes' profilers."""
+PROFILERS_SHARE: Final = 0.7
+"""Part of that which the runtimes' profilers may take; the rest is for timing the networks without them."""
 MIN_TURNS: Final = 3
 TURNS: Final = 9
 """Turns of each kind of processor: the median of the faster half counts."""
@@ -150,29 +150,32 @@ class _Profiling:
         return time.monotonic() >= self.deadline
 
     def whole_networks(self, deadline: float) -> None:
-        """Time the whole network on each kind of processor, and ask its runtime's profiler who takes which share."""
+        """Ask each kind's runtime which op takes which share of the whole network, then time that on all of them."""
+        shares: dict[str, Mapping[str, Timing]] = {}
         kinds = list(dict.fromkeys(kind for _, kind in self.asked))
-        together = copies_at_once(self.model)
-        wholes: dict[str, Timing] = {}
-        for start in range(0, len(kinds), together):
-            wholes |= self._in_turns(kinds[start : start + together], _part(deadline, TURNS_SHARE))
-        for index, (kind, whole) in enumerate(wholes.items()):
-            if self.out_of_time():
-                return
+        for index, kind in enumerate(kinds):
+            now = time.monotonic()
+            if now >= deadline:
+                break
+            self.done(f"the whole network on {self.by_kind[kind].id}")
+            share = PROFILERS_SHARE * (deadline - now) / (len(kinds) - index)
             try:
-                found = self.by_kind[kind].time_ops(self.model, _part(deadline, 1 / (len(wholes) - index)))
+                shares[kind] = self.by_kind[kind].time_ops(self.model, now + share)
             except ProcessorError as error:
                 log.info("no whole-network profile on %s: %s", self.by_kind[kind].id, error)
-                continue
-            found = scaled(found, whole.us)
-            for signature in {signature for signature, own in self.asked if own == kind}:
-                samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
-                if samples:
-                    self.latencies[signature, kind] = _merged(samples)
-            self.done(f"the whole network on {self.by_kind[kind].id}")
+        kinds = [kind for kind, found in shares.items() if found]
+        together = copies_at_once(self.model)
+        for start in range(0, len(kinds), together):
+            for kind, whole in self._in_turns(kinds[start : start + together], deadline).items():
+                found = scaled(shares[kind], whole.us)
+                for signature in {signature for signature, own in self.asked if own == kind}:
+                    samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
+                    if samples:
+                        self.latencies[signature, kind] = _merged(samples)
+                self.done(f"the whole network on {self.by_kind[kind].id}")
 
     def _in_turns(self, kinds: Sequence[str], deadline: float) -> dict[str, Timing]:
-        """The latency of the whole network on each of these kinds that runs it.
+        """The latency of the whole network on each of these kinds.
 
         They take turns: what slows the machine for a while then slows all of them alike, and the planner compares
         like with like.
@@ -184,16 +187,16 @@ class _Profiling:
                 if self.out_of_time():
                     break
                 processor = self.by_kind[kind]
-                self.done(f"the whole network on {processor.id}")
                 try:
                     executable = opened.enter_context(closing(processor.compile(whole_network(self.model))))
                     calls[kind] = bound(executable)
                 except ProcessorError as error:
                     log.info("'%s' does not run as a whole on %s: %s", self.model.name, processor.id, error)
             for turn in range(TURNS):
-                if turn >= MIN_TURNS and time.monotonic() >= deadline:
-                    break
                 for kind in list(calls):
+                    over = self.out_of_time() or (turn >= MIN_TURNS and time.monotonic() >= deadline)
+                    if over and kind in samples:
+                        continue
                     try:
                         samples.setdefault(kind, []).append(_once(self.by_kind[kind], calls[kind]))
                     except ProcessorError as error:
@@ -339,17 +342,11 @@ def _once(processor: Processor, call: Callable[[], None]) -> float:
         return measure(call, own_thread=processor.on_caller_thread, deadline=0.0).us
 
 
-def _part(deadline: float, share: float) -> float:
-    """When this share of the time until ``deadline`` will be over."""
-    now = time.monotonic()
-    return now + share * max(0.0, deadline - now)
-
-
 def _merged(occurrences: Sequence[Timing]) -> Timing:
-    """One figure for a signature that stands several times in a network."""
+    """One figure for a signature that stands several times in a network; as often, it costs what they cost."""
     return Timing(
-        us=statistics.median(timing.us for timing in occurrences),
-        spread_us=statistics.median(timing.spread_us for timing in occurrences),
+        us=statistics.fmean(timing.us for timing in occurrences),
+        spread_us=statistics.fmean(timing.spread_us for timing in occurrences),
         count=sum(timing.count for timing in occurrences),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -85,8 +85,10 @@ class Session:
                 return False
             before = self.contest
             self._open(obtained)
-            with suppress(ExecutionError):  # a runtime hangs in the old plan; the new one is in place all the same
+            try:
                 before.close()
+            except ExecutionError as error:  # the new plan is in place all the same
+                self.notes.append(f"the plan before this one could not be freed: {error}")
             return True
 
     @property

@@ -147,7 +147,8 @@ class OpenVinoProcessor(HostMemoryProcessor):
         with closing(OpenVinoExecutable(self, segment, compiled)) as executable:
             time_executable(executable, deadline, enough_us=LONG_US, after=lambda call: runs.append(kernel_times(call)))
         runs = runs[len(runs) // 4 :]
-        kernels = {name: [run[name] for run in runs] for name in runs[0]}
+        always = [name for name in runs[0] if all(name in run for run in runs)]
+        kernels = {name: [run[name] for run in runs] for name in always}
         return share_out(model, kernels, covered_ops(compiled, kernels, model.graph))
 
     def close(self) -> None:
@@ -205,16 +206,26 @@ def covered_ops(compiled: ov.CompiledModel, kernels: Iterable[str], graph: Model
     fused = {}
     with suppress(RuntimeError):  # not every accelerator shows what it made of a network; kernels have names anyway
         for kernel in compiled.get_runtime_model().get_ops():
-            fused[kernel.get_friendly_name()] = str(kernel.get_rt_info()[ORIGINAL_NAMES].value).split(",")
-    named = {kernel: [op_named(name, graph) for name in (kernel, *fused.get(kernel, ()))] for kernel in kernels}
-    return {kernel: list(dict.fromkeys(op for op in ops if op is not None)) for kernel, ops in named.items()}
+            fused[kernel.get_friendly_name()] = str(kernel.get_rt_info()[ORIGINAL_NAMES].value)
+    return {kernel: ops_named(fused.get(kernel, kernel), graph) for kernel in kernels}
 
 
-def op_named(name: str, graph: ModelGraph) -> str | None:
-    """The id of the op that a kernel began as, without what the runtime appends (``conv1/WithoutBiases``), or None."""
-    while name not in graph.op and "/" in name:
-        name = name.rpartition("/")[0]
-    return name if name in graph.op else None
+def ops_named(names: str, graph: ModelGraph) -> list[str]:
+    """The ids of the ops in a list with commas between, which may stand in ids too; each once.
+
+    The runtime appends to a name what it makes of the op (``conv1/WithoutBiases``), and adds names of its own.
+    """
+    found = []
+    parts = names.split(",")
+    while parts:
+        whole = next((end for end in range(len(parts), 0, -1) if ",".join(parts[:end]) in graph.op), 0)
+        name = ",".join(parts[: whole or 1])
+        while name not in graph.op and "/" in name:
+            name = name.rpartition("/")[0]
+        if name in graph.op and name not in found:
+            found.append(name)
+        parts = parts[whole or 1 :]
+    return found
 
 
 class BoundRequest(BoundCall):

@@ -302,6 +302,7 @@ def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch:
         monkeypatch.setattr(old, "close", hang)
         assert session.refresh() is True
         assert session.plan == newer.plan
+        assert any("hangs" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
         close()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -140,18 +142,42 @@ def test_transfers_inside_a_layout_family_cost_nothing(processors: list[Processo
         assert (cost == 0) == (HOST not in (source, target)), (source, target)
 
 
-def test_whole_network_runs_add_up(processors: list[Processor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the profilers say, a network's super-ops cost together what the network was measured to cost."""
-    model = random_model(9, steps=8)
+@pytest.mark.parametrize("together", [1, 2, 100])
+def test_whole_network_runs_add_up(together: int, processors: list[Processor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the profilers say, and however many networks fit beside one another, a network's super-ops cost
+    together what the network was measured to cost.
+    """
+    model = random_model(24, steps=20)
+    monkeypatch.setattr(profiler, "copies_at_once", lambda model: together)
     missing = everything(model, processors)
-    kinds = {row.kind for row in missing.latencies}
-    assert len(missing.latencies) == len(kinds) * len(merge(model.graph)), "every signature stands once"
+    counts = Counter(super_op.signature for super_op in merge(model.graph))
+    assert max(counts.values()) > 1
     wholes = {processor.spec.kind: 1e6 * (1 + index) for index, processor in enumerate(processors)}
     monkeypatch.setattr(profiler, "_once", lambda processor, call: wholes[processor.spec.kind])
     found = measured(model, processors, Missing(profile_version=0, latencies=missing.latencies)).latencies
-    for kind in kinds:
-        total = sum(us for us, own in zip(found.us, found.kind, strict=True) if own == kind and us is not None)
-        assert total == pytest.approx(wholes[kind], rel=1e-3), kind
+    totals = dict.fromkeys(wholes, 0.0)
+    for signature, kind, us in zip(found.signature, found.kind, found.us, strict=True):
+        totals[kind] += counts[signature] * (us or 0.0)
+    assert totals == pytest.approx(wholes, rel=1e-3)
+
+
+@pytest.mark.parametrize(("budget_s", "turns"), [(0.0, 0), (0.6, 1)])
+def test_whole_networks_keep_to_the_budget(
+    budget_s: float, turns: int, processors: list[Processor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one run of each takes all the time there is, no kind runs a second time."""
+    calls: Counter[str] = Counter()
+
+    def once(processor: Processor, call: Callable[[], None]) -> float:
+        calls[processor.spec.kind] += 1
+        time.sleep(budget_s)
+        return 1e6
+
+    monkeypatch.setattr(profiler, "_once", once)
+    model = random_model(9, steps=8)
+    asked = Missing(profile_version=0, latencies=everything(model, processors).latencies)
+    measured(model, processors, asked, budget_s=budget_s)
+    assert set(calls.values()) <= {turns}
 
 
 def test_a_kind_that_fails_a_whole_run_spoils_no_other(
