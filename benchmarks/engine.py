@@ -44,14 +44,14 @@ from benchmarks.segmentation import loss
 
 WARM_UP = 3
 LEAST_S = 10.0
-"""How long every model is measured at least: fast networks then get many rounds, and steady medians."""
+"""How long a model is measured where patience reaches so far: fast networks then get many rounds, steady medians."""
 PAUSE_S = 0.003
 OURS = ("ours", "ours_planned")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One run: microseconds, what it returned, and how many times its shortest the witness took beside it."""
+    """One run: microseconds, what it has to tell, and how many times its shortest the witness took beside it."""
 
     us: float
     result: Any
@@ -128,7 +128,7 @@ def rows_for(
         runs["ours_planned"] = lambda feeds: session.plan_executor.run(feeds)[0]
         executors = {"ours": session.executor, "ours_planned": session.plan_executor}
         rehearsals = {config: Rehearsal(executor, inputs) for config, executor in executors.items()}
-        calls: dict[str, Callable[[], Any]] = {config: partial(run, inputs) for config, run in runs.items()}
+        calls: dict[str, Callable[[], Any]] = {config: partial(_forgotten, run, inputs) for config, run in runs.items()}
         # Segments alone take turns with whole runs, so that both find the caches and the machine in the same state.
         calls |= {f"{config}, segments alone": rehearsal.round for config, rehearsal in rehearsals.items()}
         with busy(load):
@@ -175,6 +175,11 @@ def rows_for(
         return rows, facts
     finally:
         session.close()
+
+
+def _forgotten(run: Run, inputs: Mapping[str, np.ndarray]) -> None:
+    """Run and let go of the outputs, as a user does: kept ones would cost the runtimes' allocators new memory."""
+    run(inputs)
 
 
 def middle(samples: Sequence[float]) -> Timing:
@@ -263,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processors", help="plan with these processors only")
     parser.add_argument("--load", type=int, default=0, metavar="N", help="keep N other processes busy meanwhile")
     parser.add_argument(
-        "--patience", type=float, default=60.0, metavar="S", help="most seconds of looking for calm runs, per model"
+        "--patience", type=float, default=60.0, metavar="S", help="seconds to go on looking for calm runs, per model"
     )
     parser.add_argument("--segmentation", action="store_true", help="also measure what cutting costs on one core")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
