@@ -147,6 +147,8 @@ class Tokens:
 class Guard:
     """ASGI middleware: authenticates, authorises and limits, then sets ``scope["state"]["principal"]``.
 
+    A request that the gate counted already (``scope["state"]["admitted"]``) is not counted again.
+
     Args:
         app: what it guards.
         tokens: the bearers.
@@ -189,7 +191,8 @@ class Guard:
             raise
         if principal is ANONYMOUS:
             return principal
-        _refuse_for(self._per_token.hit(principal.name))
+        if "admitted" not in scope.get("state", {}):
+            _refuse_for(self._per_token.hit(principal.name))
         if not principal.may(method, path):
             raise ApiError(403, "scope-missing", "a device's token does not allow this; it takes an operator's")
         self._tokens.saw(principal)

@@ -118,7 +118,8 @@ class PlanFront:
     async def _waited(self, scope: Scope, receive: Any, send: Any, plan_id: str) -> bool:
         """Answer a ``POST /plans`` that prefers to wait once there is a better plan; False leaves it to others.
 
-        The caller is admitted when it asks: a token that is revoked while it waits still gets this one answer.
+        The caller is admitted when it asks: a token that is revoked while it waits still gets this one answer, and a
+        request that is left to others after all is not counted again by the guard.
         """
         started = time.perf_counter()
         given = dict(scope["headers"])
@@ -128,6 +129,7 @@ class PlanFront:
         request_id = self._admitted("POST", _POST, given)
         if request_id is None:
             return False
+        scope.setdefault("state", {})["admitted"] = True
         hung_up = asyncio.ensure_future(_hang_up(receive))
         try:
             stored = await self._waits.newest(plan_id)

@@ -229,6 +229,24 @@ def test_a_database_that_is_away_is_said_to_be_away(waiting: Waiting, monkeypatc
     assert waiting.ask().result(20).json()["version"] == 2
 
 
+def test_who_is_handed_on_is_counted_once(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that the front admits and then cannot answer takes one request of its token's limit, not two."""
+    burst = 4 + 2  # what it takes to learn the key, and two requests more
+    with (
+        serving(sqlite_url, tokens_required=True, rate_per_token=0.001, burst_per_token=burst) as api,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = Waiting(api, pool)
+        waiting.planner.plan_cache.forget(None)
+
+        async def away(*_: Any) -> None:
+            raise OperationalError("SELECT", {}, Exception("away"))
+
+        monkeypatch.setattr(repository, "find", away)
+        assert [waiting.ask().result(20).status_code for _ in range(3)] == [503, 503, 429]
+        assert waiting.behind == ["/plans"] * 3
+
+
 @pytest.mark.parametrize("wait", ["wait=0", "respond-async", "wait=soon"])
 def test_preferences_that_wait_for_nothing(waiting: Waiting, wait: str) -> None:
     """A preference without a time to wait is left to the layers behind, which answer at once and apply none."""
