@@ -72,11 +72,11 @@ class Events(Protocol):
         """Announce a revoked token with the caller's transaction."""
         ...
 
-    async def wait(self, plan_id: str, version: int, timeout_s: float | None = None) -> int | None:
+    async def wait(self, plan_id: str, version: int) -> int | None:
         """Wait until the plan has a version above ``version``, or is settled with the one it has.
 
         Returns:
-            The newest version; None when the time is up or this process stops.
+            The newest version; None when this process stops.
         """
         ...
 
@@ -121,7 +121,7 @@ class LocalEvents:
                 if not future.done():
                     future.set_result(0)
 
-    async def wait(self, plan_id: str, version: int, timeout_s: float | None = None) -> int | None:
+    async def wait(self, plan_id: str, version: int) -> int | None:
         """See :class:`Events`."""
         if self._stopping:
             return None
@@ -129,14 +129,11 @@ class LocalEvents:
         waiting = self._waiting.setdefault(plan_id, {})
         waiting[future] = version
         try:
-            async with asyncio.timeout(timeout_s):
-                # Looked up after registering: a version committed in between is seen by one or by the other.
-                newest, settled = await self._look_up(plan_id)
-                if newest <= version and not settled:
-                    newest = await future
+            # Looked up after registering: a version committed in between is seen by one or by the other.
+            newest, settled = await self._look_up(plan_id)
+            if newest <= version and not settled:
+                newest = await future
             return None if self._stopping else newest
-        except TimeoutError:
-            return None
         finally:
             del waiting[future]
             if not waiting and self._waiting.get(plan_id) is waiting:

@@ -68,6 +68,14 @@ class Setup:
         """Insert and queue plans."""
         await enqueue(self.database, build_queue(self.database), *plan_ids)
 
+    async def newer(self, plan_id: str, version: int, timeout_s: float = 20.0) -> int | None:
+        """The version after this one, None when none came in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.events.wait(plan_id, version)
+        except TimeoutError:
+            return None
+
     async def until(self, plan_id: str, status: str, timeout_s: float = 30.0) -> PlanRow:
         """Wait until the plan has the status."""
         deadline = time.monotonic() + timeout_s
@@ -114,7 +122,7 @@ def test_a_queued_plan_becomes_a_version_and_its_waiter_hears_of_it(database_url
 
     async def scenario(setup: Setup) -> None:
         await setup.enqueue("p")
-        waiter = asyncio.create_task(setup.events.wait("p", 1, 20.0))
+        waiter = asyncio.create_task(setup.newer("p", 1))
         async with Running(setup.worker()):
             assert await waiter == 2
         found = await row(setup.database, "p")
@@ -143,7 +151,7 @@ def test_an_endless_solve_ends_as_failed_and_frees_its_waiters(database_url: str
 
     async def scenario(setup: Setup) -> None:
         await setup.enqueue("p")
-        waiter = asyncio.create_task(setup.events.wait("p", 1, 60.0))
+        waiter = asyncio.create_task(setup.newer("p", 1, 60.0))
         async with Running(setup.worker("endless", timeout_s=0.3)):
             found = await setup.until("p", "failed")
             assert found.error is not None
@@ -202,7 +210,7 @@ def test_news_reach_other_processes(database_url: str) -> None:
         publisher = build_events(elsewhere)
         heard: list[tuple[str | None, int]] = []
         setup.events.on_plan(lambda plan_id, version: heard.append((plan_id, version)))
-        waiter = asyncio.create_task(setup.events.wait("p", 1, 20.0))
+        waiter = asyncio.create_task(setup.newer("p", 1))
         await asyncio.sleep(0.3)
         async with elsewhere.write() as session:
             await session.execute(
@@ -211,8 +219,8 @@ def test_news_reach_other_processes(database_url: str) -> None:
             await publisher.publish(session, "p", 2)
         assert await waiter == 2
         assert ("p", 2) in heard
-        assert await setup.events.wait("p", 1, 20.0) == 2, "a version that is there already needs no news"
-        assert await setup.events.wait("p", 2, 0.1) is None
+        assert await setup.newer("p", 1) == 2, "a version that is there already needs no news"
+        assert await setup.newer("p", 2, 0.1) is None
         await elsewhere.close()
 
     on(database_url, scenario)
@@ -229,7 +237,7 @@ def test_a_rolled_back_version_is_no_news(database_url: str) -> None:
                 await setup.events.publish(session, "p", 2)
                 raise RuntimeError("rolled back")
 
-        waiter = asyncio.create_task(setup.events.wait("p", 1, 0.5))
+        waiter = asyncio.create_task(setup.newer("p", 1, 0.5))
         with pytest.raises(RuntimeError):
             await failing()
         assert await waiter is None
@@ -243,7 +251,7 @@ def test_a_database_that_goes_away_and_returns_loses_nothing() -> None:
     async def scenario(setup: Setup) -> None:
         plans = [f"p{i}" for i in range(4)]
         await setup.enqueue(*plans)
-        waiter = asyncio.create_task(setup.events.wait("p3", 1, 90.0))
+        waiter = asyncio.create_task(setup.newer("p3", 1, 90.0))
         async with Running(setup.worker("slow")):
             await setup.until("p0", "solving")
             await asyncio.to_thread(server.stop)
@@ -308,13 +316,13 @@ def test_nobody_waits_for_a_plan_that_failed(database_url: str) -> None:
     async def scenario(setup: Setup) -> None:
         await setup.enqueue("p")
         elsewhere = Database(database_url)
-        waiter = asyncio.create_task(setup.events.wait("p", 1, 20.0))
+        waiter = asyncio.create_task(setup.newer("p", 1))
         await asyncio.sleep(0.2)
         async with elsewhere.write() as session:
             await session.execute(update(PlanRow).where(PlanRow.id == "p").values(status="failed"))
             await build_events(elsewhere).publish(session, "p", 0, settled=True)
         assert await waiter == 1
-        assert await setup.events.wait("p", 1, 20.0) == 1
+        assert await setup.newer("p", 1) == 1
         await elsewhere.close()
 
     on(database_url, scenario)
@@ -325,7 +333,7 @@ def test_news_that_nobody_understands_ends_nothing(postgres_url: str) -> None:
 
     async def scenario(setup: Setup) -> None:
         await setup.enqueue("p")
-        waiter = asyncio.create_task(setup.events.wait("p", 1, 20.0))
+        waiter = asyncio.create_task(setup.newer("p", 1))
         await asyncio.sleep(0.3)
         async with setup.database.write() as session:
             for stray in ("", "plan", "plan x p", "plan 2", "token", "hello 3 p"):
@@ -354,7 +362,7 @@ def test_news_are_heard_after_the_listener_lost_its_file(sqlite_url: str, monkey
                 raise sqlite3.OperationalError("disk I/O error")
             return await look(*arguments)
 
-        waiter = asyncio.create_task(setup.events.wait("p", 1, 20.0))
+        waiter = asyncio.create_task(setup.newer("p", 1))
         await asyncio.sleep(0.2)
         monkeypatch.setattr(setup.events, "_look", lose_once)
         async with elsewhere.write() as session:
