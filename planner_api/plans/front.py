@@ -21,7 +21,7 @@ from planner_api.http.asgi import GIVEN_ID, Asgi, Scope
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.ready import REQUEST_ID, Answer, Headers, Ready
 from planner_api.plans.stored import Coding, StoredPlan, choose_coding, matches
-from planner_api.plans.waits import Waits, preferred_wait
+from planner_api.plans.waits import Waits, hang_up, preferred_wait
 
 MAX_KEY_BYTES = 2048
 """Longest ``POST /plans`` body that is remembered: a key is about 150 bytes."""
@@ -130,17 +130,15 @@ class PlanFront:
         if request_id is None:
             return False
         scope.setdefault("state", {})["admitted"] = True
-        hung_up = asyncio.ensure_future(_hang_up(receive))
         try:
-            stored = await self._waits.newest(plan_id)
-            if stored is None:
-                return False
-            stored = await self._waits.better(stored, wait_s, hung_up)
+            with hang_up(receive) as hung_up:
+                stored = await self._waits.newest(plan_id)
+                if stored is None:
+                    return False
+                stored = await self._waits.better(stored, wait_s, hung_up)
+                gone = hung_up.done()
         except (SQLAlchemyError, OSError):  # the layers behind will meet it too, and say so
             return False
-        finally:
-            gone = hung_up.done()
-            hung_up.cancel()
         if not gone:
             answer = self._ready_for(stored).full(self._coding(given.get(b"accept-encoding")))
             self._counted("POST", stored, answer, started)
@@ -235,12 +233,6 @@ async def _answer(send: Any, answer: Answer, request_id: bytes, *more: tuple[byt
     headers = [*answer.headers, *more, (REQUEST_ID, request_id)]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
-
-
-async def _hang_up(receive: Any) -> None:
-    """Return when the client hangs up."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _overdue() -> Any:

@@ -10,7 +10,7 @@ from hope_schema import PlanReply, PlanRequest
 from planner_api.http.body import read_both
 from planner_api.http.contract import describe
 from planner_api.plans.stored import StoredPlan, choose_coding, matches, plan_headers
-from planner_api.plans.waits import preferred_wait
+from planner_api.plans.waits import hang_up, preferred_wait
 
 router = APIRouter(tags=["plans"])
 
@@ -50,7 +50,8 @@ async def request_plan(request: Request) -> Response:
     if planner.front is not None and body.encoding == "identity":
         planner.front.learn(body.raw, stored.plan_id)
     if planner.plans.waits is not None:
-        stored = await planner.plans.waits.better(stored, wait_s)
+        with hang_up(request.receive) as hung_up:
+            stored = await planner.plans.waits.better(stored, wait_s, hung_up)
     response = plan_response(request, stored, hit=served.hit)
     if wait_s:
         response.headers["Preference-Applied"] = f"wait={wait_s:g}"

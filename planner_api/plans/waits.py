@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from planner_api.plans.stored import StoredPlan
@@ -19,6 +20,21 @@ def preferred_wait(prefer: str) -> float:
     """Return N of ``wait=N`` in a ``Prefer`` header, 0 without one."""
     found = _WAIT.search(prefer.lower())
     return float(found[1]) if found else 0.0
+
+
+@contextmanager
+def hang_up(receive: Callable[[], Awaitable[Any]]) -> Iterator[asyncio.Future[None]]:
+    """While the block lasts, watch a request whose body has come; the future is done when its client hangs up."""
+
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    watching = asyncio.ensure_future(disconnected())
+    try:
+        yield watching
+    finally:
+        watching.cancel()
 
 
 class Crowd:

@@ -154,17 +154,18 @@ def test_only_who_is_known_may_wait(waiting: Waiting) -> None:
     assert (answer.result(20).status_code, answer.result().json()["version"]) == (200, 2)
 
 
-def test_a_client_that_hangs_up_leaves_nothing_behind(waiting: Waiting) -> None:
-    """Nobody goes on waiting for a connection that is gone, and nobody else minds."""
+@pytest.mark.parametrize("body", [KEY, NEW_KEY])
+def test_a_client_that_hangs_up_leaves_nothing_behind(waiting: Waiting, body: bytes) -> None:
+    """Nobody goes on waiting for a connection that is gone, by the front or behind it, and nobody else minds."""
     with listening(waiting.api, build_config(waiting.api.app, "127.0.0.1", 0)) as port:
         stays = waiting.ask()
         with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-            connection.sendall(raw("POST", "/plans", KEY, authorization=f"Bearer {waiting.token}", prefer="wait=20"))
+            connection.sendall(raw("POST", "/plans", body, authorization=f"Bearer {waiting.token}", prefer="wait=20"))
             assert eventually(lambda: len(waiting.planner.plans.waits) == 2)
         assert eventually(lambda: len(waiting.planner.plans.waits) == 1)
         improve(waiting.api, waiting.plan_id)
         assert stays.result(20).json()["version"] == 2
-    assert waiting.behind == []
+    assert waiting.behind == (["/plans"] if body == NEW_KEY else [])
     assert waiting.planner.plans.waits._crowds == {}
     assert eventually(lambda: waiting.planner.events._waiting == {})
 
