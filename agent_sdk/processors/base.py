@@ -23,12 +23,13 @@ Errors. All are ``agent_sdk.errors.ProcessorError``; messages name the processor
     ├── CompilationFailed   the runtime refused a segment for another reason
     ├── SilentFallback      the runtime took the segment but would run it elsewhere
     ├── WrongOutput         a segment returned a shape or type that the graph does not declare
-    ├── OutOfMemory         a buffer or a segment did not fit
-    └── ProcessorLost       the runtime failed while running, or the device is gone
+    ├── OutOfMemory         a buffer or a segment did not fit, into memory or on the disk
+    └── ProcessorLost       the runtime failed while running, the device is gone, or the system refused a file
 """
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,8 +45,18 @@ from hope_schema import SuperOp, TensorType
 if TYPE_CHECKING:
     from agent_sdk.reader import Model
 
-NO_MEMORY: Final = ("bad_alloc", "bad allocation", "failed to allocate", "cannot allocate memory", "out of memory")
-"""What runtimes say, in lower case, when memory runs out."""
+NO_MEMORY: Final = (
+    "bad_alloc",
+    "bad allocation",
+    "failed to allocate",
+    "cannot allocate memory",
+    "out of memory",
+    "failed to write external initializers",
+    "no space left on device",
+)
+"""What runtimes say, in lower case, when memory or the disk runs out."""
+SHORTAGES: Final = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
+"""What the operating system says then; its other errors have other causes and cures."""
 
 Buffer: TypeAlias = Any
 """Memory of one tensor on one processor; only the processor that made it looks inside."""
@@ -68,20 +79,31 @@ class WrongOutput(ProcessorError):  # noqa: N818
 
 
 class OutOfMemory(ProcessorError):  # noqa: N818
-    """A buffer or a compiled segment did not fit into the processor's memory."""
+    """A buffer or a compiled segment did not fit into the processor's memory, or its files on the disk."""
 
 
 class ProcessorLost(ProcessorError):  # noqa: N818
-    """The runtime failed while running, or its device disappeared."""
+    """The runtime failed while running, its device disappeared, or the operating system refused it a file."""
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Whether a runtime failed for want of memory, or of disk; none of them has an error of its own for that.
-
-    NOTE: taken for anything else, the shortage of one device would be told to the planner as *unsupported* for all.
-    """
+    """Whether a runtime failed for want of memory, or of disk; none of them has an error of its own for that."""
+    if isinstance(error, OSError):
+        return error.errno in SHORTAGES
     text = str(error).lower()
-    return isinstance(error, MemoryError | OSError) or any(mark in text for mark in NO_MEMORY)
+    return isinstance(error, MemoryError) or any(mark in text for mark in NO_MEMORY)
+
+
+def machines_fault(error: Exception, where: str, text: str) -> ProcessorError | None:
+    """What to raise when this machine failed, not the runtime; None where the runtime itself refused.
+
+    NOTE: taken for a refusal, the trouble of one device would be told to the planner as *unsupported* for all.
+    """
+    if lacks_memory(error):
+        return OutOfMemory(f"{where}: {text}; make room, or use fewer processors or a smaller model")
+    if isinstance(error, OSError):
+        return ProcessorLost(f"{where}: {text}")
+    return None
 
 
 @dataclass(frozen=True)
@@ -213,7 +235,7 @@ class Processor(ABC):
     def compile(self, segment: Segment) -> Executable:
         """Compile a segment.
 
-        Raises UnsupportedOp, SilentFallback, OutOfMemory or CompilationFailed.
+        Raises UnsupportedOp, SilentFallback, OutOfMemory, ProcessorLost or CompilationFailed.
         """
 
     @abstractmethod

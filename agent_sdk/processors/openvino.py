@@ -21,14 +21,13 @@ from agent_sdk.processors.base import (
     BoundCall,
     CompilationFailed,
     Executable,
-    OutOfMemory,
     Processor,
     ProcessorLost,
     Segment,
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
-    lacks_memory,
+    machines_fault,
 )
 from agent_sdk.processors.cores import bound_to, name_cores
 from agent_sdk.processors.host import HostMemoryProcessor
@@ -268,11 +267,9 @@ class BoundRequest(BoundCall):
 
 
 def translated(error: Exception, where: str, meaning: type[ProcessorError], what: str) -> ProcessorError:
-    """The error to raise for one of OpenVINO's, which says ``what`` happened, unless memory ran out."""
+    """The error to raise for one of OpenVINO's, which says ``what`` happened, unless it is the machine's fault."""
     text = _summary(error)
-    if lacks_memory(error):
-        return OutOfMemory(f"{where}: {text}; use fewer processors or a smaller model")
-    return meaning(f"{where}: OpenVINO {what}: {text}")
+    return machines_fault(error, where, text) or meaning(f"{where}: OpenVINO {what}: {text}")
 
 
 def _summary(error: Exception) -> str:

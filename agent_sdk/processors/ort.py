@@ -20,14 +20,13 @@ from agent_sdk.processors.base import (
     BoundCall,
     CompilationFailed,
     Executable,
-    OutOfMemory,
     Processor,
     ProcessorLost,
     Segment,
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
-    lacks_memory,
+    machines_fault,
 )
 from agent_sdk.processors.cores import name_cores
 from agent_sdk.processors.host import HostMemoryProcessor, aligned_empty
@@ -276,8 +275,9 @@ def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
     """What a failed run means: out of memory, a wrong shape, or a processor that is gone."""
     where = f"{executable.processor.id}, segment ending in '{executable.segment.ops[-1]}'"
     text = _first_line(error)
-    if lacks_memory(error):
-        return OutOfMemory(f"{where}: {text}; use fewer processors or a smaller model")
+    fault = machines_fault(error, where, text)
+    if fault is not None:
+        return fault
     if "computed output shape" in str(error) or ("shape" in text.lower() and "mismatch" in text.lower()):
         return WrongOutput(f"{where}: the runtime returned another shape than the graph declares: {text}")
     return ProcessorLost(f"{where}: ONNX Runtime failed while running: {text}")
@@ -286,8 +286,9 @@ def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
 def translated(error: Exception, where: str) -> ProcessorError:
     """What a refused session means."""
     text = _first_line(error)
-    if lacks_memory(error):
-        return OutOfMemory(f"{where}: {text}; use fewer processors or a smaller model")
+    fault = machines_fault(error, where, text)
+    if fault is not None:
+        return fault
     if "disable_cpu_ep_fallback" in text or "fallback" in text.lower():
         return SilentFallback(f"{where}: {text}")
     unsupported = ("NOT_IMPLEMENTED", "not a registered function/op", "Could not find an implementation")

@@ -5,10 +5,12 @@ What only a runtime on foreign hardware can do is shown on simulated processors 
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,11 +31,13 @@ from onnx import TensorProto, helper
 from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
 from agent_sdk.errors import PlanMismatchError, ProcessorError
 from agent_sdk.paths import CACHE_VARIABLE
+from agent_sdk.processors import ort
 from agent_sdk.processors.alone import whole_network
 from agent_sdk.processors.base import OutOfMemory, ProcessorLost, WrongOutput
 from agent_sdk.processors.discovery import discover
+from agent_sdk.processors.weights import LightModels
 from agent_sdk.reader import Model, read_model
-from agent_sdk.soc import Soc
+from agent_sdk.soc import Soc, read_soc
 from hope_schema import ModelGraph, Plan, merge
 from tests.agent.cores import GONE
 from tests.agent.engine.conftest import RUNTIMES, Reference
@@ -227,6 +231,36 @@ def test_a_disk_without_room_is_one_error(runtime: str, tmp_path: Path) -> None:
     (processor,) = discover(f"{runtime}@0", cache=in_the_way)
     with pytest.raises(OutOfMemory, match=rf"'{in_the_way}/weights': .*{CACHE_VARIABLE}"):
         processor.compile(whole_network(read_model(branching_model())))
+
+
+@pytest.mark.parametrize(
+    ("number", "meaning"),
+    [
+        (errno.ENOMEM, OutOfMemory),
+        (errno.ENOSPC, OutOfMemory),
+        (errno.EDQUOT, OutOfMemory),
+        (errno.ENOENT, ProcessorLost),
+        (errno.EACCES, ProcessorLost),
+    ],
+)
+def test_only_a_shortage_is_called_one(number: int, meaning: type[ProcessorError]) -> None:
+    """A file that is missing or forbidden is the machine's trouble as well, but less work is no cure for it."""
+    said = ort.translated(OSError(number, os.strerror(number), "model.onnx"), "ort@0")
+    assert type(said) is meaning
+    assert os.strerror(number) in str(said)
+    assert ("use fewer processors" in str(said)) == (meaning is OutOfMemory)
+
+
+def test_a_missing_file_is_not_taken_for_an_unsupported_op(tmp_path: Path) -> None:
+    """Where somebody has removed the weights, OpenVINO's processor says which file is missing."""
+    openvino = pytest.importorskip("agent_sdk.processors.openvino", reason="OpenVINO is an optional extra")
+    lights = LightModels(tmp_path)
+    model = read_model(branching_model())
+    _, folder = lights.get(model)
+    shutil.rmtree(folder)
+    processor = openvino.OpenVinoProcessor(read_soc(), frozenset(read_soc().cores[:1]), lights=lights)
+    with pytest.raises(ProcessorLost, match=rf"No such file or directory: '{folder}/[^']*'$"):
+        processor.compile(whole_network(model))
 
 
 def test_a_plan_for_a_processor_that_is_not_here(mixed: Device, reference: Reference) -> None:
