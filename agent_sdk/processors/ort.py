@@ -167,12 +167,15 @@ class OrtProcessor(HostMemoryProcessor):
         piece = cut(frozen, segment, self._frozen.lights)
         if piece.optimise:
             return {}
-        with (
-            profile_folder() as folder,
-            closing(self._compiled(segment, piece, profile_prefix=f"{folder}/ort")) as profiled,
-        ):
-            time_executable(profiled, deadline, enough_us=LONG_US)
-            kernels = profiled.kernel_times()
+        try:
+            with (
+                profile_folder() as folder,
+                closing(self._compiled(segment, piece, profile_prefix=f"{folder}/ort")) as profiled,
+            ):
+                time_executable(profiled, deadline, enough_us=LONG_US)
+                kernels = profiled.kernel_times()
+        except OSError as error:
+            raise translated(error, f"{self.id}, tracing") from error
         return attribute(model, frozen, kernels)
 
     def close(self) -> None:

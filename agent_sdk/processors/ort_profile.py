@@ -11,16 +11,22 @@ from pathlib import Path
 import onnxruntime as ort
 
 from agent_sdk.processors.attribution import share_out
+from agent_sdk.processors.base import OutOfMemory
 from agent_sdk.processors.ort_graph import FrozenGraph
 from agent_sdk.reader import Model
 from agent_sdk.timing import Timing
 
 
 def kernel_times(session: ort.InferenceSession) -> dict[str, list[float]]:
-    """End a session's profiling: frozen node name to microseconds of each run. The trace file is removed."""
+    """End a session's profiling: frozen node name to microseconds of each run. The trace file is removed.
+
+    Raises OutOfMemory where the disk had no room for all of it, which the runtime does not notice.
+    """
     path = Path(session.end_profiling())
     try:
         events = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise OutOfMemory(f"the trace '{path}' is cut off: {error}; make room on its disk") from error
     finally:
         path.unlink(missing_ok=True)
     found: dict[str, list[float]] = defaultdict(list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import random
@@ -9,6 +10,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -17,7 +19,7 @@ from onnx import TensorProto, helper
 
 from agent_sdk import zoo
 from agent_sdk.errors import ProcessorError, UnknownNameError
-from agent_sdk.processors import Processor, Segment, UnsupportedOp, WrongOutput
+from agent_sdk.processors import OutOfMemory, Processor, ProcessorLost, Segment, UnsupportedOp, WrongOutput
 from agent_sdk.processors.alone import whole_network
 from agent_sdk.processors.base import segment_of
 from agent_sdk.processors.cores import bound_to
@@ -231,6 +233,40 @@ def test_unknown_processors_are_named(tmp_path: Path) -> None:
     chosen = discover("ort", cache=tmp_path)
     assert {processor.spec.runtime for processor in chosen} == {"ort"}
     assert [processor.id for processor in discover("ort@0,ort@0", cache=tmp_path)] == ["ort@0"]
+
+
+@pytest.mark.parametrize(
+    ("what", "instead", "meaning", "said"),
+    [
+        (
+            "agent_sdk.processors.ort.profile_folder",
+            Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+            OutOfMemory,
+            "tracing: .*No space left",
+        ),
+        ("agent_sdk.processors.ort_profile.Path.read_bytes", lambda path: b'[{"cat": "No', OutOfMemory, "is cut off"),
+        ("tempfile.tempdir", "/absent", ProcessorLost, "tracing: .*No such file"),
+    ],
+    ids=["full", "cut off", "no folder"],
+)
+def test_a_trace_that_cannot_be_written(
+    what: str,
+    instead: object,
+    meaning: type[ProcessorError],
+    said: str,
+    processors: dict[str, Processor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is an error of the processor's, which costs the profile this trace only; a full disk is told as such.
+
+    ONNX Runtime does not notice that it writes to a full disk: the trace is cut off.
+    """
+    (processor, *_) = of(processors, "ort")
+    model = random_model(11)
+    assert processor.time_ops(model, time.monotonic())
+    monkeypatch.setattr(what, instead)
+    with pytest.raises(meaning, match=said):
+        processor.time_ops(model, time.monotonic())
 
 
 def test_binding_a_thread_is_undone() -> None:
