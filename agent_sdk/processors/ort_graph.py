@@ -23,6 +23,7 @@ from typing import Final
 import onnx
 import onnxruntime as ort
 
+from agent_sdk.processors.base import OutOfMemory, lacks_memory, machines_fault
 from agent_sdk.processors.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.reader import Model
 from agent_sdk.reader.twins import PASS_THROUGH, tensor_classes
@@ -182,7 +183,11 @@ class FrozenGraphs:
         self._open: dict[str, FrozenGraph | None] = {}
 
     def get(self, model: Model) -> FrozenGraph | None:
-        """The frozen graph of ``model``, made on the first call; None when ONNX Runtime refuses the whole."""
+        """The frozen graph of ``model``, made on the first call; None when ONNX Runtime refuses the whole.
+
+        Raises OutOfMemory, also for want of disk, or ProcessorLost, and tries again when it is called again: segments
+        with and without a frozen graph would not agree on the form in which they hand over tensors.
+        """
         key = digest([FORMAT, model.content_digest, ort.__version__, self._machine])[:32]
         with self._lock:
             if key not in self._open:
@@ -192,9 +197,16 @@ class FrozenGraphs:
     def _load(self, model: Model, path: Path) -> FrozenGraph | None:
         if not _complete(path):
             try:
+                weights = self.lights.get(model)[1]
                 self._directory.mkdir(parents=True, exist_ok=True)
-                freeze(self.lights.get(model)[1] / GRAPH_FILE, path)
-            except Exception as error:  # noqa: BLE001  the runtime raises its own unrelated classes
+                freeze(weights / GRAPH_FILE, path)
+            except OutOfMemory:
+                raise
+            except Exception as error:
+                where = f"the optimised graph of '{model.name}' in '{self._directory}'"
+                fault = machines_fault(error, where, str(error).strip() or type(error).__name__)
+                if fault is not None:
+                    raise fault from error
                 log.info("ONNX Runtime does not take '%s' as a whole: %s", model.name, error)
                 return None
             with suppress(OSError):  # another process may be pruning too
@@ -246,7 +258,8 @@ def _optimise(source: Path, target: Path) -> None:
     """Write the optimised form of a model file, at the highest level at which the runtime manages.
 
     NOTE: its optimiser has bugs that make it refuse what it has itself rewritten (a Pad whose input is also a
-    graph output by way of an Identity, in 1.31); a lower level then does.
+    graph output by way of an Identity, in 1.31); a lower level then does. It is no cure for a shortage, and what is
+    written is kept for good.
     """
     for level in LEVELS:
         options = ort.SessionOptions()
@@ -262,7 +275,7 @@ def _optimise(source: Path, target: Path) -> None:
             ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"], enable_fallback=0)
             return
         except Exception as error:
-            if level == LEVELS[-1]:
+            if level == LEVELS[-1] or lacks_memory(error):
                 raise
             log.info("%s: optimising less, because ONNX Runtime says: %s", source, error)
 

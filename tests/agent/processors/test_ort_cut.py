@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -12,8 +14,9 @@ import pytest
 from onnx import numpy_helper
 
 from agent_sdk import zoo
+from agent_sdk.processors import ort_graph
 from agent_sdk.processors.alone import whole_network
-from agent_sdk.processors.base import segment_of
+from agent_sdk.processors.base import OutOfMemory, segment_of
 from agent_sdk.processors.ort import OrtProcessor
 from agent_sdk.processors.ort_cut import cut, physical
 from agent_sdk.processors.ort_graph import FrozenGraph, FrozenGraphs
@@ -193,6 +196,27 @@ def test_frozen_graphs_survive_the_process(tmp_path: Path) -> None:
     assert one is not None
     assert two is not None
     assert [list(node.output) for node in one.nodes] == [list(node.output) for node in two.nodes]
+
+
+def test_a_shortage_is_told_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Want of disk or memory is no refusal: it is OutOfMemory while it lasts, and then the graph is frozen."""
+    model = random_model(2)
+    in_the_way = tmp_path / "weights"
+    in_the_way.touch()
+    graphs = FrozenGraphs(tmp_path)
+    with pytest.raises(OutOfMemory, match="weights"):
+        graphs.get(model)
+    in_the_way.unlink()
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    in_the_runtime = RuntimeError("Failed to write external initializers to file")
+    for shortage in (full, in_the_runtime, MemoryError()):
+        session = Mock(side_effect=shortage)
+        monkeypatch.setattr(ort_graph.ort, "InferenceSession", session)
+        with pytest.raises(OutOfMemory, match="optimised graph of"):
+            graphs.get(model)
+        session.assert_called_once()  # not again with less optimisation, which would be kept
+    monkeypatch.undo()
+    assert graphs.get(model) is not None
 
 
 def test_a_whole_network_is_not_frozen(tmp_path: Path) -> None:
