@@ -195,9 +195,13 @@ class Device:
                 interrupts.raising = True
                 finished.wait()
             except BaseException:
+                # A second Ctrl-C must not leave the ticket in the queues; work that has begun leaves them itself.
+                interrupts.raising = False
                 if self.withdraw(ticket):
+                    interrupts.raising = True
                     finished.wait()
-                self.leave(ticket)
+                else:
+                    self.leave(ticket)
                 raise
         if failure:
             raise failure[0]

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -332,6 +333,43 @@ def test_ctrl_c_while_measuring_frees_the_processor(
         scene.device.call("c", lambda: ended.append("begun"))
     monkeypatch.undo()
     assert ended == ["at work", "begun"]
+    scene.works(reference)
+
+
+@pytest.mark.parametrize("step", ["withdraw", "leave"])
+def test_a_second_ctrl_c_frees_the_processor_too(
+    step: str, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever presses Ctrl-C again, while a call that has not begun gives up its place, leaves no ticket behind."""
+    blocked, release = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        release.wait(30)
+
+    def press_once_queued() -> None:
+        while len(scene.device._queues["z"]) < 2:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    real = getattr(scene.device, step)
+
+    def press_again(*arguments: Any) -> object:
+        if threading.current_thread() is threading.main_thread():
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments)
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(scene.device.call, "c", block)
+        blocked.wait(30)
+        monkeypatch.setattr(scene.device, step, press_again)
+        pool.submit(press_once_queued)
+        with pytest.raises(KeyboardInterrupt):
+            scene.device.call("c", lambda: None)
+        queued = len(scene.device._queues["z"])
+        release.set()
+    assert queued == 1
+    monkeypatch.undo()
     scene.works(reference)
 
 
