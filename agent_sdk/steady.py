@@ -45,9 +45,9 @@ class Witness:
         ]
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
         try:
+            for thread in self._threads:
+                thread.start()
             self.slowness(10 * PAUSE_S)
         except BaseException:  # Ctrl-C
             self.__exit__()
@@ -59,7 +59,8 @@ class Witness:
         for start in self._start:
             start.release()
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
 
     def slowness(self, seconds: float = 0.0) -> float:
         """Keep every core at work for so long; how many times its shortest the slowest core took in the end.

@@ -32,6 +32,21 @@ def test_ctrl_c_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert threading.active_count() == before
 
 
+def test_ctrl_c_between_two_threads_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have been started end, and nobody waits for those that have not."""
+    start = threading.Thread.start
+
+    def start_and_press(thread: threading.Thread) -> None:
+        start(thread)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_press)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt), Witness():
+        pass
+    assert threading.active_count() == before
+
+
 @pytest.mark.parametrize(("looks", "calls"), [((1, 1), 1), ((9, 1, 1), 1), ((1, 9, 1, 1), 2), ((1, 9, 9, 1, 1), 2)])
 def test_what_was_disturbed_is_repeated(looks: tuple[float, ...], calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call waits for steady cores, and counts only if they were steady afterwards as well."""
