@@ -189,10 +189,13 @@ class Device:
             return False
 
         ticket = Ticket([processor.spec.resources], [lambda: lane.submit(job)])
-        with DeferredInterrupts() as interrupts:
+        early: list[BaseException] = []
+        with DeferredInterrupts(early.append) as interrupts:
             self.enter(ticket)
             try:
                 interrupts.raising = True
+                if early:
+                    raise early[0]
                 finished.wait()
             except BaseException:
                 # A second Ctrl-C must not leave the ticket in the queues; work that has begun leaves them itself.
