@@ -42,7 +42,6 @@ from benchmarks import dispatch
 from benchmarks.runtimes import ORT_CONFIGS, Run, baselines
 from benchmarks.segmentation import loss
 
-WARM_UP = 3
 LEAST_S = 10.0
 """How long a model is measured where patience reaches so far: fast networks then get many rounds, steady medians."""
 PAUSE_S = 0.003
@@ -68,17 +67,15 @@ def measure(
 ) -> dict[str, list[Sample]]:
     """Run all configurations in turns; return those runs of each that count.
 
-    The order is drawn anew in every round, and between two runs the threads of the one before go to sleep, so that
-    nobody always suffers from the same neighbour. With a witness this goes on until every configuration had
+    The order is drawn anew in every round, and before every turn the threads of the one before go to sleep, so that
+    nobody always suffers from the same neighbour. A turn is two runs, of which the second one is timed: the first
+    brings back into the caches what others pushed out, as the request before does where networks are served. With a witness this goes on until every configuration had
     ``rounds`` calm runs, or for ``patience_s`` seconds, and only calm runs count; where these are fewer, the calmest
     third does. Calm is what the witness says, whatever the runs themselves took.
     """
     taken: dict[str, list[Sample]] = {name: [] for name in runs}
     order = list(runs)
     draw = random.Random(0)
-    for _ in range(WARM_UP):
-        for run in runs.values():
-            run()
     began = time.monotonic()
 
     def enough() -> bool:
@@ -95,6 +92,7 @@ def measure(
         for name in order:
             time.sleep(PAUSE_S)
             before = witness.slowness(PAUSE_S) if witness else 1.0
+            runs[name]()
             us, result = timed(runs[name])
             after = witness.slowness() if witness else 1.0
             taken[name].append(Sample(us, result, max(before, after)))
