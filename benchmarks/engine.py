@@ -69,9 +69,11 @@ def measure(
 
     The order is drawn anew in every round, and before every turn the threads of the one before go to sleep, so that
     nobody always suffers from the same neighbour. A turn is two runs, of which the second one is timed: the first
-    brings back into the caches what others pushed out, as the request before does where networks are served. With a witness this goes on until every configuration had
-    ``rounds`` calm runs, or for ``patience_s`` seconds, and only calm runs count; where these are fewer, the calmest
-    third does. Calm is what the witness says, whatever the runs themselves took.
+    brings back into the caches what others pushed out, as the request before does where networks are served.
+
+    With a witness this goes on until every configuration had ``rounds`` calm runs, or for ``patience_s`` seconds, and
+    only calm runs count; where these are fewer, the calmest third does. Calm is what the witness says, whatever the
+    runs themselves took.
     """
     taken: dict[str, list[Sample]] = {name: [] for name in runs}
     order = list(runs)
