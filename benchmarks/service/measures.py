@@ -38,7 +38,9 @@ def fresh(prefix: str) -> str:
 
 
 def row(stage: Stage, measure: str, value: Any, must: str, ok: bool, **details: Any) -> Row:
-    """One line of the table."""
+    """One line of the table; with what the processes had to say where it does not hold."""
+    if not ok:
+        details["said"] = stage.said()
     return {"measure": measure, "database": stage.dialect, "value": value, "must": must, "ok": ok, "details": details}
 
 

@@ -26,6 +26,8 @@ from planner_api.devices.tokens import hash_token, new_token
 
 START_S = 60.0
 ADDRESS = "127.0.0.1"
+SAID = 4000
+"""Characters that are told of a log."""
 
 
 class Process:
@@ -165,6 +167,11 @@ class Stage:
             if process.alive():
                 await asyncio.to_thread(process.stop)
         await self.database.close()
+
+    def said(self) -> dict[str, str]:
+        """The end of every log in which there is anything; nothing below a warning is written there."""
+        logs = {path.name: path.read_text(errors="replace")[-SAID:] for path in sorted(self.folder.glob("*.log"))}
+        return {name: text for name, text in logs.items() if text.strip()}
 
     async def server(self, name: str = "api", **settings: object) -> Server:
         """Start a server and wait until it answers."""
