@@ -93,9 +93,10 @@ async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -
 
 
 async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Row[int, str, str, bytes | None]]:
-    """Return (id, device_id, encoding, body) of uploads in the order they came."""
+    """Return (id, device_id, encoding, body) of those uploads that still wait, in the order they came."""
     query = select(InboxRow.id, InboxRow.device_id, InboxRow.encoding, InboxRow.body)
-    return (await session.execute(query.where(InboxRow.id.in_(ids)).order_by(InboxRow.id))).all()
+    waiting = InboxRow.id.in_(ids), InboxRow.folded_at.is_(None)
+    return (await session.execute(query.where(*waiting).order_by(InboxRow.id))).all()
 
 
 async def mark_folded(session: WriteSession, ids: Collection[int], now: datetime) -> None:

@@ -133,10 +133,14 @@ class Profiles:
         for _ in range(FENCE_ATTEMPTS):
             async with self._database.read() as session:
                 head = await repository.head(session, soc, frequency)
-                waiting = await repository.pending(session, soc, frequency, BATCH_UPLOADS)
-                uploads = await repository.bodies(session, _first_rows(waiting))
-                if not uploads:
+                chosen = _first_rows(await repository.pending(session, soc, frequency, BATCH_UPLOADS))
+                if not chosen:
                     return None
+                # NOTE: PostgreSQL lets each statement see what committed before it: another process may have folded
+                # these uploads, and emptied their bodies, since the line above.
+                uploads = await repository.bodies(session, chosen)
+                if len(uploads) < len(chosen):
+                    continue
                 # Taken out before the next await: another profile's fold may drop the oldest of them meanwhile.
                 cached = self._folders.pop(head.id, None) if head is not None else None
                 folder = cached[1] if cached is not None and head is not None and cached[0] == head.uploads else None

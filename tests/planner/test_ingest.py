@@ -195,6 +195,28 @@ def test_statistics_dropped_from_memory_in_the_middle_of_a_fold(
     on(sqlite_url, scenario)
 
 
+def test_uploads_that_another_process_folds_meanwhile(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fold whose uploads are folded and emptied by a replica while it reads them just finds none."""
+
+    async def scenario(ingest: Ingest) -> None:
+        replica = Profiles(ingest.database, Settings(database_url=database_url))
+        await ingest.accept(*(measure(ingest.missing, f"device-{number}") for number in range(3)))
+        bodies = repository.bodies
+
+        async def overtaken(*arguments: Any) -> Any:
+            monkeypatch.setattr(repository, "bodies", bodies)
+            assert await replica.fold(SOC, FREQUENCY)
+            return await bodies(*arguments)
+
+        monkeypatch.setattr(repository, "bodies", overtaken)
+        assert not await ingest.profiles.fold(SOC, FREQUENCY)
+        assert await ingest.scalars(select(ProfileRow.uploads)) == [3]
+        assert await ingest.scalars(select(InboxRow.id).where(InboxRow.folded_at.is_(None))) == []
+        assert await ingest.scalars(select(InboxRow.error).where(InboxRow.error.is_not(None))) == []
+
+    on(database_url, scenario)
+
+
 def test_a_fold_that_fails_holds_up_no_other(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault with one profile is logged; the others are folded, and its own lock is free again."""
 
