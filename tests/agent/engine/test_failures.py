@@ -9,8 +9,9 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -290,24 +291,39 @@ def test_ctrl_c_cancels_the_run(victim: str, scene: Scene, reference: Reference)
     scene.works(reference)
 
 
-def test_ctrl_c_while_measuring_frees_the_processor(
-    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """KeyboardInterrupt comes once the work has ended or cannot begin, and the processor serves whoever is next."""
-    ended: list[str] = []
-    blocked, release = threading.Event(), threading.Event()
+def press() -> None:
+    """Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
 
-    def press() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+
+@contextmanager
+def occupied(device: Device) -> Iterator[Callable[[], object]]:
+    """Keep processor ``c`` at work; gives a call that has Ctrl-C pressed once somebody queues up behind that."""
+    blocked, release = threading.Event(), threading.Event()
 
     def block() -> None:
         blocked.set()
         release.wait(30)
 
     def press_once_queued() -> None:
-        while len(scene.device._queues["z"]) < 2:
+        while len(device._queues["z"]) < 2:
             time.sleep(0.001)
         press()
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(device.call, "c", block)
+        blocked.wait(30)
+        try:
+            yield lambda: pool.submit(press_once_queued)
+        finally:
+            release.set()
+
+
+def test_ctrl_c_while_measuring_frees_the_processor(
+    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KeyboardInterrupt comes once the work has ended or cannot begin, and the processor serves whoever is next."""
+    ended: list[str] = []
 
     def work() -> None:
         press()
@@ -318,14 +334,11 @@ def test_ctrl_c_while_measuring_frees_the_processor(
         scene.device.call("c", work)
     assert ended == ["at work"]
 
-    with ThreadPoolExecutor(2) as pool:
-        pool.submit(scene.device.call, "c", block)
-        blocked.wait(30)
-        pool.submit(press_once_queued)
+    with occupied(scene.device) as press_once_queued:
+        press_once_queued()
         with pytest.raises(KeyboardInterrupt):
             scene.device.call("c", lambda: ended.append("queued"))
         assert len(scene.device._queues["z"]) == 1
-        release.set()
 
     submit = Lane.submit
     monkeypatch.setattr(Lane, "submit", lambda lane, job: (press(), submit(lane, job)))
@@ -341,34 +354,20 @@ def test_ctrl_c_at_any_step_of_a_call_frees_the_processor(
     step: str, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pressed while a call takes its place, or again while it gives that up: it ends at once and leaves no ticket."""
-    blocked, release = threading.Event(), threading.Event()
-
-    def block() -> None:
-        blocked.set()
-        release.wait(30)
-
-    def press_once_queued() -> None:
-        while len(scene.device._queues["z"]) < 2:
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGINT)
-
     real = getattr(scene.device, step)
 
     def press_again(*arguments: Any) -> object:
         if threading.current_thread() is threading.main_thread():
-            os.kill(os.getpid(), signal.SIGINT)
+            press()
         return real(*arguments)
 
-    with ThreadPoolExecutor(2) as pool:
-        pool.submit(scene.device.call, "c", block)
-        blocked.wait(30)
+    with occupied(scene.device) as press_once_queued:
         monkeypatch.setattr(scene.device, step, press_again)
         if step != "enter":
-            pool.submit(press_once_queued)
+            press_once_queued()
         with pytest.raises(KeyboardInterrupt):
             scene.device.call("c", lambda: None)
         queued = len(scene.device._queues["z"])
-        release.set()
     assert queued == 1
     monkeypatch.undo()
     scene.works(reference)
