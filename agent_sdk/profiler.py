@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -42,7 +43,9 @@ from agent_sdk.processors.cores import bind_to, bound_to
 from agent_sdk.processors.host import aligned_empty
 from agent_sdk.processors.weights import copies_at_once
 from agent_sdk.reader import Model, read_model
+from agent_sdk.steady import Witness, calm
 from agent_sdk.timing import Timing, measure, scaled, summarise
+from agent_sdk.turns import take_turns, turn
 from hope_schema import (
     HOST,
     LatencyColumns,
@@ -66,9 +69,6 @@ WHOLE_SHARE: Final = 0.5
 """Part of the budget that whole-network runs may take, so that something is left for the rest."""
 PROFILERS_SHARE: Final = 0.7
 """Part of that which the runtimes' profilers may take; the rest is for timing the networks without them."""
-MIN_TURNS: Final = 3
-TURNS: Final = 9
-"""Turns of each kind of processor: the median of the faster half counts."""
 HANDOVERS: Final = 200
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
@@ -165,22 +165,21 @@ class _Profiling:
                 log.info("no whole-network profile on %s: %s", self.by_kind[kind].id, error)
         kinds = [kind for kind, found in shares.items() if found]
         together = copies_at_once(self.model)
-        for start in range(0, len(kinds), together):
-            for kind, whole in self._in_turns(kinds[start : start + together], deadline).items():
-                found = scaled(shares[kind], whole.us)
-                for signature in {signature for signature, own in self.asked if own == kind}:
-                    samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
-                    if samples:
-                        self.latencies[signature, kind] = _merged(samples)
-                self.done(f"the whole network on {self.by_kind[kind].id}")
+        groups = [kinds[start : start + together] for start in range(0, len(kinds), together)]
+        with Witness() as witness:  # one for all groups: what it knows of full speed is the same for all of them
+            for index, group in enumerate(groups):
+                now = time.monotonic()
+                share = (deadline - now) / (len(groups) - index)
+                for kind, whole in self._in_turns(group, now + share, witness).items():
+                    found = scaled(shares[kind], whole.us)
+                    for signature in {signature for signature, own in self.asked if own == kind}:
+                        samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
+                        if samples:
+                            self.latencies[signature, kind] = _merged(samples)
+                    self.done(f"the whole network on {self.by_kind[kind].id}")
 
-    def _in_turns(self, kinds: Sequence[str], deadline: float) -> dict[str, Timing]:
-        """The latency of the whole network on each of these kinds.
-
-        They take turns: what slows the machine for a while then slows all of them alike, and the planner compares
-        like with like.
-        """
-        samples: dict[str, list[float]] = {}
+    def _in_turns(self, kinds: Sequence[str], deadline: float, witness: Witness) -> dict[str, Timing]:
+        """The latency of the whole network on each of these kinds; says where even the best of it was disturbed."""
         with ExitStack() as opened:
             calls = {}
             for kind in kinds:
@@ -189,20 +188,18 @@ class _Profiling:
                 processor = self.by_kind[kind]
                 try:
                     executable = opened.enter_context(closing(processor.compile(whole_network(self.model))))
-                    calls[kind] = bound(executable)
+                    calls[kind] = partial(turn, processor, bound(executable), witness)
                 except ProcessorError as error:
                     log.info("'%s' does not run as a whole on %s: %s", self.model.name, processor.id, error)
-            for turn in range(TURNS):
-                for kind in list(calls):
-                    over = self.out_of_time() or (turn >= MIN_TURNS and time.monotonic() >= deadline)
-                    if over and kind in samples:
-                        continue
-                    try:
-                        samples.setdefault(kind, []).append(_once(self.by_kind[kind], calls[kind]))
-                    except ProcessorError as error:
-                        log.warning("not measured: %s", error)
-                        del calls[kind], samples[kind]
-        return {kind: summarise(times) for kind, times in samples.items()}
+            found, slowness = take_turns(calls, deadline, self.deadline)
+        if not calm(slowness):
+            log.info(
+                "other work slowed even the calmest rounds of '%s', %.1f times: processors of several cores may look "
+                "slower beside the others than they are",
+                self.model.name,
+                slowness,
+            )
+        return found
 
     def single_super_ops(self) -> None:
         """Compile and time alone what no whole-network run has shown."""
@@ -333,13 +330,6 @@ def handover_us(processors: Sequence[Processor]) -> float:
             samples.append((time.perf_counter_ns() - started) / 2e3)
         other.join()
     return summarise(samples).us
-
-
-def _once(processor: Processor, call: Callable[[], None]) -> float:
-    """Microseconds of one run, after one to warm up and a rest in which the threads of others fall asleep."""
-    time.sleep(REST_S)
-    with bound_to(processor.caller_cores):
-        return measure(call, own_thread=processor.on_caller_thread, deadline=0.0).us
 
 
 def _merged(occurrences: Sequence[Timing]) -> Timing:

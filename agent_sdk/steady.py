@@ -3,6 +3,9 @@
 A virtual machine shares physical cores and their caches with strangers: for seconds at a time everything takes up to
 twice as long, and nothing inside the machine says so. Heat does the same. A *witness* computes something of
 known length on every core, before and after what is measured.
+
+Other processes of this machine are another matter. A witness that wakes up takes the core from them for the
+millisecond of its look and notices nothing; but the kernel says how long a thread was kept waiting for its core.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, Self, TypeVar
 
 T = TypeVar("T")
@@ -23,6 +27,22 @@ PAUSE_S: Final = 0.001
 """What every measurement is preceded by: long enough for the workers of the one before to go to sleep."""
 _DATA: Final = bytes(256 * 1024)
 """Fits into a core's own cache, and keeps the interpreter lock free for longer than the switch between two threads."""
+
+
+def calm(slowness: float) -> bool:
+    """Whether cores that take so many times their shortest count as undisturbed."""
+    return slowness <= SLOW
+
+
+def counted(slowness: Sequence[float], least: int) -> list[int]:
+    """Which of several measurements count, by the slowness beside each: indices, the calmest first.
+
+    All calm ones, or where they are fewer than ``least`` the calmest third, and at least ``least`` if there are so
+    many.
+    """
+    calmest = sorted(range(len(slowness)), key=slowness.__getitem__)
+    enough = sum(map(calm, slowness))
+    return calmest[: enough if enough >= least else max(least, len(slowness) // 3)]
 
 
 class Witness:
@@ -81,12 +101,38 @@ class Witness:
         """
         while True:
             before = self.slowness(PAUSE_S)
-            if before > SLOW and time.monotonic() < deadline:
+            if not calm(before) and time.monotonic() < deadline:
                 continue
             result = call()
-            steady = before <= SLOW and self.slowness() <= SLOW
+            steady = calm(before) and calm(self.slowness())
             if steady or time.monotonic() >= deadline:
                 return result, steady
+
+    def kept_waiting(self, call: Callable[[], T]) -> tuple[T, float]:
+        """Call, and tell how many times too long it took because a thread of this process had to wait for its core.
+
+        Only for calls whose threads never wait for one another's cores. 1.0 where the kernel does not tell.
+        """
+        started = time.perf_counter_ns()
+        before = self._waits_ns()
+        result = call()
+        after = self._waits_ns()
+        took = time.perf_counter_ns() - started
+        longest = max((waited - before.get(thread, 0) for thread, waited in after.items()), default=0)
+        return result, took / max(1, took - longest)
+
+    def _waits_ns(self) -> dict[int, int]:
+        """How long each thread of this process was ready to run so far, but not running; the witness's own left out.
+
+        These still have to go to sleep when the call begins, and wait for it to make room.
+        """
+        own = {thread.native_id for thread in self._threads}
+        waits = {}
+        with suppress(OSError):  # only Linux has it
+            for thread in {int(name) for name in os.listdir("/proc/self/task")} - own:
+                with suppress(OSError):  # the thread has just ended, or the kernel was built without it
+                    waits[thread] = int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+        return waits
 
     def _serve(self, core: int, start: threading.Semaphore) -> None:
         with suppress(OSError):  # a core that is gone: the look then tells of another one, but nobody waits for ever

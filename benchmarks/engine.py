@@ -34,7 +34,7 @@ from agent_sdk.engine import Device
 from agent_sdk.examine import answer_error, computed
 from agent_sdk.reader import pre_softmax_outputs
 from agent_sdk.session import Session
-from agent_sdk.steady import SLOW, Witness
+from agent_sdk.steady import Witness, calm, counted
 from agent_sdk.timing import Timing
 from agent_sdk.truth import Rehearsal
 from agent_sdk.verify import random_inputs, reference, relative_error
@@ -59,7 +59,7 @@ class Sample:
     @property
     def calm(self) -> bool:
         """Whether the cores were at full speed right before and right after."""
-        return self.slowness <= SLOW
+        return calm(self.slowness)
 
 
 def measure(
@@ -86,8 +86,8 @@ def measure(
         if witness is None:
             return True
         span = time.monotonic() - began
-        calm = min(sum(sample.calm for sample in own) for own in taken.values())
-        return span >= patience_s or (calm >= rounds and span >= LEAST_S)
+        fewest = min(sum(sample.calm for sample in own) for own in taken.values())
+        return span >= patience_s or (fewest >= rounds and span >= LEAST_S)
 
     while not enough():
         draw.shuffle(order)
@@ -98,14 +98,9 @@ def measure(
             us, result = timed(runs[name])
             after = witness.slowness() if witness else 1.0
             taken[name].append(Sample(us, result, max(before, after)))
-    return {name: counted(own, rounds) if witness else own for name, own in taken.items()}
-
-
-def counted(samples: Sequence[Sample], least: int) -> list[Sample]:
-    """The calm runs, or where they are fewer than ``least`` the calmest third, and at least ``least``."""
-    by_slowness = sorted(samples, key=lambda sample: sample.slowness)
-    calm = sum(sample.calm for sample in samples)
-    return by_slowness[: calm if calm >= least else max(least, len(samples) // 3)]
+    if witness is None:
+        return taken
+    return {name: [own[i] for i in counted([run.slowness for run in own], rounds)] for name, own in taken.items()}
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:

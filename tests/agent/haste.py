@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_sdk import examine, session
+from agent_sdk import examine, session, turns
 from agent_sdk.steady import Witness
 
 
@@ -19,4 +19,5 @@ def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(examine, "REMEASURE_S", 0.0)
     monkeypatch.setattr(session, "REMEASURE_S", 0.0)
+    monkeypatch.setattr(turns, "MOST_ROUNDS", turns.ROUNDS)
     monkeypatch.setattr(Witness, "steadily", at_once)

@@ -1,15 +1,26 @@
-"""The witness: it ends with its block, tells a slowed core, and repeats what was disturbed, but not for ever."""
+"""The witness: it ends with its block, tells a slowed core, and repeats what was disturbed, but not for ever.
+
+And what counts by what it says: every published ratio and every profile rests on it.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent_sdk.steady import SLOW, Witness
+from agent_sdk import steady
+from agent_sdk.processors.cores import bound_to
+from agent_sdk.steady import SLOW, Witness, counted
 from tests.agent.cores import GONE
 
 
@@ -74,3 +85,77 @@ def test_a_core_that_is_gone_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatc
     with Witness() as witness:
         assert witness.cores == [0, GONE]
         assert witness.slowness() >= 1.0
+
+
+@pytest.mark.parametrize(
+    ("slowness", "least", "chosen"),
+    [
+        ((1.0, 1.1, 2.0, 1.2), 3, {0, 1, 3}),
+        ((1.0, 1.1, 2.0, 1.2), 2, {0, 1, 3}),
+        ((1.9, 1.8, 1.7, 1.6, 1.5, 1.4), 1, {4, 5}),
+        ((1.9, 1.8, 1.7, 1.6, 1.5, 1.4), 4, {2, 3, 4, 5}),
+        ((1.0, 3.0, 2.0, 2.5, 2.4, 2.3), 2, {0, 2}),
+        ((2.0,), 5, {0}),
+        ((), 3, set()),
+    ],
+)
+def test_calm_ones_count_or_else_the_calmest(slowness: tuple[float, ...], least: int, chosen: set[int]) -> None:
+    """All calm ones where there are enough; else the calmest third, but never fewer than asked for."""
+    assert set(counted(slowness, least)) == chosen
+
+
+@given(st.lists(st.sampled_from([1.0, 1.1, SLOW, 1.21, 1.5, 2.0, 9.0]), max_size=30), st.integers(1, 12))
+def test_nothing_calmer_is_left_out(slowness: list[float], least: int) -> None:
+    """However calm the machine was, none that counts is less calm than one that does not, and enough of them count."""
+    chosen = counted(slowness, least)
+    assert len(set(chosen)) == len(chosen)
+    left = [value for index, value in enumerate(slowness) if index not in chosen]
+    assert all(slowness[index] <= value for index in chosen for value in left)
+    calm = [value for value in slowness if value <= SLOW]
+    if len(calm) >= least:
+        assert sorted(calm) == sorted(slowness[index] for index in chosen)
+    else:
+        assert len(chosen) == min(len(slowness), max(least, len(slowness) // 3))
+
+
+def test_waiting_is_what_the_longest_waiting_thread_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of 30 ms in which one thread waited 10 and another, begun meanwhile, 20 took three times too long."""
+    witness = Witness()
+    waits = iter([{1: 5_000_000, 2: 7}, {1: 15_000_000, 2: 7, 3: 20_000_000}, {}, {}])
+    monkeypatch.setattr(witness, "_waits_ns", lambda: next(waits))
+    clock = iter([0, 30_000_000, 0, 30_000_000])
+    monkeypatch.setattr(steady, "time", SimpleNamespace(perf_counter_ns=lambda: next(clock)))
+    assert witness.kept_waiting(lambda: "result") == ("result", 3.0)
+    assert witness.kept_waiting(lambda: "result") == ("result", 1.0)  # a kernel that does not tell
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waited")
+def test_another_process_on_the_core_is_noticed() -> None:
+    """Who shares a core with another busy process waits for half of the time, and that is seen."""
+    core = min(os.sched_getaffinity(0))
+    busy = f"import os; os.sched_setaffinity(0, [{core}]); print(flush=True)\nwhile True: pass"
+
+    def compute() -> None:
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
+
+    with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            other.stdout.readline()
+            with Witness() as witness, bound_to(frozenset({core})):
+                assert witness.kept_waiting(compute)[1] > SLOW
+        finally:
+            other.kill()
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waited")
+def test_the_witness_does_not_wait_for_itself() -> None:
+    """Its threads go to sleep while the call begins on the same core; of all others it is told whether they waited."""
+    with Witness() as witness:
+        own = {thread.native_id for thread in threading.enumerate() if thread.name.startswith("hope-witness")}
+        told = witness._waits_ns().keys()
+    assert threading.get_native_id() in told
+    assert own
+    assert not own & told

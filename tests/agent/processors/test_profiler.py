@@ -19,6 +19,9 @@ from agent_sdk.processors.ort import OrtProcessor
 from agent_sdk.profiler import handover_us, profile
 from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import Soc
+from agent_sdk.steady import SLOW
+from agent_sdk.timing import Timing
+from agent_sdk.turns import Turn
 from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
 from tests.agent.cores import GONE
 from tests.agent.models import one_op_model
@@ -153,7 +156,7 @@ def test_whole_network_runs_add_up(together: int, processors: list[Processor], m
     counts = Counter(super_op.signature for super_op in merge(model.graph))
     assert max(counts.values()) > 1
     wholes = {processor.spec.kind: 1e6 * (1 + index) for index, processor in enumerate(processors)}
-    monkeypatch.setattr(profiler, "_once", lambda processor, call: wholes[processor.spec.kind])
+    monkeypatch.setattr(profiler, "turn", lambda processor, *_: Turn(wholes[processor.spec.kind], 1.0))
     found = measured(model, processors, Missing(profile_version=0, latencies=missing.latencies)).latencies
     totals = dict.fromkeys(wholes, 0.0)
     for signature, kind, us in zip(found.signature, found.kind, found.us, strict=True):
@@ -168,12 +171,12 @@ def test_whole_networks_keep_to_the_budget(
     """Where one run of each takes all the time there is, no kind runs a second time."""
     calls: Counter[str] = Counter()
 
-    def once(processor: Processor, call: Callable[[], None]) -> float:
+    def one(processor: Processor, *_: object) -> Turn:
         calls[processor.spec.kind] += 1
         time.sleep(budget_s)
-        return 1e6
+        return Turn(1e6, 1.0)
 
-    monkeypatch.setattr(profiler, "_once", once)
+    monkeypatch.setattr(profiler, "turn", one)
     model = random_model(9, steps=8)
     asked = Missing(profile_version=0, latencies=everything(model, processors).latencies)
     measured(model, processors, asked, budget_s=budget_s)
@@ -187,13 +190,13 @@ def test_a_kind_that_fails_a_whole_run_spoils_no_other(
     lost = processors[0].spec.kind
     turns: list[str] = []
 
-    def once(processor: Processor, call: Callable[[], None]) -> float:
+    def one(processor: Processor, *_: object) -> Turn:
         turns.append(processor.spec.kind)
         if processor.spec.kind == lost and turns.count(lost) == 2:
             raise ProcessorLost("gone")
-        return 1e6
+        return Turn(1e6, 1.0)
 
-    monkeypatch.setattr(profiler, "_once", once)
+    monkeypatch.setattr(profiler, "turn", one)
     model = random_model(9, steps=8)
     found = measured(model, processors, Missing(profile_version=0, latencies=everything(model, processors).latencies))
     assert turns.count(lost) == 2
@@ -202,6 +205,40 @@ def test_a_kind_that_fails_a_whole_run_spoils_no_other(
         totals[kind] += us or 0.0
     assert 0 < totals.pop(lost) < 5e5
     assert list(totals.values()) == pytest.approx([1e6] * len(totals), rel=1e-3)
+
+
+def test_networks_too_large_to_stand_side_by_side_share_the_time(
+    processors: list[Processor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where kinds cannot take turns, the first one does not use up the time of those behind it."""
+    shares: list[float] = []
+
+    def take(turns: dict[str, Callable[[], Turn]], share: float, deadline: float) -> tuple[dict[str, Timing], float]:
+        shares.append(deadline - share)
+        return dict.fromkeys(turns, Timing(1e6, 0.0, 1)), 1.0
+
+    monkeypatch.setattr(profiler, "take_turns", take)
+    monkeypatch.setattr(profiler, "copies_at_once", lambda model: 1)
+    model = random_model(9, steps=8)
+    measured(model, processors, Missing(profile_version=0, latencies=everything(model, processors).latencies))
+    assert len(shares) == len({processor.spec.kind for processor in processors})
+    assert shares == sorted(set(shares), reverse=True)
+
+
+@pytest.mark.parametrize(("slowness", "said"), [(1.0, False), (2 * SLOW, True)])
+def test_a_profile_of_a_disturbed_machine_says_so(
+    slowness: float,
+    said: bool,
+    processors: list[Processor],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One sentence, and only where not even the rounds that count were calm."""
+    monkeypatch.setattr(profiler, "turn", lambda *_: Turn(1e6, slowness))
+    model = random_model(9, steps=8)
+    with caplog.at_level("INFO", logger=profiler.__name__):
+        measured(model, processors, Missing(profile_version=0, latencies=everything(model, processors).latencies))
+    assert sum("even the calmest rounds" in record.getMessage() for record in caplog.records) == said
 
 
 def test_handovers_need_two_threads(processors: list[Processor]) -> None:
