@@ -194,10 +194,9 @@ class _Profiling:
             found, slowness = take_turns(calls, deadline, self.deadline)
         if not calm(slowness):
             log.info(
-                "other work slowed even the calmest rounds of '%s', %.1f times: processors of several cores may look "
-                "slower beside the others than they are",
+                "other work, or a core that was not at full speed, disturbed even the calmest rounds of '%s': processors "
+                "of several cores may look slower beside the others than they are",
                 self.model.name,
-                slowness,
             )
         return found
 

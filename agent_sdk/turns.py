@@ -40,8 +40,8 @@ def take_turns(
 ) -> tuple[dict[str, Timing], float]:
     """Let each turn be taken once per round; the figure of each, and the worst slowness beside what these rest on.
 
-    Whole rounds count, or do not. Other work on one core leaves the other one alone but keeps a gang waiting: were turns
-    judged one by one, the single core's would count and stand beside a gang whose turns were all disturbed.
+    Whole rounds count, or do not. Other work on one core leaves the other one alone but keeps a gang waiting: were
+    turns judged one by one, the single core's would count and stand beside a gang whose turns were all disturbed.
 
     More rounds are made while too few were calm. After ``share`` (``time.monotonic``) there are none beyond the
     least, after ``deadline`` none beyond the first. Who raises ProcessorError has no figure.
