@@ -194,8 +194,8 @@ class _Profiling:
             found, slowness = take_turns(calls, deadline, self.deadline)
         if not calm(slowness):
             log.info(
-                "other work, or a core that was not at full speed, disturbed even the calmest rounds of '%s': processors "
-                "of several cores may look slower beside the others than they are",
+                "other work, or a core that was not at full speed, disturbed even the calmest rounds of '%s': "
+                "processors of several cores may look slower beside the others than they are",
                 self.model.name,
             )
         return found
