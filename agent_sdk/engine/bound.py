@@ -96,10 +96,11 @@ class BoundProgram:
             raise
         graph = program.graph
         self._stores = [
-            (name, program.processors[program.home[name]], self._buffers[name, program.home[name]])
+            (graph.tensor[name], program.processors[program.home[name]], self._buffers[name, program.home[name]])
             for name in graph.outputs
             if name in graph.producer
         ]
+        self._unchanged = [name for name in graph.outputs if name not in graph.producer]
         self._wanted = {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in graph.inputs}
 
     def _allocate(self) -> dict[tuple[str, str], Buffer]:
@@ -216,15 +217,15 @@ class BoundProgram:
     def store(self, feeds: Feeds) -> Outputs:
         """Return copies of the outputs that no later run overwrites. Raises WrongOutput."""
         outputs = {}
-        for name, processor, buffer in self._stores:
+        for tensor, processor, buffer in self._stores:
             array = processor.to_host(buffer)
-            tensor = self.program.graph.tensor[name]
             if array.shape != tensor.shape:
-                raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {tensor}")
-            outputs[name] = np.array(array)
-        for name in self.program.graph.outputs:
-            if name not in outputs:
-                outputs[name] = feeds[name].copy()
+                raise WrongOutput(
+                    f"output '{tensor.name}' came back as {list(array.shape)}, the graph declares {tensor}"
+                )
+            outputs[tensor.name] = array.copy()
+        for name in self._unchanged:
+            outputs[name] = feeds[name].copy()
         return outputs
 
     def close(self) -> None:
@@ -235,6 +236,7 @@ class BoundProgram:
         self._buffers = {}
         self._loads = []
         self._stores = []
+        self._unchanged = []
 
 
 def _uses_in_place(processor: Processor, buffer: Buffer) -> bool:

@@ -44,16 +44,21 @@ class Ticket:
     """A run's place in the queues.
 
     Attributes:
-        resources: per lane what it occupies; None once given back.
+        resources: per lane what it occupies; empty once given back.
+        users: how many lanes still occupy each resource.
         start: per lane what is called once it may go.
         granted: per lane whether it has been called.
         hangs: what to say to those who come while a runtime hangs in this run; empty otherwise.
     """
 
-    __slots__ = ("granted", "hangs", "resources", "start")
+    __slots__ = ("granted", "hangs", "resources", "start", "users")
 
     def __init__(self, resources: Sequence[Sequence[str]], start: Sequence[Callable[[], None]]) -> None:
-        self.resources: list[Sequence[str] | None] = list(resources)
+        self.resources = list(resources)
+        self.users: dict[str, int] = {}
+        for own in resources:
+            for resource in own:
+                self.users[resource] = self.users.get(resource, 0) + 1
         self.start = start
         self.granted = [False] * len(start)
         self.hangs = ""
@@ -184,7 +189,7 @@ class Device:
             except BaseException as error:  # noqa: BLE001  re-raised in the caller's thread
                 failure.append(error)
             finally:
-                self.leave(ticket)
+                self.leave(ticket, 0)
                 finished.set()
             return False
 
@@ -203,8 +208,6 @@ class Device:
                 if self.withdraw(ticket):
                     interrupts.raising = True
                     finished.wait()
-                else:
-                    self.leave(ticket)
                 raise
         if failure:
             raise failure[0]
@@ -220,57 +223,58 @@ class Device:
         """Join the queues; ``ticket.start[i]`` is called, here or by whoever leaves, when lane i may go."""
         with self._lock:
             self._refuse_when_closed()
-            wanted = {r for resources in ticket.resources if resources is not None for r in resources}
-            for resource in wanted:
-                queue = self._queues[resource]
+            queues = [self._queues[resource] for resource in ticket.users]
+            for queue in queues:
                 if queue and queue[0].hangs:
                     raise DeviceClosedError(queue[0].hangs)
-            for resource in wanted:
-                self._queues[resource].append(ticket)
-            starts = self._granted(ticket)
+            for queue in queues:
+                queue.append(ticket)
+            starts = self._granted((ticket,))
         for start in starts:
             start()
-
-    def contended(self, ticket: Ticket, lane: int) -> bool:
-        """Whether somebody waits for a resource that lane ``lane`` of the ticket occupies."""
-        return any(len(self._queues[resource]) > 1 for resource in ticket.resources[lane] or ())
 
     def withdraw(self, ticket: Ticket) -> list[int]:
-        """Give up the lanes that have not started; return those that have."""
+        """Take out of the queues the lanes that have not started; return those that have."""
         with self._lock:
-            ticket.resources[:] = [
-                resources if granted else None
-                for resources, granted in zip(ticket.resources, ticket.granted, strict=True)
-            ]
-            return [lane for lane, granted in enumerate(ticket.granted) if granted]
-
-    def leave(self, ticket: Ticket, lane: int | None = None) -> None:
-        """Give back what one lane, or with ``None`` the whole run, occupies. Doing it twice does no harm."""
-        with self._lock:
-            if lane is None:
-                ticket.resources[:] = [None] * len(ticket.resources)
-            else:
-                ticket.resources[lane] = None
-            held = {r for resources in ticket.resources if resources is not None for r in resources}
-            heirs: list[Ticket] = []
-            for resource, queue in self._queues.items():
-                if resource not in held and ticket in queue:
-                    queue.remove(ticket)
-                    if queue and queue[0] not in heirs:
-                        heirs.append(queue[0])
-            starts = [start for heir in heirs for start in self._granted(heir)]
+            started = [lane for lane, granted in enumerate(ticket.granted) if granted]
+            heirs = [heir for lane, on in enumerate(ticket.granted) if not on for heir in self._heirs(ticket, lane)]
+            starts = self._granted(heirs)
         for start in starts:
             start()
+        return started
 
-    def _granted(self, ticket: Ticket) -> list[Callable[[], None]]:
-        """The lanes of ``ticket`` that may go now and have not been told. Called with the lock held."""
+    def leave(self, ticket: Ticket, lane: int) -> bool:
+        """Give back what one lane occupies; say whether somebody was waiting for it. Doing it twice does no harm."""
+        with self._lock:
+            heirs = self._heirs(ticket, lane)
+            starts = self._granted(heirs)
+        for start in starts:
+            start()
+        return bool(heirs)
+
+    def _heirs(self, ticket: Ticket, lane: int) -> list[Ticket]:
+        """Who is next at the resources that this lane gives back, as the last one of its run. With the lock held."""
+        heirs = []
+        for resource in ticket.resources[lane]:
+            ticket.users[resource] -= 1
+            queue = self._queues[resource]
+            if not ticket.users[resource] and ticket in queue:  # it is in none if it was refused
+                queue.remove(ticket)
+                if queue:
+                    heirs.append(queue[0])
+        ticket.resources[lane] = ()
+        return heirs
+
+    def _granted(self, tickets: Iterable[Ticket]) -> list[Callable[[], None]]:
+        """The lanes of these tickets that may go now and have not been told. Called with the lock held."""
         starts = []
-        for lane, resources in enumerate(ticket.resources):
-            if resources is None or ticket.granted[lane]:
-                continue
-            if all(self._queues[resource][0] is ticket for resource in resources):
-                ticket.granted[lane] = True
-                starts.append(ticket.start[lane])
+        for ticket in tickets:
+            for lane, resources in enumerate(ticket.resources):
+                if not resources or ticket.granted[lane]:
+                    continue
+                if all(self._queues[resource][0] is ticket for resource in resources):
+                    ticket.granted[lane] = True
+                    starts.append(ticket.start[lane])
         return starts
 
     def _refuse_when_closed(self) -> None:

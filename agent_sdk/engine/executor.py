@@ -37,21 +37,23 @@ class _Run:
     Attributes:
         queued_ns: how long it stood behind other runs.
         home: the lane that the caller serves; -1 for none.
-        abandoned: lanes left behind in a runtime that hangs; guarded by ``lock``.
+        go: released once the caller may serve it.
+        ticket: its place in the device's queues.
+        abandoned: lanes left behind in a runtime that hangs; guarded by the executor's lock.
     """
 
-    __slots__ = ("abandoned", "go", "home", "interrupts", "lock", "progress", "queued_ns", "stamps", "ticket")
+    __slots__ = ("abandoned", "go", "home", "interrupts", "progress", "queued_ns", "stamps", "ticket")
+
+    ticket: Ticket
 
     def __init__(self, lanes: int, home: int) -> None:
         self.home = home
-        self.lock = threading.Lock()
         self.progress = Progress(lanes)
         self.interrupts = DeferredInterrupts(self.progress.fail)
         self.queued_ns = 0
         self.stamps: list[list[int]] = [[] for _ in range(lanes)]
         self.go = threading.Lock()
         self.go.acquire()
-        self.ticket = Ticket((), ())
         self.abandoned: set[int] = set()
 
 
@@ -74,14 +76,11 @@ class Executor:
         self.program = program
         self.device = device
         self._turn = Turn()
+        self._lock = threading.Lock()
         self._closed = False
         self._abandoned: _Run | None = None
         self._bound = BoundProgram(program)
         self._lanes = [device.lane(name) for name in program.lanes]
-        self._cores = [
-            (program.processors[row[0].processor].caller_cores, program.processors[row[-1].processor].caller_cores)
-            for row in program.by_lane
-        ]
         self._usual_wait_ns = [0.0] * len(program.segments)
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.segments[0].lane
@@ -146,7 +145,7 @@ class Executor:
                 run.queued_ns = perf_counter_ns() - queueing
                 return self._carry_out(run, feeds, end, asked)
             finally:
-                with run.lock:
+                with self._lock:
                     if run.abandoned:
                         self._abandoned = run
                     else:
@@ -154,11 +153,13 @@ class Executor:
 
     def _carry_out(self, run: _Run, feeds: Feeds, end: float | None, asked: int) -> tuple[Outputs, Trace]:
         program = self.program
-        starts = [
-            run.go.release if lane == run.home else partial(thread.submit, partial(self._serve, run, lane))
-            for lane, thread in enumerate(self._lanes)
-        ]
-        run.ticket = Ticket(program.lane_resources, starts)
+        run.ticket = Ticket(
+            program.lane_resources,
+            [
+                run.go.release if lane == run.home else partial(thread.submit, partial(self._serve, run, lane))
+                for lane, thread in enumerate(self._lanes)
+            ],
+        )
         began = perf_counter_ns()
         try:
             self._bound.load(feeds)
@@ -166,18 +167,14 @@ class Executor:
             self.device.enter(run.ticket)
             waits = not all(run.ticket.granted)
             entered = perf_counter_ns()
+            poll = False
             if run.home >= 0:
                 run.interrupts.raising = True
                 run.go.acquire()
                 run.interrupts.raising = False
-                with contextlib.ExitStack() as seat:
-                    self._drive(run, run.home, seat)
-                    passed_on = self.device.contended(run.ticket, run.home)
-                    if passed_on:
-                        self.device.leave(run.ticket, run.home)
-                    self._settle(run, end, poll=program.quiet[run.home] and not passed_on)
-            else:
-                self._settle(run, end, poll=False)
+                poll = not self._drive(run, run.home) and program.quiet[run.home]
+            if len(run.stamps) > 1 or run.home < 0:
+                self._settle(run, end, poll=poll)
             computed = perf_counter_ns()
             if run.progress.failures:
                 raise run.progress.failures[0]
@@ -187,11 +184,6 @@ class Executor:
             run.interrupts.raising = False
             self._give_up(run, error)
             raise
-        finally:
-            with run.lock:
-                over = [lane for lane in range(len(self._lanes)) if lane not in run.abandoned]
-            for lane in over if run.abandoned else (None,):
-                self.device.leave(run.ticket, lane)
         if waits:
             run.queued_ns += max(min(stamps[0] for stamps in run.stamps) - entered, 0)
         return outputs, Trace(
@@ -204,10 +196,11 @@ class Executor:
             queued_us=run.queued_ns / 1e3,
         )
 
-    def _drive(self, run: _Run, lane: int, seat: contextlib.ExitStack) -> None:
-        """Serve one lane of one run, in the calling thread, bound to its CPUs until ``seat`` is left.
+    def _drive(self, run: _Run, lane: int) -> bool:
+        """Serve one lane of one run in the calling thread, bound to its CPUs meanwhile, and give back what it occupied.
 
-        Failures stay in ``run.progress``, that the CPUs are gone among them.
+        Failures stay in ``run.progress``, that the CPUs are gone among them. Returns whether another run has been
+        waiting for what this lane occupied.
         """
         progress = run.progress
         done, failures, sleepers = progress.done, progress.failures, progress.sleepers
@@ -216,34 +209,35 @@ class Executor:
         usual = self._usual_wait_ns
         segment: ProgramSegment = self.program.by_lane[lane][0]
         count = 0
+        passed_on = False
         try:
-            seat.enter_context(bound_to(*self._cores[lane]))
-            stamp(now())
-            for move, waits, setup, call, segment in self._bound.code[lane]:
-                if waits:
-                    before = now()
-                    if move is not None:
-                        move()
-                    for target, wanted, poll in waits:
-                        if done[target] < wanted:
-                            progress.wait(lane, target, wanted, poll, -1, usual[segment.index])
-                    after = now()
-                    stamp(after)
-                    # Down at once and up slowly: a thread that sleeps too long loses more than one that polls too long.
-                    known = usual[segment.index]
-                    usual[segment.index] = min(after - before, 1.125 * known + 20_000) if known else after - before
-                if failures:
-                    return
-                if setup:
-                    for step in setup:
-                        step()
-                    stamp(now())
-                call()
+            with bound_to(*self.program.seats[lane]):
                 stamp(now())
-                count += 1
-                done[lane] = count
-                if sleepers:
-                    progress.wake(lane, count)
+                for move, waits, setup, call, segment in self._bound.code[lane]:
+                    if waits:
+                        before = now()
+                        if move is not None:
+                            move()
+                        for target, wanted, poll in waits:
+                            if done[target] < wanted:
+                                progress.wait(lane, target, wanted, poll, -1, usual[segment.index])
+                        after = now()
+                        stamp(after)
+                        # Down at once, up slowly: to sleep too long costs more than to poll too long.
+                        known = usual[segment.index]
+                        usual[segment.index] = min(after - before, 1.125 * known + 20_000) if known else after - before
+                    if failures:
+                        break
+                    if setup:
+                        for step in setup:
+                            step()
+                        stamp(now())
+                    call()
+                    stamp(now())
+                    count += 1
+                    done[lane] = count
+                    if sleepers:
+                        progress.wake(lane, count)
         except BaseException as error:  # noqa: BLE001  told to the caller by `run`
             if isinstance(error, Exception):
                 failed = SegmentFailedError(segment.processor, segment.index, segment.ops, error)
@@ -251,25 +245,25 @@ class Executor:
                 error = failed
             progress.fail(error)
         finally:
+            # First what others may be waiting for: whoever sees the lane finished finds its resources free.
+            passed_on = self.device.leave(run.ticket, lane)
             progress.finish(lane, FINISHED)
+        return passed_on
 
     def _serve(self, run: _Run, lane: int) -> bool:
-        """Serve one lane on its own thread, then pass its resources on if somebody waits for them."""
-        with contextlib.ExitStack() as seat:
-            self._drive(run, lane, seat)
-        with run.lock:
+        """Serve one lane on its own thread; whether the thread may poll for a next job."""
+        passed_on = self._drive(run, lane)
+        with self._lock:
             left_behind = lane in run.abandoned
             run.abandoned.discard(lane)
             last = left_behind and not run.abandoned and self._abandoned is run
-        if left_behind or self.device.contended(run.ticket, lane):
-            self.device.leave(run.ticket, lane)
         if last:
             # The runtime came back after all: what it held is free again.
             self._abandoned = None
             if self._closed:
                 self._bound.close()
             self._turn.release()
-        return self.program.quiet[lane]
+        return self.program.quiet[lane] and not passed_on
 
     def _settle(self, run: _Run, end: float | None, *, poll: bool) -> None:
         """Wait until every lane has ended. Raises RunTimeoutError when their time is over."""
@@ -296,11 +290,13 @@ class Executor:
             for lane in started:
                 run.progress.wait(Progress.CALLER, lane, FINISHED, False, grace)
         run.interrupts.raising = False
-        with run.lock:
+        with self._lock:
             run.abandoned = {lane for lane in started if run.progress.done[lane] < FINISHED}
             if run.abandoned:
                 names = ", ".join(self._lanes[lane].name for lane in sorted(run.abandoned))
                 run.ticket.hangs = f"a runtime still hangs on {names} in a run that was given up; {self._state(run)}"
+        if run.home >= 0:
+            self.device.leave(run.ticket, run.home)
 
     def _state(self, run: _Run) -> str:
         """What each lane is doing, for the watchdog's message."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 # NOTE: signal.signal wraps each handler in an enum, which costs 13 µs a run; this is the function that it wraps.
 import _signal  # type: ignore[import-not-found]
 import signal
-import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Final
@@ -38,12 +37,14 @@ class DeferredInterrupts:
         self._previous: Callable[[int, FrameType | None], object] | None = None
 
     def __enter__(self) -> DeferredInterrupts:
-        if threading.get_ident() == threading.main_thread().ident:
-            previous = _signal.getsignal(_SIGINT)
-            # Where Ctrl-C is ignored or handled outside Python there is nothing to defer.
-            if callable(previous):
-                self._previous = previous
+        previous = _signal.getsignal(_SIGINT)
+        # Where Ctrl-C is ignored or handled outside Python there is nothing to defer.
+        if callable(previous):
+            self._previous = previous
+            try:
                 _signal.signal(_SIGINT, self._handle)
+            except ValueError:  # not the main thread: nobody interrupts it
+                self._previous = None
         return self
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:

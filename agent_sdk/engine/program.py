@@ -127,6 +127,12 @@ class Program:
         )
 
     @cached_property
+    def seats(self) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
+        """Per lane the CPUs that its thread is bound to at its first segment, and at its last."""
+        ends = [(self.processors[row[0].processor], self.processors[row[-1].processor]) for row in self.by_lane]
+        return tuple((first.caller_cores, last.caller_cores) for first, last in ends)
+
+    @cached_property
     def rebinds(self) -> Mapping[int, frozenset[int]]:
         """Segments before which the lane's thread moves to other CPUs, and which."""
         moves = {}

@@ -12,7 +12,6 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Sized
-from contextlib import suppress
 from time import perf_counter_ns
 
 from agent_sdk.engine.interrupt import DeferredInterrupts
@@ -52,24 +51,21 @@ class Progress:
     Attributes:
         done: per lane the number of finished segments; ``FINISHED`` when the lane runs no more.
         failures: what went wrong, first things first; a run with a failure goes no further.
-        sleepers: lane (or the caller, -1) to the (lane, count) it sleeps for.
+        sleepers: lane (or the caller, -1) to the (lane, count) it sleeps for and the lock that wakes it.
 
     NOTE: no lock guards these. Each entry of ``done`` has one writer; a sleeper says so before it looks a last
     time, a finisher counts before it looks for sleepers, and whoever takes the sleeper's entry out of the
     dict, which one thread alone can do, owes or forgoes the wake-up.
     """
 
-    __slots__ = ("_wake", "done", "failures", "sleepers")
+    __slots__ = ("done", "failures", "sleepers")
 
     CALLER = -1
 
     def __init__(self, lanes: int) -> None:
         self.done = [0] * lanes
         self.failures: list[BaseException] = []
-        self.sleepers: dict[int, tuple[int, int]] = {}
-        self._wake = [threading.Lock() for _ in range(lanes + 1)]
-        for lock in self._wake:
-            lock.acquire()
+        self.sleepers: dict[int, tuple[int, int, threading.Lock]] = {}
 
     def finish(self, lane: int, count: int) -> None:
         """Count and wake whoever sleeps for it."""
@@ -79,21 +75,21 @@ class Progress:
 
     def wake(self, lane: int, count: int) -> None:
         """Wake those who sleep until ``lane`` has finished ``count`` segments."""
-        for sleeper, (target, wanted) in list(self.sleepers.items()):
-            if target == lane and wanted <= count and self.sleepers.pop(sleeper, None) is not None:
-                self._release(sleeper)
+        for sleeper, (target, wanted, _) in list(self.sleepers.items()):
+            if target == lane and wanted <= count:
+                self._wake(sleeper)
 
     def fail(self, error: BaseException) -> None:
         """Stop the run: everyone who sleeps wakes up and sees the failure."""
         self.failures.append(error)
         for sleeper in list(self.sleepers):
-            if self.sleepers.pop(sleeper, None) is not None:
-                self._release(sleeper)
+            self._wake(sleeper)
 
-    def _release(self, sleeper: int) -> None:
-        # A caller interrupted by Ctrl-C may have left an earlier wake-up unused; one is enough.
-        with suppress(RuntimeError):
-            self._wake[sleeper].release()
+    def _wake(self, sleeper: int) -> None:
+        # A caller whom Ctrl-C woke may sleep again meanwhile: woken too early, it looks once more.
+        entry = self.sleepers.pop(sleeper, None)
+        if entry is not None:
+            entry[2].release()
 
     def wait(self, me: int, lane: int, count: int, poll: bool, timeout_s: float = -1, expected_ns: float = 0) -> bool:
         """Return once ``lane`` has finished ``count`` segments or, but for the caller, the run has failed.
@@ -122,15 +118,17 @@ class Progress:
     def _sleep(self, me: int, lane: int, count: int, timeout_s: float) -> bool:
         done = self.done
         while done[lane] < count and (me == self.CALLER or not self.failures):
-            self.sleepers[me] = (lane, count)
+            woken = threading.Lock()
+            woken.acquire()
+            self.sleepers[me] = (lane, count, woken)
             ready = done[lane] >= count or (me != self.CALLER and self.failures)
             if ready and self.sleepers.pop(me, None) is not None:
                 break
             # Either nobody has noticed yet that this thread sleeps, or somebody has and will release the lock.
-            if not self._wake[me].acquire(timeout=timeout_s):
+            if not woken.acquire(timeout=timeout_s):
                 if self.sleepers.pop(me, None) is not None:
                     return False
-                self._wake[me].acquire()
+                woken.acquire()
         return True
 
 
@@ -139,35 +137,41 @@ class Turn:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._taken = False
         self._queue: deque[threading.Lock] = deque()
 
     def acquire(self, interrupts: DeferredInterrupts, timeout_s: float = -1) -> bool:
         """Wait for the turn; False when ``timeout_s`` is over. An interrupted wait leaves the queue."""
-        mine = threading.Lock()
         with self._lock:
-            self._queue.append(mine)
-            if len(self._queue) == 1:
+            if not self._taken:
+                self._taken = True
                 return True
+            mine = threading.Lock()
             mine.acquire()
+            self._queue.append(mine)
+        got = False
         try:
             interrupts.raising = True
             got = mine.acquire(timeout=timeout_s)
+        finally:
             interrupts.raising = False
-        except BaseException:
-            interrupts.raising = False
-            self._leave(mine)
-            raise
-        if not got:
-            self._leave(mine)
+            if not got:
+                self._forgo(mine)
         return got
 
     def release(self) -> None:
         """Pass the turn on."""
-        self._leave(None)
-
-    def _leave(self, mine: threading.Lock | None) -> None:
         with self._lock:
-            first = self._queue[0]
-            self._queue.remove(mine or first)
-            if self._queue and (mine is None or mine is first):
-                self._queue[0].release()
+            if self._queue:
+                self._queue.popleft().release()
+            else:
+                self._taken = False
+
+    def _forgo(self, mine: threading.Lock) -> None:
+        with self._lock:
+            waiting = mine in self._queue
+            if waiting:
+                self._queue.remove(mine)
+        if not waiting:
+            # It was passed on to us while we gave up.
+            self.release()
