@@ -14,7 +14,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -41,10 +41,14 @@ BEHIND: Final = 1.3
 """A contender this many times slower than the best has lost the first trial after a few runs."""
 SURE: Final = 3
 """Runs after which the first trial leaves out those who are behind."""
+CLOSE: Final = 1.05
+"""Times the best median below which a contender's may be better all the same: the first trial goes on among these."""
+LONGER: Final = 3
+"""Times its rounds that a first trial may go on for that."""
 PATIENCE: Final = 4.0
 """Times what its runs take that a first trial may last in order to wait for steady cores."""
 PATIENCE_S: Final = 2.0
-"""The longest that it may last for that."""
+"""The longest that it may last for that, and again for deciding between those that are close."""
 RECHECK: Final = 64
 """Most runs between two trials while serving: the first waits for WINDOW runs, each next for twice as many."""
 
@@ -98,37 +102,38 @@ class Contest:
     def trial(self, inputs: Mapping[str, np.ndarray], rounds: int = 7) -> Trial:
         """Run all contenders ``rounds`` times, interleaved, and make the one with the least median the current one.
 
-        Runs during which the cores were not steady are repeated for a while. The order is drawn anew in every round,
-        so that nobody always follows the same neighbour. A contender that fails is dropped; when all of them do, the
-        first one's failure is raised and none is dropped.
+        Runs during which the cores were not steady are repeated for a while, and those whose medians are close to the
+        best go on for some more rounds. The order is drawn anew in every round, so that nobody always follows the same
+        neighbour. A contender that fails is dropped; when all of them do, the first one's failure is raised and none
+        is dropped.
         """
         contenders = self.contenders
         times: dict[str, list[float]] = {name: [] for name in contenders}
-        least = dict.fromkeys(contenders, math.inf)
         steady = dict.fromkeys(contenders, 0)
         failures: dict[str, ExecutionError] = {}
-        order, draw = list(contenders), random.Random(0)
+        draw = random.Random(0)
         began = time.monotonic()
-        deadline = 0.0
+        deadline = over = 0.0
         with Witness() as witness:
-            for turn in range(-1, rounds):  # the first one is for warming up
+            for turn in range(-1, LONGER * rounds):  # the first one is for warming up
                 if turn == 0:
                     now = time.monotonic()
                     deadline = now + min(PATIENCE_S, PATIENCE * rounds * (now - began))
-                best = min(least.values(), default=math.inf)
-                draw.shuffle(order)
-                for name in order:
-                    if name in failures or (turn >= SURE and least[name] > BEHIND * best):
-                        continue
+                if turn == rounds:
+                    over = time.monotonic() + PATIENCE_S
+                running = _undecided(times) if turn >= rounds else _promising(times) if turn >= SURE else list(times)
+                if not running or (turn >= rounds and time.monotonic() >= over):
+                    break
+                draw.shuffle(running)
+                for name in running:
                     try:
                         (_, trace), quiet = witness.steadily(partial(contenders[name].run, inputs), deadline)
                     except FAILURES as error:
                         failures[name] = error
-                        del times[name], least[name]
+                        del times[name]
                         continue
                     if turn >= 0:
                         times[name].append(trace.total_us)
-                        least[name] = min(least[name], trace.total_us)
                         steady[name] += quiet
         if not times:
             raise next(iter(failures.values()))
@@ -283,3 +288,17 @@ class Contest:
 
     def _first_choice(self, among: Collection[str]) -> str:
         return min(among, key=lambda name: (self.first_us.get(name, math.inf), name != PLAN, name))
+
+
+def _promising(times_us: Mapping[str, Sequence[float]]) -> list[str]:
+    """Those whose best run is not far behind the best of all."""
+    best = min(map(min, times_us.values()), default=math.inf)
+    return [name for name, own in times_us.items() if min(own) <= BEHIND * best]
+
+
+def _undecided(times_us: Mapping[str, Sequence[float]]) -> list[str]:
+    """Those whose medians are so close to the best that chance may have set their order; none where that is one."""
+    medians = {name: statistics.median(own) for name, own in times_us.items()}
+    best = min(medians.values(), default=math.inf)
+    close = [name for name, us in medians.items() if us <= CLOSE * best]
+    return close if len(close) > 1 else []

@@ -241,6 +241,18 @@ def test_a_trial_counts_its_runs_and_knows_its_neighbours() -> None:
     assert len(set(zip(fast[::2], fast[1::2], strict=True))) == 2
 
 
+def test_a_trial_goes_on_among_those_that_are_close() -> None:
+    """Whoever may be the best all the same runs more often before it is decided; nobody else does."""
+    ours, own = contest(plan=104, a=100, b=120)
+    found = ours.trial({})
+    assert {name: len(times) for name, times in found.times_us.items()} == {"plan": 21, "a": 21, "b": 7}
+    assert ours.current == "a"
+    own["a"].us = 110
+    found = ours.trial({})
+    assert {name: len(times) for name, times in found.times_us.items()} == {"plan": 7, "a": 7, "b": 7}
+    assert ours.current == PLAN
+
+
 @pytest.mark.parametrize(("disturbed", "steady"), [(3, True), (4, False)])
 def test_a_disturbed_trial_says_so(disturbed: int, steady: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its figures are worth keeping only if the cores were steady in most runs of every contender."""
