@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from agent_sdk.reader import read_model
 from agent_sdk.zoo import shipped
 from benchmarks.planning import synthetic_profile
 from benchmarks.profiles import phone_problem
-from planner_api.planning import build_problem
+from planner_api.planning import build_problem, solver
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.checker import check
@@ -23,7 +25,7 @@ from planner_api.planning.evaluator import arrays, evaluate
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.simulator import simulate
 from planner_api.planning.solver import Budget
-from planner_api.planning.solvers import portfolio
+from planner_api.planning.solvers import articulation, portfolio
 from planner_api.planning.solvers.articulation import cut_ops, decompose, pieces, solve_pieces
 from planner_api.planning.solvers.constants import constant_ops, put_back, without
 from planner_api.planning.solvers.polish import polish
@@ -264,6 +266,30 @@ def test_squeezenet_and_resnet_are_proven_on_a_synthetic_profile(network: str) -
     check(problem, found.schedule)
     assert found.bound is not None
     assert found.schedule.makespan_us <= found.bound.us * 1.01
+
+
+def test_pieces_beyond_proof_leave_time_to_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the pieces take all the time they may, more than half of the budget is left when the search begins."""
+    portfolio.warm("blocking")
+    ticks = count()
+    # Every look at the clock takes two milliseconds, so that no other machine and no other load changes the result.
+    monkeypatch.setattr(solver, "time", SimpleNamespace(monotonic=lambda: next(ticks) * 2e-3))
+    left: list[float] = []
+    run = Search.run
+
+    def endless(problem: Problem, budget: Budget) -> None:
+        while budget.left() > 0:
+            pass
+
+    def noted(search: Search, budget: Budget, target_us: float) -> None:
+        left.append(budget.left())
+        run(search, budget, target_us)
+
+    monkeypatch.setattr(articulation, "solve_pieces", endless)
+    monkeypatch.setattr(Search, "run", noted)
+    problem = draw(7, 200, mode="blocking", plain=True)
+    check(problem, portfolio.solve(problem, Budget(1.0)).schedule)
+    assert [seconds > 0.5 for seconds in left] == [True]
 
 
 def test_a_tensor_that_jumps_over_an_op_forbids_the_cut() -> None:
