@@ -42,8 +42,8 @@ BEHIND: Final = 1.3
 SURE: Final = 3
 """Runs after which the first trial leaves out those who are behind."""
 CLOSE: Final = 1.05
-"""Times the best median below which a contender's may be better all the same: the first trial goes on among these."""
-LONGER: Final = 3
+"""Times the best median below which chance may have set the order: a first trial goes on among these contenders."""
+LONGER: Final = 2
 """Times its rounds that a first trial may go on for that."""
 PATIENCE: Final = 4.0
 """Times what its runs take that a first trial may last in order to wait for steady cores."""
@@ -59,16 +59,14 @@ class Trial:
 
     Attributes:
         times_us: the times of each contender's runs, microseconds; one that was far behind has fewer.
+        median_us: what each contender takes. Of those that were close, runs that are not in ``times_us`` decided
+            what they take relative to one another.
         steady: whether the cores were steady in most runs of every contender, so that the figures are worth keeping.
     """
 
     times_us: Mapping[str, tuple[float, ...]]
+    median_us: dict[str, float]
     steady: bool
-
-    @property
-    def median_us(self) -> dict[str, float]:
-        """The median of each contender's runs."""
-        return {name: statistics.median(times) for name, times in self.times_us.items()}
 
 
 class Contest:
@@ -102,8 +100,8 @@ class Contest:
     def trial(self, inputs: Mapping[str, np.ndarray], rounds: int = 7) -> Trial:
         """Run all contenders ``rounds`` times, interleaved, and make the one with the least median the current one.
 
-        Runs during which the cores were not steady are repeated for a while, and those whose medians are close to the
-        best go on for some more rounds. The order is drawn anew in every round, so that nobody always follows the same
+        Runs during which the cores were not steady are repeated for a while. Those whose medians are close to the best
+        then go on among themselves. The order is drawn anew in every round, so that nobody always follows the same
         neighbour. A contender that fails is dropped; when all of them do, the first one's failure is raised and none
         is dropped.
         """
@@ -112,34 +110,43 @@ class Contest:
         steady = dict.fromkeys(contenders, 0)
         failures: dict[str, ExecutionError] = {}
         draw = random.Random(0)
-        began = time.monotonic()
-        deadline = over = 0.0
+        deadline = 0.0
+
+        def play(names: Sequence[str]) -> None:
+            for name in draw.sample(names, len(names)):
+                try:
+                    (_, trace), quiet = witness.steadily(partial(contenders[name].run, inputs), deadline)
+                except FAILURES as error:
+                    failures[name] = error
+                    del times[name]
+                    continue
+                times[name].append(trace.total_us)
+                steady[name] += quiet
+
         with Witness() as witness:
-            for turn in range(-1, LONGER * rounds):  # the first one is for warming up
-                if turn == 0:
-                    now = time.monotonic()
-                    deadline = now + min(PATIENCE_S, PATIENCE * rounds * (now - began))
-                if turn == rounds:
-                    over = time.monotonic() + PATIENCE_S
-                running = _undecided(times) if turn >= rounds else _promising(times) if turn >= SURE else list(times)
-                if not running or (turn >= rounds and time.monotonic() >= over):
+            began = time.monotonic()
+            play(list(times))  # for warming up
+            now = time.monotonic()
+            deadline = now + min(PATIENCE_S, PATIENCE * rounds * (now - began))
+            for name, own in times.items():
+                own.clear()
+                steady[name] = 0
+            for turn in range(rounds):
+                play(_promising(times) if turn >= SURE else list(times))
+            first = {name: tuple(own) for name, own in times.items()}
+            close = _close(first)
+            over = time.monotonic() + PATIENCE_S
+            for _ in range(LONGER * rounds):
+                if len(close) < 2 or time.monotonic() >= over:
                     break
-                draw.shuffle(running)
-                for name in running:
-                    try:
-                        (_, trace), quiet = witness.steadily(partial(contenders[name].run, inputs), deadline)
-                    except FAILURES as error:
-                        failures[name] = error
-                        del times[name]
-                        continue
-                    if turn >= 0:
-                        times[name].append(trace.total_us)
-                        steady[name] += quiet
+                play(close)
+                close = [name for name in close if name in times]
         if not times:
             raise next(iter(failures.values()))
         self._drop(failures)
         trial = Trial(
-            times_us={name: tuple(own) for name, own in times.items()},
+            times_us={name: first[name] for name in times},
+            median_us=_medians({name: first[name] for name in times}, {name: times[name] for name in close}),
             steady=all(2 * steady[name] > len(own) for name, own in times.items()),
         )
         self.first_us = trial.median_us
@@ -296,9 +303,21 @@ def _promising(times_us: Mapping[str, Sequence[float]]) -> list[str]:
     return [name for name, own in times_us.items() if min(own) <= BEHIND * best]
 
 
-def _undecided(times_us: Mapping[str, Sequence[float]]) -> list[str]:
-    """Those whose medians are so close to the best that chance may have set their order; none where that is one."""
+def _close(times_us: Mapping[str, Sequence[float]]) -> list[str]:
+    """Those whose medians are so near to the best that chance may have set their order."""
     medians = {name: statistics.median(own) for name, own in times_us.items()}
     best = min(medians.values(), default=math.inf)
-    close = [name for name, us in medians.items() if us <= CLOSE * best]
-    return close if len(close) > 1 else []
+    return [name for name, us in medians.items() if us <= CLOSE * best]
+
+
+def _medians(first: Mapping[str, Sequence[float]], longer: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The median of everyone's first runs; of those that went on, what the longer trial found, on the same scale.
+
+    The machine may have become slower or faster meanwhile, which changes nothing between those that went on.
+    """
+    medians = {name: statistics.median(own) for name, own in first.items()}
+    overall = {name: statistics.median(own) for name, own in longer.items()}
+    if overall:
+        scale = min(medians[name] for name in overall) / min(overall.values())
+        medians |= {name: us * scale for name, us in overall.items()}
+    return medians

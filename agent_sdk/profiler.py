@@ -166,6 +166,8 @@ class _Profiling:
         kinds = [kind for kind, found in shares.items() if found]
         together = copies_at_once(self.model)
         groups = [kinds[start : start + together] for start in range(0, len(kinds), together)]
+        if not groups:
+            return
         with Witness() as witness:  # one for all groups: what it knows of full speed is the same for all of them
             for index, group in enumerate(groups):
                 now = time.monotonic()

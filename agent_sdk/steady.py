@@ -113,11 +113,11 @@ class Witness:
 
         Only for calls whose threads never wait for one another's cores. 1.0 where the kernel does not tell.
         """
-        started = time.perf_counter_ns()
         before = self._waits_ns()
+        started = time.perf_counter_ns()
         result = call()
-        after = self._waits_ns()
         took = time.perf_counter_ns() - started
+        after = self._waits_ns()
         longest = max((waited - before.get(thread, 0) for thread, waited in after.items()), default=0)
         return result, took / max(1, took - longest)
 

@@ -9,13 +9,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.processors import Processor
 from agent_sdk.processors.cores import bound_to
 from agent_sdk.steady import PAUSE_S, Witness, calm, counted
-from agent_sdk.timing import Timing, measure, summarise
+from agent_sdk.timing import Timing, summarise
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,11 @@ def take_turns(
     """
     left = dict(turns)
     rounds: list[dict[str, Turn]] = []
-    slowness: list[float] = []
-    while left and len(rounds) < (ROUNDS if sum(map(calm, slowness)) >= LEAST_ROUNDS else MOST_ROUNDS):
+
+    def slowness() -> list[float]:
+        return [max(taken[name].slowness for name in left) for taken in rounds]
+
+    while left and len(rounds) < (ROUNDS if sum(map(calm, slowness())) >= LEAST_ROUNDS else MOST_ROUNDS):
         until = deadline if len(rounds) < LEAST_ROUNDS else min(share, deadline)
         taken: dict[str, Turn] = {}
         for name in list(left):
@@ -63,10 +67,12 @@ def take_turns(
         if taken.keys() < left.keys():  # cut short
             break
         rounds.append(taken)
-        slowness.append(max((own.slowness for own in taken.values()), default=1.0))
-    chosen = counted(slowness, LEAST_ROUNDS)
+    if not left:
+        return {}, 1.0
+    found = slowness()
+    chosen = counted(found, LEAST_ROUNDS)
     figures = {name: summarise([rounds[index][name].us for index in chosen]) for name in left}
-    return figures, max((slowness[index] for index in chosen), default=1.0)
+    return figures, max(found[index] for index in chosen)
 
 
 def turn(processor: Processor, call: Callable[[], None], witness: Witness) -> Turn:
@@ -77,6 +83,14 @@ def turn(processor: Processor, call: Callable[[], None], witness: Witness) -> Tu
     """
     before = witness.slowness(PAUSE_S)  # in which the workers of the turn before fall asleep
     with bound_to(processor.caller_cores):
-        timing, waited = witness.kept_waiting(lambda: measure(call, own_thread=False, deadline=0.0))
+        call()
+        us, waited = witness.kept_waiting(partial(timed, call))
     # A product, so that waiting tells also where strangers slow the cores all the time.
-    return Turn(timing.us, waited * max(before, witness.slowness()))
+    return Turn(us, waited * max(before, witness.slowness()))
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Wall time of one call in microseconds."""
+    started = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - started) / 1e3

@@ -122,18 +122,30 @@ def test_waiting_is_what_the_longest_waiting_thread_lost(monkeypatch: pytest.Mon
     """A call of 30 ms in which one thread waited 10 and another, begun meanwhile, 20 took three times too long."""
     witness = Witness()
     waits = iter([{1: 5_000_000, 2: 7}, {1: 15_000_000, 2: 7, 3: 20_000_000}, {}, {}])
-    monkeypatch.setattr(witness, "_waits_ns", lambda: next(waits))
-    clock = iter([0, 30_000_000, 0, 30_000_000])
-    monkeypatch.setattr(steady, "time", SimpleNamespace(perf_counter_ns=lambda: next(clock)))
-    assert witness.kept_waiting(lambda: "result") == ("result", 3.0)
-    assert witness.kept_waiting(lambda: "result") == ("result", 1.0)  # a kernel that does not tell
+    now = [0]
+
+    def look() -> dict[int, int]:
+        now[0] += 50_000_000  # to ask the kernel takes long where there are many threads, and belongs to no call
+        return next(waits)
+
+    def call() -> str:
+        now[0] += 30_000_000
+        return "result"
+
+    monkeypatch.setattr(witness, "_waits_ns", look)
+    monkeypatch.setattr(steady, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    assert witness.kept_waiting(call) == ("result", 3.0)
+    assert witness.kept_waiting(call) == ("result", 1.0)  # a kernel that does not tell
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waited")
 def test_another_process_on_the_core_is_noticed() -> None:
     """Who shares a core with another busy process waits for half of the time, and that is seen."""
     core = min(os.sched_getaffinity(0))
-    busy = f"import os; os.sched_setaffinity(0, [{core}]); print(flush=True)\nwhile True: pass"
+    busy = (
+        f"import os, time; os.sched_setaffinity(0, [{core}]); print(flush=True); end = time.monotonic() + 10\n"
+        "while time.monotonic() < end: pass"
+    )
 
     def compute() -> None:
         end = time.thread_time() + 0.1

@@ -27,7 +27,7 @@ STARTS = ("single", "heft", "dmdar", "greedy", "mosaic")
 MANY_OPS = 1500
 """Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out."""
 PIECES_SHARE = 0.4
-"""Part of the budget after which pieces that are not proven yet are left to the search."""
+"""Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
 CLOSED = 1e-5
 """Relative gap at which the search stops: a microsecond in a tenth of a second."""
 
@@ -49,7 +49,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     budget = _after_loading(budget, "articulation", problem.mode)
     from planner_api.planning.solvers.articulation import solve_pieces
 
-    pieces = solve_pieces(problem, budget.within(PIECES_SHARE * budget.seconds))
+    pieces = solve_pieces(problem, budget.within(PIECES_SHARE * min(budget.seconds, budget.left())))
     if pieces is not None:
         bound = max(bound, pieces.bound, key=lambda one: one.us)
         if pieces.schedule is not None and pieces.schedule.makespan_us < best.schedule.makespan_us:

@@ -28,14 +28,16 @@ class Scripted:
     raises: BaseException | None = None
     hangs: bool = False
     runs: int = 0
+    slow_down: tuple[int, float] = (0, 1.0)
     closed: bool = False
     timeouts: list[float | None] = field(default_factory=list)
     log: list[Scripted] = field(default_factory=list, repr=False)
 
     @property
     def total_us(self) -> float:
-        """What a trace would say."""
-        return self.us
+        """What a trace would say: ``us``, times a factor after so many runs."""
+        after, factor = self.slow_down
+        return self.us * (factor if self.runs > after else 1.0)
 
     def run(
         self, inputs: dict[str, np.ndarray], *, timeout_s: float | None = None
@@ -244,13 +246,23 @@ def test_a_trial_counts_its_runs_and_knows_its_neighbours() -> None:
 def test_a_trial_goes_on_among_those_that_are_close() -> None:
     """Whoever may be the best all the same runs more often before it is decided; nobody else does."""
     ours, own = contest(plan=104, a=100, b=120)
-    found = ours.trial({})
-    assert {name: len(times) for name, times in found.times_us.items()} == {"plan": 21, "a": 21, "b": 7}
+    ours.trial({}, rounds=7)
+    assert {name: one.runs for name, one in own.items()} == {PLAN: 22, "a": 22, "b": 8}  # one is for warming up
     assert ours.current == "a"
     own["a"].us = 110
-    found = ours.trial({})
-    assert {name: len(times) for name, times in found.times_us.items()} == {"plan": 7, "a": 7, "b": 7}
+    ours.trial({}, rounds=7)
+    assert {name: one.runs for name, one in own.items()} == {PLAN: 30, "a": 30, "b": 16}
     assert ours.current == PLAN
+
+
+def test_a_machine_that_slows_down_meanwhile_favours_nobody() -> None:
+    """Who was not close cannot win because the others went on in a slower moment, nor do these seem slower later."""
+    ours, own = contest(plan=100, a=101, b=106)
+    for name, one in own.items():
+        one.slow_down = (8, 1.3) if name != "b" else (0, 1.0)
+    found = ours.trial({}, rounds=7)
+    assert ours.current == PLAN
+    assert found.median_us == pytest.approx({PLAN: 100, "a": 101, "b": 106})
 
 
 @pytest.mark.parametrize(("disturbed", "steady"), [(3, True), (4, False)])
