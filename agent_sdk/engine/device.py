@@ -65,7 +65,7 @@ class Ticket:
 
 
 class Lane:
-    """The thread of one leading resource. It is started when first needed and ends with the device."""
+    """The thread of one leading resource. It ends with the device."""
 
     def __init__(self, name: str, cores: frozenset[int]) -> None:
         self.name = name
@@ -74,18 +74,32 @@ class Lane:
         self._idle = threading.Lock()
         self._idle.acquire()
         self._asleep: list[bool] = []
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
+    def start(self) -> None:
+        """Have a thread ready for jobs; for those who will submit some, before others may wait for them.
+
+        Raises ProcessorLost where this process may start no more threads.
+        """
+        if self._thread is not None:
+            return
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name=f"hope-{self.name}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise ProcessorLost(f"no thread could be started for {self.name}: {error}") from error
+                self._thread = thread
+
     def submit(self, job: Callable[[], bool]) -> None:
-        """Run ``job`` on this lane's thread, after what was submitted before.
+        """Run ``job`` on this lane's thread, which has been started, after what was submitted before.
 
         It must not raise. It returns whether the thread may poll for a next job for a moment: only while
         nobody of ours can be using the lane's leading resource.
         """
         self._jobs.append(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=f"hope-{self.name}", daemon=True)
-            self._thread.start()
         self._wake()
 
     def stop(self, timeout_s: float) -> bool:
@@ -194,13 +208,11 @@ class Device:
             return False
 
         ticket = Ticket([processor.spec.resources], [lambda: lane.submit(job)])
-        early: list[BaseException] = []
-        with DeferredInterrupts(early.append) as interrupts:
+        lane.start()
+        with DeferredInterrupts() as interrupts:
             self.enter(ticket)
             try:
-                interrupts.raising = True
-                if early:
-                    raise early[0]
+                interrupts.listen()
                 finished.wait()
             except BaseException:
                 # A second Ctrl-C must not leave the ticket in the queues; work that has begun leaves them itself.

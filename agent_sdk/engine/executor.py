@@ -7,7 +7,6 @@ that a program on one lane involves no other thread at all.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -128,6 +127,7 @@ class Executor:
             SegmentFailedError: a segment raised. Nothing of this run goes on; other runs are not touched.
             RunTimeoutError: the watchdog ended the run.
             DeviceClosedError: the executor or its device is closed, or a runtime hangs in an abandoned run.
+            ProcessorLost: this process may start no thread for a lane; nothing has run.
             KeyboardInterrupt: passed on after the other threads have ended this run; a second one does not wait.
         """
         asked = perf_counter_ns()
@@ -164,12 +164,15 @@ class Executor:
         try:
             self._bound.load(feeds)
             loaded = perf_counter_ns()
+            for lane, thread in enumerate(self._lanes):
+                if lane != run.home:
+                    thread.start()
             self.device.enter(run.ticket)
             waits = not all(run.ticket.granted)
             entered = perf_counter_ns()
             poll = False
             if run.home >= 0:
-                run.interrupts.raising = True
+                run.interrupts.listen()
                 run.go.acquire()
                 run.interrupts.raising = False
                 poll = not self._drive(run, run.home) and program.quiet[run.home]
@@ -267,7 +270,7 @@ class Executor:
 
     def _settle(self, run: _Run, end: float | None, *, poll: bool) -> None:
         """Wait until every lane has ended. Raises RunTimeoutError when their time is over."""
-        run.interrupts.raising = True
+        run.interrupts.listen()
         for lane in range(len(self._lanes)):
             left = -1.0 if end is None else max(end - monotonic(), 0.0)
             if not run.progress.wait(Progress.CALLER, lane, FINISHED, poll, left):
@@ -278,18 +281,22 @@ class Executor:
         """Stop a run that cannot go on: let the segments in flight end, leave behind those that hang.
 
         A segment hangs when the watchdog has ended the run and the time of grace is over too, or when the caller
-        presses Ctrl-C again.
+        presses Ctrl-C meanwhile. Raises KeyboardInterrupt if that is the first one.
         """
         earlier = [failure for failure in run.progress.failures if failure is not error]
         impatient = isinstance(error, KeyboardInterrupt) and any(isinstance(e, KeyboardInterrupt) for e in earlier)
         run.progress.fail(error)
         grace = GRACE_S if isinstance(error, RunTimeoutError) else 0.0 if impatient else -1.0
         started = [lane for lane in self.device.withdraw(run.ticket) if lane != run.home]
-        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C again: those that have not ended by now are left behind
+        pressed: BaseException | None = None
+        try:
             run.interrupts.raising = True
             for lane in started:
                 run.progress.wait(Progress.CALLER, lane, FINISHED, False, grace)
-        run.interrupts.raising = False
+            run.interrupts.raising = False
+        except BaseException as now:  # noqa: BLE001  Ctrl-C: those that have not ended by now are left behind
+            run.interrupts.raising = False
+            pressed = now
         with self._lock:
             run.abandoned = {lane for lane in started if run.progress.done[lane] < FINISHED}
             if run.abandoned:
@@ -297,6 +304,8 @@ class Executor:
                 run.ticket.hangs = f"a runtime still hangs on {names} in a run that was given up; {self._state(run)}"
         if run.home >= 0:
             self.device.leave(run.ticket, run.home)
+        if pressed is not None and not isinstance(error, KeyboardInterrupt):
+            raise pressed from error
 
     def _state(self, run: _Run) -> str:
         """What each lane is doing, for the watchdog's message."""
@@ -311,8 +320,9 @@ class Executor:
     def _refuse_when_unusable(self) -> None:
         if self._closed:
             raise DeviceClosedError("the session is closed")
-        if self._abandoned is not None:
-            raise DeviceClosedError(self._abandoned.ticket.hangs)
+        hanging = self._abandoned
+        if hanging is not None:
+            raise DeviceClosedError(hanging.ticket.hangs)
 
     def close(self) -> None:
         """Let runs in progress end, refuse new ones, free executables and buffers. Idempotent.

@@ -25,15 +25,16 @@ class DeferredInterrupts:
     """Within ``with``, SIGINT is told to ``note`` and handled at the end; does nothing outside the main thread.
 
     Attributes:
-        raising: set it to True around a wait that may be left by an exception; there SIGINT is handled at once.
+        raising: whether SIGINT is handled at once. Set it to False after a wait that began with ``listen``.
     """
 
-    __slots__ = ("_note", "_noted", "_previous", "raising")
+    __slots__ = ("_heard", "_note", "_noted", "_previous", "raising")
 
     def __init__(self, note: Callable[[BaseException], None] = _unheard) -> None:
         self.raising = False
         self._note = note
-        self._noted = False
+        self._heard = False
+        self._noted: KeyboardInterrupt | None = None
         self._previous: Callable[[int, FrameType | None], object] | None = None
 
     def __enter__(self) -> DeferredInterrupts:
@@ -47,14 +48,21 @@ class DeferredInterrupts:
                 self._previous = None
         return self
 
+    def listen(self) -> None:
+        """Before a wait that may be left by an exception: from now on Ctrl-C is raised at once, an earlier one here."""
+        self.raising = True
+        if self._noted is not None:
+            raise self._noted
+
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.raising and self._previous is not None:
             self._previous(signum, frame)
             return
-        self._noted = True
+        self._heard = True
         # A program with a handler of its own may not want to stop; what it wants it says when the run is over.
         if self._previous is signal.default_int_handler:
-            self._note(KeyboardInterrupt())
+            self._noted = KeyboardInterrupt()
+            self._note(self._noted)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -62,5 +70,5 @@ class DeferredInterrupts:
         if self._previous is None:
             return
         _signal.signal(_SIGINT, self._previous)
-        if self._noted and not isinstance(error, KeyboardInterrupt):
+        if self._heard and not isinstance(error, KeyboardInterrupt):
             self._previous(_SIGINT, None)

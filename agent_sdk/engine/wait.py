@@ -149,14 +149,16 @@ class Turn:
             mine = threading.Lock()
             mine.acquire()
             self._queue.append(mine)
-        got = False
         try:
-            interrupts.raising = True
+            interrupts.listen()
             got = mine.acquire(timeout=timeout_s)
-        finally:
             interrupts.raising = False
-            if not got:
-                self._forgo(mine)
+        except BaseException:
+            interrupts.raising = False
+            self._forgo(mine)
+            raise
+        if not got:
+            self._forgo(mine)
         return got
 
     def release(self) -> None:

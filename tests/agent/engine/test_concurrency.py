@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -232,6 +233,25 @@ def test_the_arbiter_never_grants_a_resource_twice() -> None:
     assert all(not queue for queue in device._queues.values())
 
 
+def test_who_withdraws_lets_the_next_one_start() -> None:
+    """A run that gives up waiting for two resources stands in nobody's way on the one that was free."""
+    device = Device([SimulatedProcessor("p", ("x", "z"))])
+    started: list[str] = []
+    first, second, third = (
+        Ticket([resources], [partial(started.append, name)])
+        for name, resources in (("first", ("z",)), ("second", ("x", "z")), ("third", ("x",)))
+    )
+    for ticket in (first, second, third):
+        device.enter(ticket)
+    assert started == ["first"]
+    assert device.withdraw(second) == []
+    assert started == ["first", "third"]
+    assert device.withdraw(first) == [0]
+    assert not device.leave(first, 0)
+    assert not device.leave(third, 0)
+    assert all(not queue for queue in device._queues.values())
+
+
 @pytest.mark.parametrize("poll", [True, False])
 def test_no_wake_up_is_lost(poll: bool) -> None:
     """Two lanes that hand over to each other a thousand times, polling or sleeping, both reach the end."""
@@ -283,3 +303,18 @@ def test_a_turn_is_passed_on_in_order_and_can_be_given_up() -> None:
     for thread in threads:
         thread.join(30)
     assert order == [0, 1, 3, 4]
+
+
+def test_a_turn_that_arrives_with_ctrl_c_is_passed_on() -> None:
+    """Whoever is interrupted at the moment at which the turn becomes theirs leaves it to the next one."""
+    turn = Turn()
+
+    class Late(DeferredInterrupts):
+        def listen(self) -> None:
+            turn.release()
+            raise KeyboardInterrupt
+
+    assert turn.acquire(DeferredInterrupts())
+    with pytest.raises(KeyboardInterrupt):
+        turn.acquire(Late())
+    assert turn.acquire(DeferredInterrupts(), 0)

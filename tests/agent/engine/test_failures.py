@@ -27,8 +27,9 @@ from agent_sdk.engine import (
     build_program,
 )
 from agent_sdk.engine.device import Lane
+from agent_sdk.engine.wait import Progress
 from agent_sdk.errors import ExecutionError
-from agent_sdk.processors.base import OutOfMemory, Segment, WrongOutput
+from agent_sdk.processors.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
 from agent_sdk.reader import Model
 from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
@@ -349,7 +350,7 @@ def test_ctrl_c_while_measuring_frees_the_processor(
     scene.works(reference)
 
 
-@pytest.mark.parametrize("step", ["enter", "withdraw", "leave"])
+@pytest.mark.parametrize("step", ["enter", "withdraw"])
 def test_ctrl_c_at_any_step_of_a_call_frees_the_processor(
     step: str, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +372,78 @@ def test_ctrl_c_at_any_step_of_a_call_frees_the_processor(
     assert queued == 1
     monkeypatch.undo()
     scene.works(reference)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_ctrl_c_frees_a_run_that_is_queued(
+    early: bool, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pressed while a run waits for others, or before it does: it ends at once and leaves no ticket behind."""
+    real = scene.device.enter
+    alone = Executor(build_program(whole_plan(scene.model, "c"), scene.model, scene.device.processors), scene.device)
+    with occupied(scene.device) as press_once_queued:
+        if early:
+            monkeypatch.setattr(scene.device, "enter", lambda ticket: (press(), real(ticket)))
+        else:
+            press_once_queued()
+        with pytest.raises(KeyboardInterrupt):
+            alone.run(scene.feeds)
+        assert len(scene.device._queues["z"]) == 1
+    monkeypatch.undo()
+    scene.works(reference)
+
+
+def test_the_first_ctrl_c_counts_while_a_hanging_run_is_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pressed in the time of grace that follows a timeout it is raised, at once and not in place of nothing."""
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 20.0)
+    release = threading.Event()
+    scene.by_id["c"].hook = lambda segment: release.wait(30)
+    withdraw = scene.device.withdraw
+
+    def press_soon(ticket: Any) -> list[int]:
+        threading.Timer(0.1, press).start()
+        return withdraw(ticket)
+
+    monkeypatch.setattr(scene.device, "withdraw", press_soon)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        scene.executor.run(scene.feeds, timeout_s=0.3)
+    assert isinstance(raised.value.__cause__, RunTimeoutError)
+    with pytest.raises(DeviceClosedError, match="hangs"):
+        scene.executor.run(scene.feeds)
+    release.set()
+
+
+def test_a_lane_without_a_thread_refuses_the_run(
+    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the process may start no more threads, a run says so before anybody waits for it, and a later one works."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ProcessorLost, match="can't start new thread"):
+        scene.executor.run(scene.feeds)
+    with pytest.raises(ProcessorLost, match="can't start new thread"):
+        scene.device.call("c", lambda: None)
+    monkeypatch.undo()
+    scene.works(reference)
+
+
+def test_who_sees_a_lane_finished_finds_its_resources_free(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane gives back what it occupies first and is told finished then."""
+    held: list[int] = []
+    finish = Progress.finish
+
+    def look(progress: Progress, lane: int, count: int) -> None:
+        held.append(len(scene.device._queues["z"]))
+        finish(progress, lane, count)
+
+    monkeypatch.setattr(Progress, "finish", look)
+    alone = Executor(build_program(whole_plan(scene.model, "c"), scene.model, scene.device.processors), scene.device)
+    alone.run(scene.feeds)
+    alone.run(scene.feeds, timeout_s=30)
+    assert held == [0, 0]
 
 
 def test_a_programs_own_sigint_handler_is_called_and_the_run_goes_on(scene: Scene, reference: Reference) -> None:
