@@ -33,15 +33,29 @@ ALIGNMENT: Final = 64
 STALE_S: Final = 86_400.0
 """Folders older than this that nobody has locked are left over from a process that was killed, and are removed."""
 PREFIX: Final = "hope-weights-"
-SIDE_BY_SIDE_BYTES: Final = 2**30
-"""Most bytes of weights that networks compiled side by side may hold together; each may hold a copy of its own."""
+SIDE_BY_SIDE: Final = 1 / 8
+"""Part of the available memory that the weights of networks compiled side by side may take; each may hold a copy."""
+UNKNOWN_BYTES: Final = 8 * 2**30
+"""What counts as available where the system does not tell."""
 GRAPH_FILE: Final = "graph.onnx"
 
 
 def copies_at_once(model: Model) -> int:
-    """How many times a model may be compiled side by side; at least once."""
+    """How many times a model may be compiled side by side on this machine at present; at least once."""
     weights = sum(int(tensor.ByteSize()) for tensor in model.proto.graph.initializer)
-    return max(1, SIDE_BY_SIDE_BYTES // max(1, weights))
+    return max(1, int(SIDE_BY_SIDE * available_bytes()) // max(1, weights))
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that this process can have without anybody swapping, as Linux tells: the machine's, or its group's."""
+    found = []
+    with suppress(OSError, ValueError, IndexError, StopIteration):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):  # no number where the group has no limit
+        group = root / "sys/fs/cgroup"
+        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return min(found, default=UNKNOWN_BYTES)
 
 
 class LightModels:

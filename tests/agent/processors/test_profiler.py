@@ -8,14 +8,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk import profiler
-from agent_sdk.processors import OutOfMemory, Processor, ProcessorLost, Segment
+from agent_sdk.processors import OutOfMemory, Processor, ProcessorLost, Segment, weights
 from agent_sdk.processors.discovery import discover
 from agent_sdk.processors.ort import OrtProcessor
+from agent_sdk.processors.weights import UNKNOWN_BYTES, available_bytes, copies_at_once
 from agent_sdk.profiler import handover_us, profile
 from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import Soc
@@ -262,3 +264,37 @@ def test_a_handover_to_a_core_that_is_gone_ends() -> None:
     for pair in ((0, GONE), (GONE, 0)):
         soc = Soc("test", "test", dict.fromkeys(pair, "core"))
         assert handover_us([OrtProcessor(soc, frozenset({core})) for core in pair]) > 0
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "limit", "expected"),
+    [
+        ("MemTotal: 9 kB\nMemAvailable:     4096 kB\n", None, 4096 * 1024),
+        ("MemAvailable: 4096 kB\n", ("max", "5"), 4096 * 1024),
+        ("MemAvailable: 4096 kB\n", ("3000000", "1000000"), 2_000_000),
+        ("MemAvailable:\n", None, UNKNOWN_BYTES),
+        (None, None, UNKNOWN_BYTES),
+    ],
+)
+def test_available_memory_is_what_linux_tells(
+    meminfo: str | None, limit: tuple[str, str] | None, expected: int, tmp_path: Path
+) -> None:
+    """The machine's, or what the limit of the process's group leaves if that is less; a guess where nobody tells."""
+    for name, text in (
+        ("proc/meminfo", meminfo),
+        ("sys/fs/cgroup/memory.max", limit and limit[0]),
+        ("sys/fs/cgroup/memory.current", limit and limit[1]),
+    ):
+        if text is not None:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+    assert available_bytes(tmp_path) == expected
+
+
+def test_what_fits_is_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many copies of the weights as an eighth of the available memory holds, and one in any case."""
+    model = read_model("squeezenet")
+    size = sum(tensor.ByteSize() for tensor in model.proto.graph.initializer)
+    for available, copies in ((8 * 3 * size, 3), (8 * 3 * size - 8, 2), (0, 1)):
+        monkeypatch.setattr(weights, "available_bytes", lambda available=available: available)
+        assert copies_at_once(model) == copies
