@@ -200,7 +200,8 @@ class Contest:
                 continue
             with self._lock:
                 self._learn(name, trace.total_us, on_trial)
-            self._drop(failures)
+            if failures:
+                self._drop(failures)
             return outputs, trace
 
     def close(self) -> None:
@@ -211,8 +212,8 @@ class Contest:
 
     def _next(self, failures: Mapping[str, ExecutionError]) -> tuple[str, bool]:
         """Who answers a request that those in ``failures`` could not, and whether it is on trial."""
-        if not failures and self._queue:
-            return self._queue.popleft(), True
+        if not failures:
+            return (self._queue.popleft(), True) if self._queue else (self.current, False)
         left = self._contenders.keys() - failures.keys()
         if not left:
             raise next(iter(failures.values()))
