@@ -6,8 +6,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 Call = Callable[[], object]
+T = TypeVar("T")
 
 WARM_UP = 2
 """Calls before the first one that counts; one is enough where it is long."""
@@ -50,6 +52,13 @@ def scaled(timings: Mapping[str, Timing], whole_us: float) -> dict[str, Timing]:
     """The same timings, scaled so that together they make ``whole_us``."""
     scale = whole_us / max(1e-9, sum(timing.us for timing in timings.values()))
     return {name: Timing(timing.us * scale, timing.spread_us * scale, timing.count) for name, timing in timings.items()}
+
+
+def timed(call: Callable[[], T]) -> tuple[float, T]:
+    """What one call takes in microseconds of wall time, and what it returns."""
+    started = time.perf_counter_ns()
+    result = call()
+    return (time.perf_counter_ns() - started) / 1e3, result
 
 
 def measure(

@@ -16,7 +16,7 @@ from agent_sdk.errors import ProcessorError
 from agent_sdk.processors import Processor
 from agent_sdk.processors.cores import bound_to
 from agent_sdk.steady import PAUSE_S, Witness, calm, counted
-from agent_sdk.timing import Timing, summarise
+from agent_sdk.timing import Timing, summarise, timed
 
 log = logging.getLogger(__name__)
 
@@ -84,13 +84,6 @@ def turn(processor: Processor, call: Callable[[], None], witness: Witness) -> Tu
     before = witness.slowness(PAUSE_S)  # in which the workers of the turn before fall asleep
     with bound_to(processor.caller_cores):
         call()
-        us, waited = witness.kept_waiting(partial(timed, call))
+        (us, _), waited = witness.kept_waiting(partial(timed, call))
     # A product, so that waiting tells also where strangers slow the cores all the time.
     return Turn(us, waited * max(before, witness.slowness()))
-
-
-def timed(call: Callable[[], object]) -> float:
-    """Wall time of one call in microseconds."""
-    started = time.perf_counter_ns()
-    call()
-    return (time.perf_counter_ns() - started) / 1e3

@@ -35,7 +35,7 @@ from agent_sdk.examine import answer_error, computed
 from agent_sdk.reader import pre_softmax_outputs
 from agent_sdk.session import Session
 from agent_sdk.steady import Witness, calm, counted
-from agent_sdk.timing import Timing
+from agent_sdk.timing import Timing, timed
 from agent_sdk.truth import Rehearsal
 from agent_sdk.verify import random_inputs, reference, relative_error
 from benchmarks import dispatch
@@ -101,13 +101,6 @@ def measure(
     if witness is None:
         return taken
     return {name: [own[i] for i in counted([run.slowness for run in own], rounds)] for name, own in taken.items()}
-
-
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """What a call takes in microseconds, and what it returns."""
-    started = time.perf_counter_ns()
-    result = call()
-    return (time.perf_counter_ns() - started) / 1e3, result
 
 
 def rows_for(
