@@ -176,7 +176,7 @@ class Executor:
                 run.go.acquire()
                 run.interrupts.raising = False
                 poll = not self._drive(run, run.home) and program.quiet[run.home]
-            if len(run.stamps) > 1 or run.home < 0:
+            if len(self._lanes) > 1 or run.home < 0:
                 self._settle(run, end, poll=poll)
             computed = perf_counter_ns()
             if run.progress.failures:
