@@ -15,7 +15,6 @@ from onnx import TensorProto, helper
 
 from agent_sdk import profiler
 from agent_sdk.processors import OutOfMemory, Processor, ProcessorLost, Segment, weights
-from agent_sdk.processors.discovery import discover
 from agent_sdk.processors.ort import OrtProcessor
 from agent_sdk.processors.weights import UNKNOWN_BYTES, available_bytes, copies_at_once
 from agent_sdk.profiler import handover_us, profile
@@ -28,12 +27,6 @@ from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Observat
 from tests.agent.cores import GONE
 from tests.agent.models import one_op_model
 from tests.agent.processors.networks import random_model
-
-
-@pytest.fixture(scope="module")
-def processors(tmp_path_factory: pytest.TempPathFactory) -> list[Processor]:
-    """All processors of this machine."""
-    return discover(cache=tmp_path_factory.mktemp("ort"))
 
 
 def everything(model: Model, processors: list[Processor]) -> Missing:

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 
 from agent_sdk import turns
 from agent_sdk.processors import Processor, ProcessorLost
-from agent_sdk.processors.discovery import discover
 from agent_sdk.steady import SLOW, Witness
 from agent_sdk.turns import LEAST_ROUNDS, MOST_ROUNDS, ROUNDS, Turn, take_turns, turn
 
@@ -42,7 +42,7 @@ def test_all_kinds_are_judged_by_the_same_rounds(script: list[dict[str, Turn]]) 
         taken[kind] += 1
         return next(scripts[kind])
 
-    found, slowness = take_turns({kind: lambda kind=kind: play(kind) for kind in KINDS}, math.inf, math.inf)  # type: ignore[misc]
+    found, slowness = take_turns({kind: partial(play, kind) for kind in KINDS}, math.inf, math.inf)
 
     calm = [all(own.slowness <= SLOW for own in row.values()) for row in script]
     made = next((n for n in range(ROUNDS, MOST_ROUNDS) if sum(calm[:n]) >= LEAST_ROUNDS), MOST_ROUNDS)
@@ -82,7 +82,7 @@ def clocked(monkeypatch: pytest.MonkeyPatch, slowness: float) -> tuple[dict[str,
         taken[kind] += 1
         return Turn(float(taken[kind]), slowness)
 
-    return {kind: lambda kind=kind: play(kind) for kind in KINDS}, taken  # type: ignore[misc]
+    return {kind: partial(play, kind) for kind in KINDS}, taken
 
 
 @pytest.mark.parametrize("slowness", [1.0, 2 * SLOW])
@@ -136,12 +136,6 @@ def test_who_fails_is_left_out_of_all_rounds(monkeypatch: pytest.MonkeyPatch) ->
     taken.clear()
     taken["gang"] = 2
     assert take_turns({"gang": fail}, math.inf, math.inf)[0] == {}
-
-
-@pytest.fixture(scope="module")
-def processors(tmp_path_factory: pytest.TempPathFactory) -> list[Processor]:
-    """All processors of this machine."""
-    return discover(cache=tmp_path_factory.mktemp("ort"))
 
 
 def test_one_clock_for_all(processors: list[Processor]) -> None:
