@@ -1,7 +1,9 @@
-"""Real processors of this machine, and a reference to compare with."""
+"""Processors, real and simulated, and a reference to compare with."""
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from agent_sdk.engine import Device
 from agent_sdk.processors.discovery import discover
 from agent_sdk.reader import Model
+from tests.agent.engine.generate import random_model
+from tests.agent.engine.scene import Scene
 
 WITH_OPENVINO = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is an optional extra")
 RUNTIMES = ["ort", pytest.param("ov", marks=WITH_OPENVINO)]
@@ -45,3 +49,20 @@ def reference() -> Reference:
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
     return compute
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """A model with enough ops for four processors."""
+    return random_model(random.Random(8), 24)
+
+
+@pytest.fixture
+def scene(model: Model) -> Iterator[Scene]:
+    """Closed afterwards, with every thread joined."""
+    before = {t for t in threading.enumerate() if t.name.startswith("hope-")}
+    made = Scene(model)
+    yield made
+    made.device.close()
+    assert {t for t in threading.enumerate() if t.name.startswith("hope-")} <= before
+    assert all(p.closed for p in made.processors)

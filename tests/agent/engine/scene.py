@@ -1,0 +1,40 @@
+"""Four simulated processors on one device, and a session in which all of them take part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.reader import Model
+from tests.agent.engine.generate import dealt_plan, random_inputs
+from tests.agent.engine.simulated import four_processors
+
+if TYPE_CHECKING:
+    from tests.agent.engine.conftest import Reference
+
+
+class Scene:
+    """Four simulated processors that all take part in one session."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.processors = four_processors()
+        self.by_id = {p.id: p for p in self.processors}
+        self.device = Device(self.processors)
+        self.executor = self.open()
+        self.feeds = random_inputs(model, 1)
+
+    def open(self) -> Executor:
+        """Another session."""
+        plan = dealt_plan(self.model, list(self.by_id), seed=5)
+        return Executor(build_program(plan, self.model, self.device.processors), self.device)
+
+    def works(self, reference: Reference) -> None:
+        """The next run is right."""
+        for processor in self.processors:
+            processor.hook = None
+        outputs, _ = self.executor.run(self.feeds, timeout_s=30)
+        for name, expected in reference(self.model, self.feeds).items():
+            np.testing.assert_array_equal(outputs[name], expected)

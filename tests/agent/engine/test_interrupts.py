@@ -1,0 +1,197 @@
+"""Ctrl-C at any moment: it reaches the caller, nothing is left half done, and the next run works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, build_program
+from agent_sdk.engine.device import Lane
+from agent_sdk.processors.base import Segment
+from tests.agent.engine.conftest import Reference
+from tests.agent.engine.generate import whole_plan
+from tests.agent.engine.scene import Scene
+
+
+@pytest.mark.parametrize("victim", ["a", "b", "ab", "c"])
+def test_ctrl_c_cancels_the_run(victim: str, scene: Scene, reference: Reference) -> None:
+    """KeyboardInterrupt reaches the caller once all threads have left the run; the device stays usable."""
+    at_work = threading.Event()
+
+    def slow(segment: Segment) -> None:
+        at_work.set()
+        time.sleep(0.05)
+
+    scene.by_id[victim].hook = slow
+
+    def press() -> None:
+        at_work.wait(30)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    cores = os.sched_getaffinity(0)
+
+    def run_until_pressed() -> None:
+        for _ in range(1000):
+            scene.executor.run(scene.feeds)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_until_pressed()
+    presser.join(30)
+    assert os.sched_getaffinity(0) == cores
+    counts = [len(p.log) for p in scene.processors]
+    time.sleep(0.1)
+    assert [len(p.log) for p in scene.processors] == counts
+    scene.works(reference)
+
+
+def press() -> None:
+    """Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextmanager
+def occupied(device: Device) -> Iterator[Callable[[], object]]:
+    """Keep processor ``c`` at work; gives a call that has Ctrl-C pressed once somebody queues up behind that."""
+    blocked, release = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        release.wait(30)
+
+    def press_once_queued() -> None:
+        while len(device._queues["z"]) < 2:
+            time.sleep(0.001)
+        press()
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(device.call, "c", block)
+        blocked.wait(30)
+        try:
+            yield lambda: pool.submit(press_once_queued)
+        finally:
+            release.set()
+
+
+def test_ctrl_c_while_measuring_frees_the_processor(
+    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KeyboardInterrupt comes once the work has ended or cannot begin, and the processor serves whoever is next."""
+    ended: list[str] = []
+
+    def work() -> None:
+        press()
+        time.sleep(0.05)
+        ended.append("at work")
+
+    with pytest.raises(KeyboardInterrupt):
+        scene.device.call("c", work)
+    assert ended == ["at work"]
+
+    with occupied(scene.device) as press_once_queued:
+        press_once_queued()
+        with pytest.raises(KeyboardInterrupt):
+            scene.device.call("c", lambda: ended.append("queued"))
+        assert len(scene.device._queues["z"]) == 1
+
+    submit = Lane.submit
+    monkeypatch.setattr(Lane, "submit", lambda lane, job: (press(), submit(lane, job)))
+    with pytest.raises(KeyboardInterrupt):
+        scene.device.call("c", lambda: ended.append("begun"))
+    monkeypatch.undo()
+    assert ended == ["at work", "begun"]
+    scene.works(reference)
+
+
+@pytest.mark.parametrize("step", ["enter", "withdraw"])
+def test_ctrl_c_at_any_step_of_a_call_frees_the_processor(
+    step: str, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pressed while a call takes its place, or again while it gives that up: it ends at once and leaves no ticket."""
+    real = getattr(scene.device, step)
+
+    def press_again(*arguments: Any) -> object:
+        if threading.current_thread() is threading.main_thread():
+            press()
+        return real(*arguments)
+
+    with occupied(scene.device) as press_once_queued:
+        monkeypatch.setattr(scene.device, step, press_again)
+        if step != "enter":
+            press_once_queued()
+        with pytest.raises(KeyboardInterrupt):
+            scene.device.call("c", lambda: None)
+        queued = len(scene.device._queues["z"])
+    assert queued == 1
+    monkeypatch.undo()
+    scene.works(reference)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_ctrl_c_frees_a_run_that_is_queued(
+    early: bool, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pressed while a run waits for others, or before it does: it ends at once and leaves no ticket behind."""
+    real = scene.device.enter
+    alone = Executor(build_program(whole_plan(scene.model, "c"), scene.model, scene.device.processors), scene.device)
+    with occupied(scene.device) as press_once_queued:
+        if early:
+            monkeypatch.setattr(scene.device, "enter", lambda ticket: (press(), real(ticket)))
+        else:
+            press_once_queued()
+        with pytest.raises(KeyboardInterrupt):
+            alone.run(scene.feeds)
+        assert len(scene.device._queues["z"]) == 1
+    monkeypatch.undo()
+    scene.works(reference)
+
+
+def test_the_first_ctrl_c_counts_while_a_hanging_run_is_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pressed in the time of grace that follows a timeout it is raised, at once and not in place of nothing."""
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 20.0)
+    release = threading.Event()
+    scene.by_id["c"].hook = lambda segment: release.wait(30)
+    withdraw = scene.device.withdraw
+
+    def press_soon(ticket: Any) -> list[int]:
+        threading.Timer(0.1, press).start()
+        return withdraw(ticket)
+
+    monkeypatch.setattr(scene.device, "withdraw", press_soon)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        scene.executor.run(scene.feeds, timeout_s=0.3)
+    assert isinstance(raised.value.__cause__, RunTimeoutError)
+    with pytest.raises(DeviceClosedError, match="hangs"):
+        scene.executor.run(scene.feeds)
+    release.set()
+
+
+def test_a_programs_own_sigint_handler_is_called_and_the_run_goes_on(scene: Scene, reference: Reference) -> None:
+    """Who handles SIGINT without raising wants no cancelled run."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        pressed = threading.Event()
+
+        def press(segment: Segment) -> None:
+            if not pressed.is_set():
+                pressed.set()
+                os.kill(os.getpid(), signal.SIGINT)
+
+        scene.by_id["b"].hook = press
+        outputs, _ = scene.executor.run(scene.feeds)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
+    for name, expected in reference(scene.model, scene.feeds).items():
+        np.testing.assert_array_equal(outputs[name], expected)
