@@ -154,6 +154,7 @@ class _Cutter:
         for name in self.segment.inputs:
             self.arrives.setdefault(classes[name], name)
         self.own = {classes[name] for op in self.segment.ops for name in graph.op[op].outputs}
+        self.border = self.arrives.keys() | {classes[name] for name in self.segment.outputs}
 
     def piece(self) -> Piece:
         graph = self.segment.model.graph
@@ -205,7 +206,7 @@ class _Cutter:
         """Visit the producer of a frozen tensor and all it depends on, as far as the segment's inputs."""
         stack = [name]
         while stack:
-            index = self.frozen.producer.get(stack.pop())
+            index = self._producer(stack.pop())
             if index is None:
                 raise NotThere(name)
             if index in self.visited:
@@ -218,6 +219,12 @@ class _Cutter:
             for read in self.frozen.inputs_of(node):
                 if not self._arrived(read):
                     stack.append(read)
+
+    def _producer(self, name: str) -> int | None:
+        """What computes a frozen tensor: one kernel, or where a border falls inside that, the last of its steps."""
+        index = self.frozen.producer.get(name)
+        fusion = self.frozen.fusions.get(-1 if index is None else index)
+        return index if fusion is None or self.border.isdisjoint(fusion.inside) else fusion.steps[-1]
 
     def _arrived(self, read: str) -> bool:
         """If a frozen tensor holds one of the segment's inputs, provide it in the form it is read in."""

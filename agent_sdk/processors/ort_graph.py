@@ -24,6 +24,7 @@ import onnx
 import onnxruntime as ort
 
 from agent_sdk.processors.base import OutOfMemory, lacks_memory, machines_fault
+from agent_sdk.processors.ort_fusion import ACTIVATIONS, SUMS, activation, summand, take_apart
 from agent_sdk.processors.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.reader import Model
 from agent_sdk.reader.twins import PASS_THROUGH, tensor_classes
@@ -48,23 +49,22 @@ LEVELS: Final = (
     ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 )
 """How much to optimise; the next is tried where the runtime fails on its own rewriting."""
-ACTIVATIONS: Final = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid"})
-SUMS: Final = frozenset({"Add", "Sum"})
 
 
 @dataclass(frozen=True)
-class Form:
-    """One way in which a source tensor exists in the frozen graph: under which name, and whether blocked."""
+class Fusion:
+    """What a fused kernel keeps to itself: classes of tensors; and the indices of the nodes that do the same in steps."""
 
-    tensor: str
-    blocked: bool
+    inside: frozenset[str]
+    steps: range
 
 
 class FrozenGraph:
     """The optimised graph of one model and what its tensors mean.
 
     ``meaning`` maps a frozen tensor to the *class* of source tensors it holds (equal by construction: the runtime
-    merges twins) and whether it is blocked; ``forms`` is the other way round.
+    merges twins) and whether it is blocked; ``forms`` is the other way round. ``nodes`` are the ``kernels`` that the
+    runtime wrote and, behind them, what those in ``fusions`` (by index) can be taken apart into.
     """
 
     def __init__(self, model: Model, directory: Path) -> None:
@@ -72,14 +72,17 @@ class FrozenGraph:
         self.source: ModelGraph = model.graph
         self.proto = onnx.load(directory / GRAPH_FILE, load_external_data=False)
         self.constants = {tensor.name: tensor for tensor in self.proto.graph.initializer}
-        self.nodes = list(self.proto.graph.node)
-        self.producer = {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
+        self.kernels = tuple(self.proto.graph.node)
+        self.producer = {name: index for index, node in enumerate(self.kernels) for name in node.output if name}
         self.readers: dict[str, list[int]] = {}
-        for index, node in enumerate(self.nodes):
+        for index, node in enumerate(self.kernels):
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(index)
         self.class_of = tensor_classes(model)
         self.meaning = self._meaning()
+        self.nodes = list(self.kernels)
+        self.fusions: dict[int, Fusion] = {}
+        self._take_apart()
 
     def inputs_of(self, node: onnx.NodeProto) -> list[str]:
         """The activation tensors a frozen node reads, each once."""
@@ -108,26 +111,39 @@ class FrozenGraph:
     def _meaning(self) -> dict[str, tuple[str, bool]]:
         meaning = {name: (self.class_of[name], False) for name in self.source.inputs}
         blocked: set[str] = set()
-        for node in self.nodes:
+        for node in self.kernels:
             fed = node.domain == BLOCKED_DOMAIN or any(name in blocked for name in node.input)
             if fed and node.op_type != "ReorderOutput":
                 blocked.update(node.output)
-        for node in self.nodes:
+        for node in self.kernels:
             for name in node.output:
                 if name in self.class_of and name not in blocked:
                     meaning[name] = (self.class_of[name], False)
-        for node in self.nodes:
+        for node in self.kernels:
             if node.op_type == "ReorderOutput" and node.output[0] in self.class_of:
                 meaning[node.input[0]] = (self.class_of[node.output[0]], True)
             elif node.op_type == "ReorderInput" and node.input[0] in self.class_of:
                 meaning[node.output[0]] = (self.class_of[node.input[0]], True)
-        for node in self.nodes:
+        for node in self.kernels:
             name = node.output[0]
             if name in blocked and name not in meaning:
                 tensor = self._named_after(node)
                 if tensor is not None:
                     meaning[name] = (self.class_of[tensor], True)
         return meaning
+
+    def _take_apart(self) -> None:
+        for index, node in enumerate(self.kernels):
+            steps = take_apart(node, self.source, self.class_of, self.meaning)
+            if not steps:
+                continue
+            blocked = self.meaning[node.output[0]][1]
+            indices = range(len(self.nodes), len(self.nodes) + len(steps))
+            self.nodes += [step.node for step in steps]
+            for place, step in zip(indices[:-1], steps, strict=False):
+                self.producer[step.node.output[0]] = place
+                self.meaning[step.node.output[0]] = (step.klass, blocked)
+            self.fusions[index] = Fusion(frozenset(step.klass for step in steps[:-1]), indices)
 
     def _named_after(self, node: onnx.NodeProto) -> str | None:
         """The source tensor that a blocked kernel writes: the one in its name, or what was fused behind that."""
@@ -141,13 +157,12 @@ class FrozenGraph:
             return None
         if node.op_type != "Conv":
             return text
-        if len(node.input) > 3 and node.input[3]:
+        if summand(node):
             added = self._sole_reader(text, SUMS)
             if added is None:
                 return None
             text = added.outputs[0]
-        activated = any(attribute.name == "activation" and attribute.s for attribute in node.attribute)
-        if activated and self.source.op[self.source.producer[text]].type not in ACTIVATIONS:
+        if activation(node) and self.source.op[self.source.producer[text]].type not in ACTIVATIONS:
             after = self._sole_reader(text, ACTIVATIONS)
             if after is None:
                 return None

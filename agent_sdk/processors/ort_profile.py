@@ -47,13 +47,13 @@ def attribute(model: Model, frozen: FrozenGraph, kernels: Mapping[str, Sequence[
     A change of layout belongs to the op that wants or makes the plain tensor. Super-ops that no kernel covers (ops
     that were dropped) are absent.
     """
-    covered = {node.name: _covered(frozen, index) for index, node in enumerate(frozen.nodes)}
+    covered = {node.name: _covered(frozen, index) for index, node in enumerate(frozen.kernels)}
     return share_out(model, {name: kernels[name] for name in covered if kernels.get(name)}, covered)
 
 
 def _covered(frozen: FrozenGraph, index: int) -> list[str]:
     """The source ops that a frozen node computes."""
-    node = frozen.nodes[index]
+    node = frozen.kernels[index]
     graph = frozen.source
     if node.op_type == "ReorderInput":
         meaning = frozen.meaning.get(node.input[0])
@@ -80,9 +80,9 @@ def _covered(frozen: FrozenGraph, index: int) -> list[str]:
 
 def _next(frozen: FrozenGraph, index: int) -> list[str]:
     """The source ops of the first kernel that reads what this one writes; of its own tensor if nobody does."""
-    node = frozen.nodes[index]
+    node = frozen.kernels[index]
     for reader in frozen.readers.get(node.output[0], ()):
-        if frozen.nodes[reader].op_type not in ("ReorderInput", "ReorderOutput"):
+        if frozen.kernels[reader].op_type not in ("ReorderInput", "ReorderOutput"):
             return _covered(frozen, reader)
     meaning = frozen.meaning.get(node.output[0])
     producer = frozen.source.producer.get(meaning[0]) if meaning else None

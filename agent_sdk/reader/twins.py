@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
+
+import onnx
 
 from agent_sdk.reader.model import Model
 
 PASS_THROUGH: Final = frozenset({"Identity", "Dropout"})
 """Types whose first output is their input, by another name."""
+FEW: Final = 8
+"""Elements up to which runtimes look whether two constants are equal (bounds, pads, axes), and share them then."""
 
 
 def tensor_classes(model: Model) -> dict[str, str]:
@@ -17,6 +22,12 @@ def tensor_classes(model: Model) -> dict[str, str]:
     merge the former and drop the latter.
     """
     classes = {name: name for name in model.graph.inputs}
+    shared: dict[bytes, str] = {}
+    constants = {
+        name: shared.setdefault(_content(tensor), name)
+        for name, tensor in model.constants.items()
+        if math.prod(tensor.dims) <= FEW
+    }
     seen: dict[tuple[object, ...], str] = {}
     for node in model.proto.graph.node:
         outputs = list(node.output)
@@ -26,8 +37,16 @@ def tensor_classes(model: Model) -> dict[str, str]:
                 classes[name] = name
             continue
         attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-        inputs = tuple(classes.get(name, name) for name in node.input)
+        inputs = tuple(classes.get(name) or constants.get(name, name) for name in node.input)
         for index, name in enumerate(outputs):
             if name:
                 classes[name] = seen.setdefault((node.domain, node.op_type, attributes, inputs, index), name)
     return classes
+
+
+def _content(tensor: onnx.TensorProto) -> bytes:
+    """A constant without its name."""
+    unnamed = onnx.TensorProto()
+    unnamed.CopyFrom(tensor)
+    unnamed.ClearField("name")
+    return unnamed.SerializeToString(deterministic=True)

@@ -139,6 +139,28 @@ def random_model(seed: int, steps: int = 18) -> Model:
     return read_model(Network(seed, steps).proto)
 
 
+def residual_network(activation: str | None, channels: int, groups: int = 1, **attributes: float) -> Model:
+    """A convolution, another one to whose result the first is added, perhaps an activation, and one more."""
+    rng = np.random.default_rng(channels)
+    shape = (channels, channels // groups, 3, 3)
+    weights = [rng.standard_normal(shape).astype(np.float32) / channels for _ in range(3)]
+    held = [numpy_helper.from_array(array, f"w{index}") for index, array in enumerate(weights)]
+    held.append(numpy_helper.from_array(rng.standard_normal(channels).astype(np.float32), "bias"))
+    how = {"pads": [1] * 4, "group": groups}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "bias"], ["first"], **how),
+        helper.make_node("Conv", ["first", "w1", "bias"], ["second"], **how),
+        helper.make_node("Add", ["second", "first"], ["sum"]),
+    ]
+    if activation is not None:
+        nodes.append(helper.make_node(activation, ["sum"], ["active"], **attributes))
+    nodes.append(helper.make_node("Conv", [nodes[-1].output[0], "w2", "bias"], ["y"], **how))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, SIDE, SIDE]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "residual", ends[:1], ends[1:], held)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return read_model(made.SerializeToString(), name=f"residual {activation} {channels}")
+
+
 def cut_points(model: Model, rng: random.Random, largest: int) -> list[list[SuperOp]]:
     """The super-ops in topological order, in runs of random lengths."""
     super_ops = list(merge(model.graph))

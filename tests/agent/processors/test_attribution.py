@@ -74,7 +74,7 @@ def test_frozen_nodes_are_shared_by_work(tmp_path_factory: pytest.TempPathFactor
     model = random_model(25, steps=20)
     frozen = FrozenGraphs(tmp_path_factory.mktemp("ort")).get(model)
     assert frozen is not None
-    kernels = {node.name: [float(10 + index)] * 3 for index, node in enumerate(frozen.nodes)}
+    kernels = {node.name: [float(10 + index)] * 3 for index, node in enumerate(frozen.kernels)}
     found = attribute(model, frozen, kernels)
     assert sum(timing.us for timing in found.values()) == pytest.approx(sum(times[0] for times in kernels.values()))
     assert all(timing.us > 0 for timing in found.values())

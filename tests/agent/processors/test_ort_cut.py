@@ -33,6 +33,7 @@ from tests.agent.processors.networks import (
     evaluate,
     image,
     random_model,
+    residual_network,
     run_segments,
     segments_of,
 )
@@ -55,15 +56,28 @@ def processor(graphs: FrozenGraphs) -> OrtProcessor:
     return OrtProcessor(soc, frozenset(soc.cores[:1]), frozen=graphs)
 
 
-def assert_meanings_hold(model: Model, frozen: FrozenGraph, ort: OrtProcessor) -> int:
+def in_steps(frozen: FrozenGraph) -> list[onnx.NodeProto]:
+    """The kernels of a frozen graph, those that can be taken apart in their steps."""
+    nodes: list[onnx.NodeProto] = []
+    for index, kernel in enumerate(frozen.kernels):
+        fusion = frozen.fusions.get(index)
+        nodes += [kernel] if fusion is None else [frozen.nodes[place] for place in fusion.steps]
+    return nodes
+
+
+def assert_meanings_hold(model: Model, frozen: FrozenGraph, ort: OrtProcessor, *, apart: bool = True) -> int:
     """Run the whole frozen graph with every identified tensor as an output; compare each with the source's."""
     inputs = image(model)
     proto = onnx.ModelProto()
     proto.CopyFrom(frozen.proto)
+    if apart:
+        del proto.graph.node[:]
+        proto.graph.node.extend(in_steps(frozen))
+    made = {name for node in proto.graph.node for name in node.output}
     watched = {
         name: meaning
         for name, meaning in frozen.meaning.items()
-        if name in frozen.producer and len(frozen.source.tensor[meaning[0]].shape) > 0
+        if name in made and len(frozen.source.tensor[meaning[0]].shape) > 0
     }
     del proto.graph.output[:]
     for name, (klass, blocked) in watched.items():
@@ -92,12 +106,13 @@ def unblocked(blocked: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_identified_tensor_is_the_source_tensor(seed: int, graphs: FrozenGraphs) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_every_identified_tensor_is_the_source_tensor(seed: int, apart: bool, graphs: FrozenGraphs) -> None:
     """Whatever the runtime fused, merged or renamed: a frozen tensor holds the source tensor it is taken for."""
     model = random_model(seed)
     frozen = graphs.get(model)
     assert frozen is not None
-    assert assert_meanings_hold(model, frozen, processor(graphs)) > 0
+    assert assert_meanings_hold(model, frozen, processor(graphs), apart=apart) > 0
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -110,7 +125,7 @@ def test_real_networks_are_identified(name: str, graphs: FrozenGraphs) -> None:
     crossing = [name for super_op in merge(model.graph) for name in super_op.outputs]
     held = {klass for klass, _ in frozen.forms}
     lost = [name for name in crossing if frozen.class_of[name] not in held]
-    assert len(lost) <= 0.25 * len(crossing)
+    assert len(lost) <= 0.25 * len(crossing), lost
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -127,11 +142,36 @@ def test_any_cut_computes_the_network(seed: int, graphs: FrozenGraphs) -> None:
         assert error(outputs[name], expected) < 1e-4, name
 
 
+@pytest.mark.parametrize(("channels", "groups"), [(16, 1), (24, 1), (6, 1), (12, 2)])
+@pytest.mark.parametrize(
+    ("activation", "attributes"),
+    [(None, {}), ("Relu", {}), ("Tanh", {}), ("LeakyRelu", {"alpha": 0.3}), ("HardSigmoid", {})],
+)
+def test_a_border_inside_a_fused_kernel_takes_it_apart(
+    activation: str | None, attributes: dict[str, float], channels: int, groups: int, graphs: FrozenGraphs
+) -> None:
+    """What is cut off a convolution is not compiled from the source, and computes the same; nor does the rest change."""
+    model = residual_network(activation, channels, groups, **attributes)
+    frozen = graphs.get(model)
+    assert frozen is not None
+    segments = segments_of(model, [[super_op] for super_op in merge(model.graph)], set())
+    pieces = [cut(frozen, segment, graphs.lights) for segment in segments]
+    assert len(frozen.fusions) > 0
+    # Where the channels are no multiple of four, a plain tensor cannot become a blocked one, and the sum is left plain.
+    assert any(piece.optimise for piece in pieces) == (channels % 4 > 0)
+    assert frozen.native_blocked("second") == (channels % 4 == 0 and groups == 1)
+    inputs = image(model)
+    assert_meanings_hold(model, frozen, processor(graphs))
+    found = run_segments([processor(graphs)], segments, inputs)
+    for name, expected in evaluate(model, inputs).items():
+        assert error(found[name], expected) < 1e-5, name
+
+
 @pytest.mark.parametrize("seed", [239, 324])
 def test_networks_that_break_the_optimiser_still_run(seed: int, graphs: FrozenGraphs) -> None:
     """ONNX Runtime 1.31 refuses these at its highest level, whole or in pieces; a lower one must do."""
     test_any_cut_computes_the_network(seed, graphs)
-    test_every_identified_tensor_is_the_source_tensor(seed, graphs)
+    test_every_identified_tensor_is_the_source_tensor(seed, True, graphs)
 
 
 def test_most_borders_travel_blocked(graphs: FrozenGraphs) -> None:
