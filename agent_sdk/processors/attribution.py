@@ -1,8 +1,8 @@
 """Whose time is it? Kernel times of a whole network, shared out to the super-ops that the kernels compute.
 
-A kernel computes whatever its runtime fused into it: parts of several super-ops, or ops that equal others and are
-computed once. Each of them takes its share, in proportion to its work, so that the super-ops of a network cost
-together what the network costs. An op that was left out would be measured alone, and counted twice.
+A kernel computes whatever its runtime fused into it: parts of several super-ops. Each of them takes its share, in
+proportion to its work, so that the super-ops of a network cost together what the network costs. An op that was left out
+would be measured alone, and counted twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from agent_sdk.processors.work import work
 from agent_sdk.reader import Model
-from agent_sdk.reader.twins import tensor_classes
 from agent_sdk.timing import Timing, least
 from hope_schema import merge
 
@@ -32,25 +31,15 @@ def share_out(
     """
     graph = model.graph
     home = {op.id: super_op.id for super_op in merge(graph) for op in super_op.ops}
-    twins = _twins(model)
     runs = min((len(times) for times in kernels.values()), default=0)
     totals: dict[str, list[float]] = {}
     for kernel, times in kernels.items():
         shares: dict[str, float] = defaultdict(float)
-        for op in {twin for name in covered.get(kernel, ()) for twin in twins[name]}:
-            shares[home[op]] += work(graph, graph.op[op]) / len(twins[op])
+        for op in set(covered.get(kernel, ())):
+            shares[home[op]] += work(graph, graph.op[op])
         total = sum(shares.values())
         for super_op, share in shares.items():
             own = totals.setdefault(super_op, [0.0] * runs)
             for run, us in enumerate(times[len(times) - runs :]):
                 own[run] += us * share / total
     return {super_op: least(samples) for super_op, samples in totals.items()} if runs else {}
-
-
-def _twins(model: Model) -> dict[str, list[str]]:
-    """Op id to the ids of all ops that equal it by construction, itself among them."""
-    classes = tensor_classes(model)
-    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for op in model.graph.ops:
-        groups[op.type, classes[op.id]].append(op.id)
-    return {op.id: groups[op.type, classes[op.id]] for op in model.graph.ops}

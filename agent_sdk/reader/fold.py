@@ -1,15 +1,17 @@
-"""Makes a graph static: symbolic batch to 1, constants folded, dead nodes dropped, every shape known.
+"""Makes a graph static: symbolic batch to 1, constants folded, twins merged, dead nodes dropped, every shape known.
 
 One pass in topological order does all of it node by node: infer the node's output types from the types of its
-inputs (and from the values of those that are small constants), and evaluate the node when all its inputs are constants
-or when it only asks for a shape. So whatever cannot be made static is blamed on the one op where it begins.
+inputs (and from the values of those that are small constants), evaluate the node when all its inputs are constants
+or when it only asks for a shape, and leave it out when another one computes the same. So whatever cannot be made
+static is blamed on the one op where it begins.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 from agent_sdk.errors import ModelError
 from agent_sdk.reader.dtypes import DTYPE
+from agent_sdk.reader.equal import DEFAULT_DOMAINS, identity
 from agent_sdk.reader.source import expected_bytes, tensors
 from hope_schema import TensorType
 from hope_schema.base import MAX_OPS
@@ -32,7 +35,7 @@ SHAPE_QUERIES = frozenset({"Shape", "Size"})
 RANDOM_OPS = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-"""Ops that are no function of their inputs and therefore never folded."""
+"""Ops that are no function of their inputs and therefore never folded or merged."""
 BOUNDED_OPS = frozenset({"NonZero", "Unique", "Compress"})
 """Ops whose output's size depends on data but is bounded by their input's, so that they are safe to fold."""
 SHAPE_KEEPING_OPS = frozenset({"MeanVarianceNormalization", "GroupNormalization"})
@@ -42,7 +45,6 @@ MAX_OPSET = 10_000
 MAX_DIMENSION = 2**31 - 1
 MAX_FOLDED_BYTES = 2**30
 """Most bytes that folding may add: a file of a few bytes can ask for constants of any size."""
-DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,10 @@ def _check_data(tensor: onnx.TensorProto) -> None:
 
 
 def _sorted(graph: onnx.GraphProto, known: set[str]) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes in topological order, ties in file order; refuse duplicate names, dangling reads and cycles."""
+    """Yield the nodes in a topological order that depends on names alone, so that of twins the same one is kept.
+
+    Refuses duplicate names, dangling reads and cycles.
+    """
     writer: dict[str, int] = {}
     for index, node in enumerate(graph.node):
         if not any(node.output):
@@ -130,16 +135,18 @@ def _sorted(graph: onnx.GraphProto, known: set[str]) -> Iterator[onnx.NodeProto]
         waiting[index] = len(before)
         for source in before:
             readers.setdefault(source, []).append(index)
-    ready = [index for index, count in waiting.items() if count == 0]
+    known_as = [next(filter(None, node.output)) for node in graph.node]
+    ready = [(known_as[index], index) for index, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
     done = 0
-    while done < len(ready):
-        index = ready[done]
+    while ready:
+        _, index = heapq.heappop(ready)
         done += 1
         yield graph.node[index]
         for reader in readers.get(index, ()):
             waiting[reader] -= 1
             if waiting[reader] == 0:
-                ready.append(reader)
+                heapq.heappush(ready, (known_as[reader], reader))
     if done != len(graph.node):
         here, passed = next(index for index, count in waiting.items() if count), set()
         while here not in passed:  # some nodes merely wait behind the cycle: walk back onto it
@@ -170,6 +177,8 @@ class _Folder:
         self.constants: dict[str, onnx.TensorProto] = {}
         self.types: dict[str, onnx.TypeProto] = {}
         self.folded_bytes = 0
+        self.same: dict[str, str] = {}
+        self.first: dict[Hashable, onnx.NodeProto] = {}
         for tensor in self.graph.initializer:
             if tensor.name in self.constants:
                 raise ModelError(f"the initialiser '{tensor.name}' stands twice")
@@ -226,9 +235,11 @@ class _Folder:
         return TensorType(shape=shape, dtype=DTYPE[tensor.elem_type])
 
     def keep(self, node: onnx.NodeProto) -> bool:
-        """Learn the node's outputs. False when they became constants, so that the node is gone."""
+        """Learn the node's outputs. False when it is gone: they became constants, or are another node's."""
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             raise ModelError(f"{describe(node)} runs a subgraph (control flow), which cannot be planned")
+        for index, name in enumerate(node.input):
+            node.input[index] = self.same.get(name, name)
         schema = self._schema(node)
         self._drop_unused_outputs(node, schema)
         wanted = [name for name in node.output if name]
@@ -241,6 +252,16 @@ class _Folder:
             return False
         for name in wanted:
             self._static(name, describe(node))
+        return not self._merge(node)
+
+    def _merge(self, node: onnx.NodeProto) -> bool:
+        """Whether an earlier node computes the same, and is read instead from now on."""
+        if node.op_type in RANDOM_OPS | {"Dropout"}:  # a Dropout in training mode draws at random too
+            return False
+        first = self.first.setdefault(identity(node, {}, self.constants), node)
+        if first is node or self.kept_outputs.intersection(node.output):
+            return False
+        self.same |= {name: twin for name, twin in zip(node.output, first.output, strict=True) if name}
         return True
 
     def _schema(self, node: onnx.NodeProto) -> defs.OpSchema:

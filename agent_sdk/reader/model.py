@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from agent_sdk import zoo
 from agent_sdk.errors import ModelError
 from agent_sdk.reader.dtypes import DTYPE, ELEMENT_TYPE
-from agent_sdk.reader.fold import DEFAULT_DOMAINS, StaticGraph, fold
+from agent_sdk.reader.equal import DEFAULT_DOMAINS
+from agent_sdk.reader.fold import StaticGraph, fold
 from agent_sdk.reader.source import load_proto
 from hope_schema import ModelGraph, Op, Tensor
 from hope_schema.graph import AttributeValue
@@ -62,11 +63,11 @@ def read_model(
 ) -> Model:
     """Read an ONNX model: a zoo network's name, a file's path, a file's bytes, or a ModelProto (copied, not changed).
 
-    A symbolic batch becomes 1, constants are folded, ops that no output needs are dropped. ``name`` overrides the
-    file's or graph's own name; ``seed`` chooses the weights of a zoo network. A file called like a zoo network is
-    meant by ``./lstm`` or a Path. Raises ModelError, naming the op where one is to blame: no such file, not ONNX, cut
-    off, no outputs, a dynamic shape, control flow, an unknown op, a name that stands twice, a cycle, too large;
-    UnknownNameError for a bare name that is neither a zoo network nor a file.
+    A symbolic batch becomes 1, constants are folded, ops that no output needs or that equal others are dropped.
+    ``name`` overrides the file's or graph's own name; ``seed`` chooses the weights of a zoo network. A file called like
+    a zoo network is meant by ``./lstm`` or a Path. Raises ModelError, naming the op where one is to blame: no such
+    file, not ONNX, cut off, no outputs, a dynamic shape, control flow, an unknown op, a name that stands twice, a
+    cycle, too large; UnknownNameError for a bare name that is neither a zoo network nor a file.
     """
     if isinstance(source, str) and _is_bare(source) and (source in zoo.names() or not os.path.exists(source)):
         name = name or source

@@ -96,6 +96,12 @@ def test_the_graph_is_static_minimal_and_true_to_the_runtime(seed: int, steps: i
         assert len(op.outputs) == 1
         for name in op.outputs:
             assert name in graph.outputs or graph.consumers.get(name), f"dead op '{op.id}' is left"
+    seen = set()
+    for op in graph.ops:
+        if not op.parameters and op.type != "Dropout" and op.id not in graph.outputs:
+            same = (op.type, repr(op.attributes), op.inputs)
+            assert same not in seen, f"'{op.id}' equals an op before it"
+            seen.add(same)
     whole = onnx.ModelProto()
     whole.CopyFrom(model.proto)
     del whole.graph.output[:]
@@ -106,6 +112,34 @@ def test_the_graph_is_static_minimal_and_true_to_the_runtime(seed: int, steps: i
     feeds = {name: np.zeros(SHAPE, np.float32) for name in ("x", "y")}
     for name, value in evaluate(whole, feeds).items():
         assert (graph.tensor[name].shape, graph.tensor[name].dtype) == (value.shape, str(value.dtype))
+
+
+def test_twins_are_read_once() -> None:
+    """Ops that compute the same become one, equal small constants included; outputs and random ops stay."""
+    pads = [
+        numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, last]), f"pads{i}") for i, last in enumerate((1, 1, 2))
+    ]
+    nodes = [
+        *(helper.make_node("Relu", ["x"], [f"r{i}"]) for i in range(3)),
+        *(helper.make_node("Pad", [f"r{i}", f"pads{i}"], [f"p{i}"]) for i in range(3)),
+        *(helper.make_node("MaxPool", [f"p{i}"], [f"m{i}"], kernel_shape=[2, 2]) for i in range(3)),
+        *(helper.make_node("RandomNormalLike", ["x"], [f"n{i}"]) for i in range(2)),
+        *(helper.make_node("Sigmoid", ["x"], [f"s{i}"]) for i in range(3)),
+        helper.make_node("Concat", [*(f"m{i}" for i in range(3))], ["joined"], axis=3),
+        helper.make_node("Concat", ["n0", "n1", "s2"], ["rest"], axis=3),
+    ]
+    kind = [1, 2, 4, 4]
+    graph = helper.make_graph(
+        nodes,
+        "twins",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, kind)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("joined", "rest", "s0", "s1")],
+        pads,
+    )
+    read = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)).graph
+    assert {op.id for op in read.ops} == {"r0", "p0", "p2", "m0", "m2", "n0", "n1", "s0", "s1", "joined", "rest"}
+    assert read.op["joined"].inputs == ("m0", "m0", "m2")
+    assert read.op["rest"].inputs == ("n0", "n1", "s0")
 
 
 @settings(max_examples=CASES // 2, deadline=None)

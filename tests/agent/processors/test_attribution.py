@@ -7,17 +7,14 @@ import time
 from importlib.util import find_spec
 from types import SimpleNamespace
 
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from agent_sdk.processors.attribution import share_out
 from agent_sdk.processors.discovery import discover
 from agent_sdk.processors.ort_graph import FrozenGraphs
 from agent_sdk.processors.ort_profile import attribute
 from agent_sdk.processors.work import work
-from agent_sdk.reader import Model, read_model
-from agent_sdk.reader.twins import tensor_classes
+from agent_sdk.reader import read_model
 from hope_schema import ModelGraph, Op, merge
 from tests.agent.processors.networks import random_model
 
@@ -27,7 +24,6 @@ def test_kernels_are_shared_out_whole(seed: int) -> None:
     """Whatever kernels cover, each one's latest runs go to the super-ops it covers, and all of them to somebody."""
     draw = random.Random(seed)
     model = random_model(seed, steps=20)
-    classes = tensor_classes(model)
     home = {op.id: super_op.id for super_op in merge(model.graph) for op in super_op.ops}
     covered = {f"k{k}": draw.sample(sorted(home), draw.randint(1, 4)) for k in range(12)}
     kernels = {kernel: [1e9] * draw.randint(0, 2) + [draw.uniform(1, 9)] * 3 for kernel in covered}
@@ -36,7 +32,7 @@ def test_kernels_are_shared_out_whole(seed: int) -> None:
     assert sum(timing.us for timing in found.values()) == pytest.approx(sum(times[-1] for times in kernels.values()))
     assert found.keys() >= {home[op] for ops in covered.values() for op in ops}
     for kernel, ops in covered.items():
-        owners = {home[twin] for op in ops for twin in home if classes[twin] == classes[op]}
+        owners = {home[op] for op in ops}
         mine = sum(timing.us for name, timing in found.items() if name in owners)
         assert mine >= kernels[kernel][-1] - 1e-6
 
@@ -59,14 +55,6 @@ def test_a_kernel_of_nobody_counts_for_nobody() -> None:
     found = share_out(model, {"a": [2.0], "reorder": [50.0]}, {"a": [op]})
     assert sum(timing.us for timing in found.values()) == 2.0
     assert share_out(model, {}, {}) == {}
-
-
-def test_twins_share_the_kernel_that_computes_them_once() -> None:
-    """Equal ops are computed once: each of three costs a third, and none is left to be measured again alone."""
-    model = twin_network()
-    relus = [op.id for op in model.graph.ops if op.type == "Relu"]
-    found = share_out(model, {"relu": [9.0]}, {"relu": [relus[0]]})
-    assert {name: timing.us for name, timing in found.items()} == pytest.approx(dict.fromkeys(relus, 3.0))
 
 
 def test_frozen_nodes_are_shared_by_work(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -155,16 +143,3 @@ def test_work_grows_with_the_convolution() -> None:
 def elements(graph: ModelGraph, op: Op) -> int:
     """How many elements an op makes."""
     return sum(graph.tensor[name].elements for name in op.outputs)
-
-
-def twin_network() -> Model:
-    """One input, read by three equal activations, each of which goes its own way."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 8, 8]) for name in ("x", "y")]
-    nodes = [helper.make_node("Relu", ["x"], [f"r{k}"]) for k in range(3)]
-    for k in range(3):
-        nodes.append(helper.make_node("MaxPool", [f"r{k}"], [f"p{k}"], kernel_shape=[1, 1 + 2 * k], pads=[0, k, 0, k]))
-    nodes.append(helper.make_node("Sum", ["p0", "p1", "p2"], ["y"]))
-    graph = helper.make_graph(nodes, "twins", ends[:1], ends[1:])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    onnx.checker.check_model(made)
-    return read_model(made.SerializeToString(), name="twins")
