@@ -104,19 +104,16 @@ class BoundProgram:
         self._wanted = {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in graph.inputs}
 
     def _allocate(self) -> dict[tuple[str, str], Buffer]:
-        """A buffer for every (tensor, processor): its slot's, or a view of that."""
+        """A buffer for every (tensor, processor): its slot's memory, or another processor's view of that."""
         processors = self.program.processors
-        own = {id(slot): processors[slot.processor].allocate(slot.kind) for slot in self.memory.slots}
-        views: dict[tuple[int, str], Buffer] = {}
+        memory = {id(slot): processors[slot.processor].allocate(slot.kind) for slot in self.memory.slots}
         buffers: dict[tuple[str, str], Buffer] = {}
-        for (tensor, processor), slot in self.memory.place.items():
-            key = (id(slot), processor)
-            if key not in views:
-                buffer = own[id(slot)]
-                if processor != slot.processor:
-                    buffer = processors[processor].transfer(buffer, processors[slot.processor])
-                views[key] = buffer
-            buffers[tensor, processor] = views[key]
+        for (tensor, processor), place in self.memory.place.items():
+            owner = processors[place.slot.processor]
+            buffer = owner.view(memory[id(place.slot)], place.kind)
+            if processor != owner.id:
+                buffer = processors[processor].transfer(buffer, owner)
+            buffers[tensor, processor] = buffer
         return buffers
 
     def _instruction(self, segment: ProgramSegment) -> Instruction:

@@ -1,8 +1,8 @@
 """Which buffer holds which tensor: lifetimes planned once, so that a run allocates nothing.
 
-A buffer is taken over by a later tensor of the same type as soon as everyone who touches it is *known* to be
-finished (by the program's order and waits, not by luck): the tensor cache frees a tensor after its last reader on
-that processor (HOPE section 4.3). The same buffers serve every later run.
+Memory is taken over by a later tensor as soon as everyone who touches it is *known* to be finished (by the program's
+order and waits, not by luck): the tensor cache frees a tensor after its last reader on that processor (HOPE section
+4.3). The same memory serves every later run. What was in use a moment ago is still in the CPU's caches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Slot:
 
     Attributes:
         processor: id of the processor that allocates it.
-        kind: physical shape and element type.
+        kind: physical shape and element type of the largest of them.
         tensors: the tensors it holds, in the order they take it over.
         reach: per lane, how many segments must be finished before another tensor may take it over.
         kept: True when it holds a graph input or output: never taken over.
@@ -38,14 +38,22 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
-    """Slots, and the slot of every (tensor, processor) that a segment reads or writes.
+class Place:
+    """Where a tensor is: in which slot, and its physical shape and element type."""
 
-    A tensor that is viewed or handed over without a copy has the slot of the processor that produced it.
+    slot: Slot
+    kind: TensorType
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Slots, and the place of every (tensor, processor) that a segment reads or writes.
+
+    A tensor that is viewed or handed over without a copy has the place where it is on the processor that produced it.
     """
 
     slots: tuple[Slot, ...]
-    place: Mapping[tuple[str, str], Slot]
+    place: Mapping[tuple[str, str], Place]
 
     def allocated_bytes(self) -> dict[str, int]:
         """Bytes of all slots per processor: the sum of the tensors live at the peak and of buffers kept for reuse."""
@@ -64,14 +72,17 @@ def plan_memory(program: Program, output_types: Sequence[Mapping[str, TensorType
     """
     graph = program.graph
     slots: list[Slot] = []
-    place: dict[tuple[str, str], Slot] = {}
+    place: dict[tuple[str, str], Place] = {}
     last = set(graph.outputs)
     readers = _readers(program)
 
     def claim(tensor: str, kind: TensorType, segment: ProgramSegment) -> Slot:
-        for slot in reversed(slots):
-            if slot.processor == segment.processor and slot.kind == kind and slot.free_for(segment):
-                break
+        free = [slot for slot in slots if slot.processor == segment.processor and slot.free_for(segment)]
+        if free:
+            # The one that fits best, the latest of equals; where all are too small, the largest grows.
+            slot = min(reversed(free), key=lambda one: (one.kind.bytes < kind.bytes, abs(one.kind.bytes - kind.bytes)))
+            if slot.kind.bytes < kind.bytes:
+                slot.kind = kind
         else:
             slot = Slot(segment.processor, kind)
             slots.append(slot)
@@ -79,7 +90,7 @@ def plan_memory(program: Program, output_types: Sequence[Mapping[str, TensorType
         slot.reach = {segment.lane: segment.position + 1}
         for reader in readers.get((tensor, segment.processor), ()):
             slot.reach[reader.lane] = max(slot.reach.get(reader.lane, 0), reader.position + 1)
-        place[tensor, segment.processor] = slot
+        place[tensor, segment.processor] = Place(slot, kind)
         return slot
 
     for segment in program.segments:
@@ -88,9 +99,9 @@ def plan_memory(program: Program, output_types: Sequence[Mapping[str, TensorType
                 claim(move.tensor, graph.tensor[move.tensor].type, segment)
             elif move.source == HOST and move.keeper == move.target:
                 # Not taken over by others: the caller fills it before anything runs.
-                slot = Slot(move.target, graph.tensor[move.tensor].type, [move.tensor], kept=True)
-                slots.append(slot)
-                place[move.tensor, move.target] = slot
+                kind = graph.tensor[move.tensor].type
+                slots.append(Slot(move.target, kind, [move.tensor], kept=True))
+                place[move.tensor, move.target] = Place(slots[-1], kind)
             else:
                 place[move.tensor, move.target] = place[move.tensor, move.keeper]
         for name, kind in output_types[segment.index].items():

@@ -11,8 +11,9 @@ over and nobody converts. Which form a tensor takes is a property of the program
 So the engine puts into ``exports`` every graph output and every tensor with a reader of another family, and
 into ``imports`` every graph input and every tensor that its writer exports.
 
-Memory. Buffers are opaque to the engine: it allocates them with ``Processor.allocate`` for the physical types
-in ``Executable.output_types``, binds them once (``Executable.bind``) and may reuse them for later runs.
+Memory. Buffers are opaque to the engine: it allocates memory with ``Processor.allocate``, looks at it as the physical
+types in ``Executable.output_types`` (``Processor.view``), one tensor after the other, binds these buffers once
+(``Executable.bind``) and reuses them for later runs.
 Where ``shares_memory`` holds, ``transfer`` returns a view of the same memory: made once, it stays right for
 every later run, costs nothing per run, and lives only as long as the buffer it looks at.
 
@@ -241,6 +242,10 @@ class Processor(ABC):
     @abstractmethod
     def allocate(self, kind: TensorType) -> Buffer:
         """Make an uninitialised buffer of a physical type. Raises OutOfMemory."""
+
+    @abstractmethod
+    def view(self, buffer: Buffer, kind: TensorType) -> Buffer:
+        """The memory of an allocated buffer, or its beginning, as a physical type that needs no more of it."""
 
     @abstractmethod
     def from_host(self, array: np.ndarray, into: Buffer | None = None) -> Buffer:

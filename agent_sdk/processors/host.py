@@ -39,6 +39,9 @@ class HostMemoryProcessor(Processor):
     def allocate(self, kind: TensorType) -> np.ndarray:
         return aligned_empty(kind)
 
+    def view(self, buffer: np.ndarray, kind: TensorType) -> np.ndarray:
+        return buffer.reshape(-1).view(np.uint8)[: kind.bytes].view(numpy_dtype(kind)).reshape(kind.shape)
+
     def from_host(self, array: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
         if into is None:
             return np.ascontiguousarray(array).reshape(array.shape)

@@ -60,10 +60,15 @@ class SimulatedProcessor(Processor):
         return SimulatedExecutable(self, segment)
 
     def allocate(self, kind: TensorType) -> Box:
-        """A box full of NaN: whoever reads what nobody wrote is found out."""
+        """A box full of NaN, whatever it is viewed as: whoever reads what nobody wrote is found out."""
         array = np.empty(kind.shape, kind.dtype)
-        array.fill(np.nan if array.dtype.kind == "f" else 77)
+        array.reshape(-1).view(np.uint8).fill(0xFF)
         return Box(self, array)
+
+    def view(self, buffer: Box, kind: TensorType) -> Box:
+        """Another box around the same memory."""
+        assert buffer.owner is self
+        return Box(self, buffer.array.reshape(-1).view(np.uint8)[: kind.bytes].view(kind.dtype).reshape(kind.shape))
 
     def from_host(self, array: np.ndarray, into: Box | None = None) -> Box:
         """Copy, always."""

@@ -107,22 +107,26 @@ def _check_memory(program: Program, order: nx.DiGraph) -> None:
     writer: dict[tuple[int, str], int] = {}
     for segment in program.segments:
         for move in segment.moves:
-            slot = memory.place[move.tensor, move.target]
-            assert slot.kind == program.graph.tensor[move.tensor].type
             if move.source != HOST and move.copies:
-                touches.setdefault((id(memory.place[move.tensor, move.source]), move.tensor), set()).add(segment.index)
-                writer[id(slot), move.tensor] = segment.index
+                source, target = (memory.place[move.tensor, end].slot for end in (move.source, move.target))
+                touches.setdefault((id(source), move.tensor), set()).add(segment.index)
+                writer[id(target), move.tensor] = segment.index
         for name in (*segment.segment.inputs, *segment.segment.outputs):
-            touches.setdefault((id(memory.place[name, segment.processor]), name), set()).add(segment.index)
+            touches.setdefault((id(memory.place[name, segment.processor].slot), name), set()).add(segment.index)
         for name in segment.segment.outputs:
-            writer[id(memory.place[name, segment.processor]), name] = segment.index
+            writer[id(memory.place[name, segment.processor].slot), name] = segment.index
+    for (name, processor), place in memory.place.items():
+        assert place.kind == program.graph.tensor[name].type
+        assert name in place.slot.tensors
+        assert place.slot.processor == processor or (name, place.slot.processor) in memory.place
     for slot in memory.slots:
+        assert slot.kind.bytes == max(program.graph.tensor[name].bytes for name in slot.tensors)
         for first, second in pairwise(slot.tensors):
             after = writer[id(slot), second]
             assert all(order.has_edge(s, after) for s in touches[id(slot), first])
     for name in program.graph.outputs:
         if name in program.graph.producer:
-            assert memory.place[name, program.home[name]].tensors[-1] == name
+            assert memory.place[name, program.home[name]].slot.tensors[-1] == name
 
 
 def test_a_plan_for_another_model_is_refused(model: Model) -> None:
