@@ -48,6 +48,11 @@ log = logging.getLogger(__name__)
 SPIN_US: Final = "200"
 """How long a gang's worker polls for the next kernel before it sleeps: longer than any gap inside a run."""
 
+ARENA_BYTES: Final = 128 * 2**20
+"""Address space of the arena's first block; memory is taken when it is touched."""
+DEAD_BYTES: Final = 64 * 1024
+"""What a free piece of memory may be larger than a request before it is split."""
+
 _QUIET: Final = 3
 _SILENT_RUN: Final = ort.RunOptions()
 
@@ -329,11 +334,14 @@ def _shared_arena() -> bool:
     """Have all sessions of the process take their scratch memory from one arena; False where the wheel cannot.
 
     A segment then works on memory that the one before has just warmed up, and scratch memory is held once, not
-    once per segment. NOTE: the runtime keeps this per process, so it is registered once.
+    once per segment: in few large blocks, each twice the one before, not in a block of its own for each request that
+    did not fit.
+    NOTE: the runtime keeps this per process, so it is registered once.
     """
     place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    sizes = {"initial_chunk_size_bytes": ARENA_BYTES, "max_dead_bytes_per_chunk": DEAD_BYTES}
     try:
-        ort.create_and_register_allocator(place, ort.OrtArenaCfg({"arena_extend_strategy": 1}))
+        ort.create_and_register_allocator(place, ort.OrtArenaCfg({"arena_extend_strategy": 0, **sizes}))
     except Exception as error:  # noqa: BLE001  the runtime raises its own unrelated classes; each session copes alone
         log.info("every session keeps an arena of its own: %s", error)
         return False

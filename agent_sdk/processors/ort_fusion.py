@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Final
 
 import onnx
@@ -64,7 +65,7 @@ def take_apart(
         klass = class_of[op.inputs[0]]
     if summand(node):
         op = source.op.get(source.producer.get(klass, ""))
-        if op is None or op.type not in SUMS or len(op.inputs) != 2 or summand(node) not in meaning:  # noqa: PLR2004
+        if op is None or op.type not in SUMS or len(op.inputs) != 2 or summand(node) not in meaning:
             return []
         own = {class_of[name] for name in op.inputs} - {meaning[summand(node)][0]}
         if len(own) != 1:
@@ -87,5 +88,7 @@ def _chain(node: onnx.NodeProto, klass: str, followers: list[tuple[Op, str]]) ->
     steps = [Step(alone, klass)]
     for (op, after), before, name in zip(followers, made, made[1:], strict=False):
         reads = [before, summand(node)] if op.type in SUMS else [before]
-        steps.append(Step(helper.make_node(op.type, reads, [name], name=f"{name}/{op.type}", **op.attributes), after))
+        follower = helper.make_node(op.type, reads, [name], name=f"{name}/{op.type}")
+        follower.attribute.extend(starmap(helper.make_attribute, op.attributes.items()))
+        steps.append(Step(follower, after))
     return steps

@@ -53,7 +53,7 @@ LEVELS: Final = (
 
 @dataclass(frozen=True)
 class Fusion:
-    """What a fused kernel keeps to itself: classes of tensors; and the indices of the nodes that do the same in steps."""
+    """What a fused kernel keeps to itself, classes of tensors; and the indices of the nodes that do it in steps."""
 
     inside: frozenset[str]
     steps: range

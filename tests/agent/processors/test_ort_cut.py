@@ -150,7 +150,7 @@ def test_any_cut_computes_the_network(seed: int, graphs: FrozenGraphs) -> None:
 def test_a_border_inside_a_fused_kernel_takes_it_apart(
     activation: str | None, attributes: dict[str, float], channels: int, groups: int, graphs: FrozenGraphs
 ) -> None:
-    """What is cut off a convolution is not compiled from the source, and computes the same; nor does the rest change."""
+    """What is cut off a convolution is not compiled from the source, nor is the rest, and the answer is the same."""
     model = residual_network(activation, channels, groups, **attributes)
     frozen = graphs.get(model)
     assert frozen is not None
