@@ -2,8 +2,9 @@
 
 The plan stands beside whole-model executors of single processors. A trial finds the winner. While serving, a drift
 of the winner's own times (other work on its cores, heat) calls for a new trial, which costs no extra run: the
-requests that come in are simply answered by one contender after the other. A request that a contender fails is
-answered by the next best, and then the one that failed is dropped; a request that all of them fail is the caller's.
+requests that come in are simply answered by one contender after the other, in a few rounds. A request that a
+contender fails is answered by the next best, and then the one that failed is dropped; a request that all of them
+fail is the caller's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,11 +35,15 @@ FAILURES: Final = (SegmentFailedError, ProcessorError, DeviceClosedError)
 SLOWER: Final = 1.15
 """Times its reference that a run must take to count as slow."""
 FASTER: Final = 0.95
-"""Times the current contender's run that another one must take to replace it: less may be chance."""
+"""Times what the current contender takes that another one must take to replace it: less may be chance."""
 WINDOW: Final = 4
 """Latest runs looked at; when all but one of them are slow, others are tried."""
+ROUNDS: Final = 3
+"""Runs of each on trial while serving: beside other work any single run may take twice as long as usual."""
 BEHIND: Final = 1.3
-"""A contender this many times slower than the best has lost the first trial after a few runs."""
+"""A contender whose best run is this many times slower than the best of all has lost a trial after a few runs."""
+HOPELESS: Final = 2.0
+"""One whose first run while serving is this many times slower has lost at once."""
 SURE: Final = 3
 """Runs after which the first trial leaves out those who are behind."""
 CLOSE: Final = 1.05
@@ -89,7 +94,7 @@ class Contest:
         self._served = 0
         self._interval = WINDOW
         self._queue: deque[str] = deque()
-        self._tried: dict[str, float] = {}
+        self._tried: dict[str, list[float]] = {}
         self._pending = 0
 
     @property
@@ -166,10 +171,9 @@ class Contest:
             with self._lock:
                 self._settle(self.first_us, "as found before")
 
-    def keep(self, most: int) -> None:
-        """Close all but the plan and the ``most`` others that were fastest in the trial. Call it before serving."""
-        others = sorted(self._contenders.keys() - {PLAN}, key=lambda name: self.first_us.get(name, math.inf))
-        for name in others[most:]:
+    def keep(self, names: Collection[str]) -> None:
+        """Close all but the plan, the current contender and these. Call it before serving."""
+        for name in self._contenders.keys() - {PLAN, self.current, *names}:
             self._contenders.pop(name).close()
 
     def run(
@@ -221,7 +225,7 @@ class Contest:
 
     def _learn(self, name: str, us: float, on_trial: bool) -> None:
         if on_trial:
-            self._tried[name] = us
+            self._tried[name].append(us)
             self._count_down(1)
             return
         if name != self.current or self._pending:
@@ -233,8 +237,8 @@ class Contest:
         usual = statistics.median(self._recent)
         first = self._first_choice(self._contenders)
         if sum(one > SLOWER * self._reference_us for one in self._recent) >= WINDOW - 1:
-            # Nobody is expected to be faster now than in the quiet first trial.
-            self._begin([other for other in self._contenders if self.first_us.get(other, 0.0) < usual])
+            # Nobody is expected to be much faster now than in the quiet first trial.
+            self._begin([other for other in self._contenders if self.first_us.get(other, 0.0) < SLOWER * usual])
         elif self.current != first:
             self._begin([first])
         elif self._served >= RECHECK:
@@ -242,20 +246,32 @@ class Contest:
         self._reference_us = min(self._reference_us, usual)
 
     def _begin(self, names: list[str]) -> None:
-        """Have the next requests answered by these contenders, and one more by the current one."""
-        self._tried = {}
-        self._queue = deque([*(name for name in names if name != self.current), self.current])
-        self._pending = len(self._queue)
+        """Have the next requests answered by these contenders and the current one, in turns."""
+        self._tried = {name: [] for name in (*(name for name in names if name != self.current), self.current)}
+        self._queue_round(self._tried)
         self._interval = min(2 * self._interval, RECHECK)
+
+    def _queue_round(self, names: Iterable[str]) -> None:
+        """One run of each; the current one comes last: if what slowed it down is over by then, it shows."""
+        self._queue = deque(names)
+        self._pending = len(self._queue)
 
     def _count_down(self, done: int) -> None:
         self._pending -= done
-        if self._pending or not self._tried:
+        if self._pending:
             return
-        # The current one ran last: if what slowed it down is over by then, the others only seemed faster.
-        mine = self._tried.pop(self.current, math.inf)
+        tried = {name: own for name, own in self._tried.items() if own and name in self._contenders}
+        if not tried:
+            return
+        rounds = max(map(len, tried.values()))
+        left = _promising(tried, HOPELESS if rounds == 1 else BEHIND)
+        if rounds < ROUNDS and len(left) > 1:
+            self._queue_round(name for name in tried if name in left)
+            return
+        medians = {name: statistics.median(own) for name, own in tried.items()}
+        mine = medians.pop(self.current, math.inf)
         first = self._first_choice(self._contenders)
-        faster = {name: us for name, us in self._tried.items() if us < (mine if name == first else FASTER * mine)}
+        faster = {name: us for name, us in medians.items() if us < (mine if name == first else FASTER * mine)}
         self._settle(faster or {self.current: mine}, "under the present load")
 
     def _settle(self, found: Mapping[str, float], when: str) -> None:
@@ -298,10 +314,10 @@ class Contest:
         return min(among, key=lambda name: (self.first_us.get(name, math.inf), name != PLAN, name))
 
 
-def _promising(times_us: Mapping[str, Sequence[float]]) -> list[str]:
-    """Those whose best run is not far behind the best of all."""
+def _promising(times_us: Mapping[str, Sequence[float]], behind: float = BEHIND) -> list[str]:
+    """Those whose best run is less than so many times behind the best of all."""
     best = min(map(min, times_us.values()), default=math.inf)
-    return [name for name, own in times_us.items() if min(own) <= BEHIND * best]
+    return [name for name, own in times_us.items() if min(own) <= behind * best]
 
 
 def _close(times_us: Mapping[str, Sequence[float]]) -> list[str]:

@@ -16,6 +16,7 @@ from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError, bu
 from agent_sdk.errors import ExecutionError, ProcessorError
 from agent_sdk.obtain import Obtained
 from agent_sdk.plan_cache import Settled
+from agent_sdk.processors.base import Processor
 from agent_sdk.processors.weights import copies_at_once
 from agent_sdk.reader import Model
 from agent_sdk.single import single_processor_plan
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from agent_sdk.agent import Agent
 
 RIVALS: Final = 3
-"""Single processors kept ready beside a plan that was tried before: enough to fall back on when load or heat comes."""
+"""Single processors kept ready beside a plan that was tried: enough to fall back on when load or heat comes."""
 TWINS: Final = 2
 """Equal cores kept as rivals: when other work takes one of them, the other one answers."""
 REMEASURE_S: Final = 1.5
@@ -141,7 +142,7 @@ class Session:
                 if found.steady:
                     self.agent.settle(obtained, Settled(predicted_us=truth.predicted_us, trial_us=found.median_us))
                 if not self._all_rivals:
-                    contest.keep(RIVALS)
+                    contest.keep(likeliest(contest.first_us, self.agent.device.processors, RIVALS))
             opened.pop_all()
         return obtained, plan, contest
 
@@ -153,7 +154,7 @@ class Session:
             opened.callback(contest.close)
             found = contest.trial(random_inputs(self.model.graph, 0)).median_us
             if not self._all_rivals:
-                contest.keep(1 + RIVALS)
+                contest.keep(likeliest(found, self.agent.device.processors, 1 + RIVALS))
             opened.pop_all()
         return obtained, self._single_plan(contest.current, found[contest.current]), contest
 
@@ -196,7 +197,8 @@ class Session:
         expected = {**plan.single_processor_us, **{name: us for name, us in trial_us.items() if name != PLAN}}
         names.sort(key=lambda name: expected.get(name, float("inf")))
         if trial_us and not self._all_rivals:
-            names = [name for name in names if name in trial_us][:RIVALS]
+            tried = {name: trial_us[name] for name in names if name in trial_us}
+            names = likeliest(tried, self.agent.device.processors, RIVALS)
         room = max(1, copies_at_once(self.model) - 1)
         return self._singles(names if self._all_rivals else names[:room], may_be_none=True)
 
@@ -237,6 +239,22 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def likeliest(found_us: Mapping[str, float], processors: Mapping[str, Processor], most: int) -> list[str]:
+    """Names of the fastest processors, and of one that leaves cores to others: what may be best beside other work.
+
+    Args:
+        found_us: what the whole model takes on each, microseconds; other names may stand among them.
+        processors: this device's, by name.
+        most: how many names to return at most.
+    """
+    width = {name: len(processors[name].spec.resources) for name in found_us.keys() & processors.keys()}
+    names = sorted(width, key=lambda name: (found_us[name], name))
+    narrow = [name for name in names if width[name] < max(width.values())]
+    if not narrow or narrow[0] in names[:most]:
+        return names[:most]
+    return [*names[: max(1, most - 1)], narrow[0]][:most]
 
 
 def _distinct(agent: Agent) -> list[str]:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -29,6 +31,7 @@ from agent_sdk.identity import device_id, store_token, stored_token
 from agent_sdk.obtain import Obtained
 from agent_sdk.processors import OutOfMemory
 from agent_sdk.reader import read_model
+from agent_sdk.session import likeliest
 from agent_sdk.single import single_processor_plan
 from agent_sdk.soc import read_soc
 from agent_sdk.steady import Witness
@@ -177,6 +180,21 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
     monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
     with agent.load(MODEL) as session:
         assert len(session.contest.contenders) == min(2, len(everyone))
+
+
+def test_one_of_few_rivals_leaves_a_core_to_others(agent: Agent) -> None:
+    """Beside other work one core may be best, however slow it was on its own: the fastest of them is kept."""
+    found = {"plan": 1.0, "ov@0-1": 2.0, "ort@0-1": 3.0, "ov@0": 5.0, "ort@0": 4.0}
+    cores = ["ort@0", "ov@0"]
+    spec = agent.device.processors["ort@0"].spec
+    wide = spec.model_copy(update={"resources": (*spec.resources, "another")})
+    processors: dict[str, Any] = {name: SimpleNamespace(spec=spec if name in cores else wide) for name in found}
+    del processors["plan"]
+    assert likeliest(found, processors, 3) == ["ov@0-1", "ort@0-1", "ort@0"]
+    assert likeliest(found, processors, 2) == ["ov@0-1", "ort@0"]
+    assert likeliest(found, processors, 1) == ["ov@0-1"]
+    assert likeliest(found | {"ort@0": 2.5}, processors, 2) == ["ov@0-1", "ort@0"]
+    assert likeliest(found, {"ov@0-1": processors["ov@0-1"]}, 2) == ["ov@0-1"]
 
 
 def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
