@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RIVALS: Final = 3
 """Single processors kept ready beside a plan that was tried: enough to fall back on when load or heat comes."""
 TWINS: Final = 2
-"""Equal cores kept as rivals: when other work takes one of them, the other one answers."""
+"""Equal processors kept as rivals: when other work takes one of them, the other one answers."""
 REMEASURE_S: Final = 1.5
 """Time spent on re-measuring a new plan's segments before its first use."""
 
@@ -258,8 +258,12 @@ def likeliest(found_us: Mapping[str, float], processors: Mapping[str, Processor]
 
 
 def _distinct(agent: Agent) -> list[str]:
-    """Return two processor ids per kind at most: equal cores are equally fast, until others use one of them."""
+    """Return two processor ids per kind at most: equals are equally fast, until others use one of them.
+
+    Of single cores one is enough: a whole model there moves to the core that is free (``Program.floats``).
+    """
     kinds: dict[str, list[str]] = {}
     for name, processor in agent.device.processors.items():
         kinds.setdefault(processor.spec.kind, []).append(name)
-    return [name for names in kinds.values() for name in names[:TWINS]]
+    floats = {name for name, processor in agent.device.processors.items() if processor.on_caller_thread}
+    return [name for names in kinds.values() for name in names[: 1 if names[0] in floats else TWINS]]

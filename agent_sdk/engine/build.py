@@ -43,7 +43,15 @@ def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor])
     used = {step.processor: processors[step.processor] for step in steps}
     nodes, lanes = _synchronise(steps, model.graph, used)
     _cut(nodes)
-    return _assemble(plan, model, used, nodes, lanes, dead)
+    return _assemble(plan, model, used, nodes, lanes, dead, _floats(used, processors))
+
+
+def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) -> frozenset[int]:
+    """All cores of the kind that is used, where a single one computes everything on the thread that calls it."""
+    kinds = {processor.spec.kind for processor in used.values()}
+    alone = len(used) == 1 and all(processor.on_caller_thread for processor in used.values())
+    equals = [processor.caller_cores for processor in processors.values() if processor.spec.kind in kinds]
+    return frozenset().union(*equals) if alone else frozenset()
 
 
 @dataclass
@@ -219,6 +227,7 @@ def _assemble(
     nodes: Sequence[_Node],
     lanes: tuple[str, ...],
     dead: tuple[str, ...],
+    floats: frozenset[int],
 ) -> Program:
     """Number the segments and give each its border."""
     groups: list[list[_Node]] = []
@@ -258,7 +267,7 @@ def _assemble(
                 finish_us=max(node.step.finish_us for node in group),
             )
         )
-    return Program(plan, model, dict(processors), lanes, tuple(segments), border.home, dead)
+    return Program(plan, model, dict(processors), lanes, tuple(segments), border.home, dead, floats)
 
 
 class _Border:

@@ -100,6 +100,8 @@ class Program:
         home: tensor to the processor that produces it, for tensors that cross a segment's border; ``host`` for
             graph inputs.
         dead: ops left out because no graph output depends on them.
+        floats: CPUs among which the one thread may move where a single core computes everything: all its equals, so
+            that the kernel can keep it out of the way of other work. Empty where threads stay where they are bound.
     """
 
     plan: Plan
@@ -109,6 +111,7 @@ class Program:
     segments: tuple[ProgramSegment, ...]
     home: Mapping[str, str]
     dead: tuple[str, ...] = ()
+    floats: frozenset[int] = frozenset()
 
     @cached_property
     def by_lane(self) -> tuple[tuple[ProgramSegment, ...], ...]:
@@ -129,6 +132,8 @@ class Program:
     @cached_property
     def seats(self) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
         """Per lane the CPUs that its thread is bound to at its first segment, and at its last."""
+        if self.floats:
+            return ((self.floats, self.floats),)
         ends = [(self.processors[row[0].processor], self.processors[row[-1].processor]) for row in self.by_lane]
         return tuple((first.caller_cores, last.caller_cores) for first, last in ends)
 

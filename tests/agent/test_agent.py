@@ -254,6 +254,12 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
     inputs, right = expected(MODEL, seed=4)
     with agent.load(MODEL) as session:
         newer = newer_plan(agent, session, "ort@1")
+    assert newer.plan is not None
+    steps = [
+        step.model_copy(update={"processor": f"ort@{int(step.id == newer.plan.order[0])}"}) for step in newer.plan.steps
+    ]
+    both = newer.plan.model_copy(update={"steps": tuple(steps), "processors": ("ort@0", "ort@1")})
+    newer = replace(newer, plan=both)  # one that is bound to its cores: on a single one it may move away
     monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
     bind = os.sched_setaffinity
 

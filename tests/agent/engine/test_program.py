@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_sdk.engine import IllegalPlanError, Program, build_program
+from agent_sdk.engine import Device, IllegalPlanError, Program, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.errors import PlanMismatchError
 from agent_sdk.reader import Model
 from hope_schema import HOST, Part, Plan, merge
-from tests.agent.engine.generate import plan_of, random_legal_plan, random_model, random_order, whole_plan
+from tests.agent.engine.generate import dealt_plan, plan_of, random_legal_plan, random_model, random_order, whole_plan
 from tests.agent.engine.simulated import four_processors
 
 
@@ -127,6 +127,19 @@ def _check_memory(program: Program, order: nx.DiGraph) -> None:
     for name in program.graph.outputs:
         if name in program.graph.producer:
             assert memory.place[name, program.home[name]].slot.tensors[-1] == name
+
+
+def test_a_single_core_may_move_among_its_equals(device: Device, model: Model) -> None:
+    """A whole model on one core may run on any of that kind; in a plan with others every thread keeps its own."""
+    alone = build_program(whole_plan(model, "ort@0"), model, device.processors)
+    kind = device.processors["ort@0"].spec.kind
+    equals = {core for p in device.processors.values() if p.spec.kind == kind for core in p.caller_cores}
+    assert alone.seats == ((equals, equals),)
+    gang = next(name for name, processor in device.processors.items() if not processor.on_caller_thread)
+    for other in (dealt_plan(model, ["ort@0", gang]), whole_plan(model, gang)):
+        program = build_program(other, model, device.processors)
+        for row, seats in zip(program.by_lane, program.seats, strict=True):
+            assert seats == tuple(device.processors[row[end].processor].caller_cores for end in (0, -1))
 
 
 def test_a_plan_for_another_model_is_refused(model: Model) -> None:
