@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 RIVALS: Final = 3
 """Single processors kept ready beside a plan that was tried: enough to fall back on when load or heat comes."""
-TWINS: Final = 2
-"""Equal processors kept as rivals: when other work takes one of them, the other one answers."""
 REMEASURE_S: Final = 1.5
 """Time spent on re-measuring a new plan's segments before its first use."""
 
@@ -193,14 +191,18 @@ class Session:
 
         A plan that uses one processor is itself the whole model there.
         """
-        names = [name for name in _distinct(self.agent) if plan.processors_used != (name,)]
+        processors = self.agent.device.processors
+        names = _distinct(self.agent)
+        kinds = {processors[name].spec.kind for name in plan.processors_used}
+        if len(plan.processors_used) == 1:
+            names = [name for name in names if processors[name].spec.kind not in kinds]
         expected = {**plan.single_processor_us, **{name: us for name, us in trial_us.items() if name != PLAN}}
         names.sort(key=lambda name: expected.get(name, float("inf")))
-        if trial_us and not self._all_rivals:
+        if not self._all_rivals:
+            room = max(1, copies_at_once(self.model) - 1)
             tried = {name: trial_us[name] for name in names if name in trial_us}
-            names = likeliest(tried, self.agent.device.processors, RIVALS)
-        room = max(1, copies_at_once(self.model) - 1)
-        return self._singles(names if self._all_rivals else names[:room], may_be_none=True)
+            names = likeliest(tried, processors, min(RIVALS, room)) if trial_us else names[:room]
+        return self._singles(names, may_be_none=True)
 
     def _singles(self, names: Iterable[str], *, may_be_none: bool = False) -> dict[str, Executor]:
         """Make the whole model ready on each of these processors, leaving out those that cannot run it."""
@@ -258,12 +260,8 @@ def likeliest(found_us: Mapping[str, float], processors: Mapping[str, Processor]
 
 
 def _distinct(agent: Agent) -> list[str]:
-    """Return two processor ids per kind at most: equals are equally fast, until others use one of them.
-
-    Of single cores one is enough: a whole model there moves to the core that is free (``Program.floats``).
-    """
-    kinds: dict[str, list[str]] = {}
+    """Return one processor id per kind: equals are equally fast, and a whole model on one core moves among them."""
+    kinds: dict[str, str] = {}
     for name, processor in agent.device.processors.items():
-        kinds.setdefault(processor.spec.kind, []).append(name)
-    floats = {name for name, processor in agent.device.processors.items() if processor.on_caller_thread}
-    return [name for names in kinds.values() for name in names[: 1 if names[0] in floats else TWINS]]
+        kinds.setdefault(processor.spec.kind, name)
+    return list(kinds.values())

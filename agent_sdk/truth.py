@@ -13,12 +13,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from agent_sdk.engine import Executor, Program
-from agent_sdk.processors.base import Buffer
+from agent_sdk.engine.bound import allocate, copies
+from agent_sdk.processors.base import BoundCall
 from agent_sdk.processors.cores import bound_to
 from agent_sdk.steady import Witness
 from agent_sdk.timing import Timing, clock_overhead_us, summarise
@@ -77,8 +78,8 @@ class Truth:
 def remeasure(executor: Executor, inputs: Mapping[str, np.ndarray], *, budget_s: float = 3.0) -> Truth:
     """Time every segment of an executor alone and simulate the program with these times.
 
-    Rounds during which the cores were not steady are repeated within ``budget_s`` seconds. Needs memory for every
-    boundary tensor once more. Raises what a run raises.
+    Rounds during which the cores were not steady are repeated within ``budget_s`` seconds. Needs as much memory for
+    boundary tensors as the executor does. Raises what a run raises.
     """
     rehearsal = Rehearsal(executor, inputs)
     rehearsal.round()
@@ -91,7 +92,7 @@ def remeasure(executor: Executor, inputs: Mapping[str, np.ndarray], *, budget_s:
 
 
 class Rehearsal:
-    """A program's segments with buffers of their own, to be run one at a time.
+    """A program's segments with memory of their own, laid out as the executor's, to be run one at a time.
 
     Runs the network through the engine first, which also tells what a run costs before its first segment and after
     its last: loading inputs, granting lanes, storing outputs.
@@ -111,8 +112,10 @@ class Rehearsal:
         """
         program = self._executor.program
         found = []
-        for segment, call in zip(program.segments, self._calls, strict=True):
+        for segment, (copied, call) in zip(program.segments, self._calls, strict=True):
             processor = program.processors[segment.processor]
+            for copy in copied:
+                copy()
             timed = partial(self._timed, call, processor.on_caller_thread)
             if segment.lane == program.segments[0].lane:
                 with bound_to(processor.caller_cores):
@@ -208,29 +211,17 @@ def _border_us(trace: Trace) -> float:
     return trace.total_us - (max(span.end_us for span in trace.segments) - first)
 
 
-def _bound(executor: Executor, inputs: Mapping[str, np.ndarray]) -> list[Callable[[], None]]:
-    """Bind every segment to buffers of its own and run each once, so that all hold what a real run would."""
+def _bound(executor: Executor, inputs: Mapping[str, np.ndarray]) -> list[tuple[list[Callable[[], Any]], BoundCall]]:
+    """Bind every segment to memory of its own, laid out as the executor's; with each what is copied before it."""
     program = executor.program
-    made: dict[str, Buffer] = {}
-    here: dict[tuple[str, str], Buffer] = {}
-    calls: list[Callable[[], None]] = []
+    buffers = allocate(program, executor.memory)
+    calls = []
     for segment, executable in zip(program.segments, executor.executables, strict=True):
-        processor = program.processors[segment.processor]
-        read = {}
-        for name in segment.segment.inputs:
-            key = (name, processor.id)
-            if key not in here:
-                home = program.home[name]
-                here[key] = (
-                    processor.from_host(np.ascontiguousarray(inputs[name]))
-                    if home == HOST
-                    else processor.transfer(made[name], program.processors[home])
-                )
-            read[name] = here[key]
-        written = {name: processor.allocate(executable.output_types[name]) for name in segment.segment.outputs}
-        call = executable.bind(read, written)
-        call()
-        calls.append(call)
-        made |= written
-        here |= {(name, processor.id): buffer for name, buffer in written.items()}
+        here = program.processors[segment.processor]
+        for move in segment.moves:
+            if move.source == HOST and move.keeper == move.target:
+                here.from_host(np.ascontiguousarray(inputs[move.tensor]), buffers[move.tensor, here.id])
+        read = {name: buffers[name, here.id] for name in segment.segment.inputs}
+        written = {name: buffers[name, here.id] for name in segment.segment.outputs}
+        calls.append((copies(program, buffers, segment), executable.bind(read, written)))
     return calls

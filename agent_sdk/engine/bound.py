@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from agent_sdk.engine.errors import FeedError
-from agent_sdk.engine.memory import plan_memory
+from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.program import Program, ProgramSegment
 from agent_sdk.processors.base import BoundCall, Buffer, Executable, Processor, WrongOutput
 from agent_sdk.processors.cores import bind_to
@@ -87,7 +87,7 @@ class BoundProgram:
                     for segment, executable in zip(program.segments, self.executables, strict=True)
                 ],
             )
-            self._buffers = self._allocate()
+            self._buffers = allocate(program, self.memory)
             self._calls = [self._call(segment) for segment in program.segments]
             self.code = [[self._instruction(segment) for segment in row] for row in program.by_lane]
             self._loads = self._plan_loads()
@@ -103,32 +103,14 @@ class BoundProgram:
         self._unchanged = [name for name in graph.outputs if name not in graph.producer]
         self._wanted = {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in graph.inputs}
 
-    def _allocate(self) -> dict[tuple[str, str], Buffer]:
-        """A buffer for every (tensor, processor): its slot's memory, or another processor's view of that."""
-        processors = self.program.processors
-        memory = {id(slot): processors[slot.processor].allocate(slot.kind) for slot in self.memory.slots}
-        buffers: dict[tuple[str, str], Buffer] = {}
-        for (tensor, processor), place in self.memory.place.items():
-            owner = processors[place.slot.processor]
-            buffer = owner.view(memory[id(place.slot)], place.kind)
-            if processor != owner.id:
-                buffer = processors[processor].transfer(buffer, owner)
-            buffers[tensor, processor] = buffer
-        return buffers
-
     def _instruction(self, segment: ProgramSegment) -> Instruction:
-        here = self.program.processors[segment.processor]
         setup: list[Callable[[], Any]] = []
         move_thread = None
         if segment.index in self.program.rebinds:
             move_thread = partial(bind_to, self.program.rebinds[segment.index])
             if not segment.waits:
                 setup.append(move_thread)
-        for move in segment.moves:
-            if move.copies:
-                source = self.program.processors[move.source]
-                buffer, into = self._buffers[move.tensor, move.source], self._buffers[move.tensor, here.id]
-                setup.append(partial(here.transfer, buffer, source, into))
+        setup += copies(self.program, self._buffers, segment)
         waits = tuple((wait.lane, wait.count, wait.spin) for wait in segment.waits)
         return move_thread, waits, tuple(setup), partial(self._first_call, segment), segment
 
@@ -234,6 +216,37 @@ class BoundProgram:
         self._loads = []
         self._stores = []
         self._unchanged = []
+
+
+def allocate(program: Program, memory: MemoryPlan) -> dict[tuple[str, str], Buffer]:
+    """A buffer for every (tensor, processor): in its slot's memory, or another processor's view of that."""
+    processors = program.processors
+    slots = {id(slot): processors[slot.processor].allocate(slot.kind) for slot in memory.slots}
+    buffers: dict[tuple[str, str], Buffer] = {}
+    for (tensor, processor), place in memory.place.items():
+        owner = processors[place.slot.processor]
+        buffer = owner.view(slots[id(place.slot)], place.kind)
+        if processor != owner.id:
+            buffer = processors[processor].transfer(buffer, owner)
+        buffers[tensor, processor] = buffer
+    return buffers
+
+
+def copies(
+    program: Program, buffers: Mapping[tuple[str, str], Buffer], segment: ProgramSegment
+) -> list[Callable[[], Any]]:
+    """What brings the tensors to a segment that it does not read where they were made."""
+    here = program.processors[segment.processor]
+    return [
+        partial(
+            here.transfer,
+            buffers[move.tensor, move.source],
+            program.processors[move.source],
+            buffers[move.tensor, here.id],
+        )
+        for move in segment.moves
+        if move.copies
+    ]
 
 
 def _uses_in_place(processor: Processor, buffer: Buffer) -> bool:

@@ -79,7 +79,7 @@ def plan_memory(program: Program, output_types: Sequence[Mapping[str, TensorType
     def claim(tensor: str, kind: TensorType, segment: ProgramSegment) -> Slot:
         free = [slot for slot in slots if slot.processor == segment.processor and slot.free_for(segment)]
         if free:
-            # The one that fits best, the latest of equals; where all are too small, the largest grows.
+            # The one that fits best, the latest made of equals; where all are too small, the largest grows.
             slot = min(reversed(free), key=lambda one: (one.kind.bytes < kind.bytes, abs(one.kind.bytes - kind.bytes)))
             if slot.kind.bytes < kind.bytes:
                 slot.kind = kind

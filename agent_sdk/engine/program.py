@@ -101,7 +101,8 @@ class Program:
             graph inputs.
         dead: ops left out because no graph output depends on them.
         floats: CPUs among which the one thread may move where a single core computes everything: all its equals, so
-            that the kernel can keep it out of the way of other work. Empty where threads stay where they are bound.
+            that the kernel can keep it out of the way of other work, that of other sessions too, which may have
+            occupied any of these CPUs but the processor's own. Empty where threads stay where they are bound.
     """
 
     plan: Plan

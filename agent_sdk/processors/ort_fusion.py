@@ -18,7 +18,8 @@ from hope_schema import ModelGraph, Op
 
 FUSED: Final = frozenset({"Conv", "FusedConv"})
 """Kernels with inputs X, W, B, and the other summand; an attribute names their activation."""
-ACTIVATIONS: Final = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid"})
+ABSORBING: Final = "Clip"
+"""The runtime drops a Relu before it, and its bounds are the tighter ones of both."""
 SUMS: Final = frozenset({"Add", "Sum"})
 _SUMMAND: Final = 3
 
@@ -54,12 +55,11 @@ def take_apart(
     """
     if node.op_type not in FUSED or node.output[0] not in meaning:
         return []
-    followers: list[tuple[Op, str]] = []
-    """What follows the convolution, the last first, and the class it computes."""
+    followers: list[tuple[Op, str]] = []  # what follows the convolution, the last first, and the class it computes
     klass = meaning[node.output[0]][0]
     if activation(node):
         op = source.op.get(source.producer.get(klass, ""))
-        if op is None or op.type != activation(node) or op.parameters or len(op.inputs) != 1:
+        if op is None or op.type != activation(node) or op.type == ABSORBING or len(op.inputs) != 1:
             return []
         followers.append((op, klass))
         klass = class_of[op.inputs[0]]

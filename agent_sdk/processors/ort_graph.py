@@ -24,10 +24,10 @@ import onnx
 import onnxruntime as ort
 
 from agent_sdk.processors.base import OutOfMemory, lacks_memory, machines_fault
-from agent_sdk.processors.ort_fusion import ACTIVATIONS, SUMS, activation, summand, take_apart
+from agent_sdk.processors.ort_fusion import SUMS, activation, summand, take_apart
 from agent_sdk.processors.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.reader import Model
-from agent_sdk.reader.twins import PASS_THROUGH, tensor_classes
+from agent_sdk.reader.twins import tensor_classes
 from agent_sdk.soc import read_soc
 from hope_schema import ModelGraph, Op
 from hope_schema.hashing import digest
@@ -162,9 +162,10 @@ class FrozenGraph:
             if added is None:
                 return None
             text = added.outputs[0]
-        if activation(node) and self.source.op[self.source.producer[text]].type not in ACTIVATIONS:
-            after = self._sole_reader(text, ACTIVATIONS)
-            if after is None:
+        kind = activation(node)
+        if kind and self.source.op[self.source.producer[text]].type != kind:
+            after = self._sole_reader(text, frozenset({kind}))
+            if after is None:  # a Relu between, for example, which the bounds of a Clip took in
                 return None
             text = after.outputs[0]
         return text
@@ -175,7 +176,7 @@ class FrozenGraph:
         if len(readers) != 1 or tensor in self.source.outputs:
             return None
         op = self.source.op[readers[0]]
-        if op.type in PASS_THROUGH:
+        if self.class_of[op.outputs[0]] == self.class_of[tensor]:
             return self._sole_reader(op.outputs[0], types)
         return op if op.type in types else None
 

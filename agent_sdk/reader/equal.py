@@ -1,4 +1,4 @@
-"""When two nodes compute the same, whatever the numbers: every runtime computes such twins once."""
+"""When two nodes compute the same: every runtime computes such twins once."""
 
 from __future__ import annotations
 
@@ -7,19 +7,40 @@ from collections.abc import Hashable, Mapping
 from typing import Final
 
 import onnx
+from onnx import TensorProto, numpy_helper
 
 DEFAULT_DOMAINS: Final = frozenset({"", "ai.onnx"})
+RANDOM_OPS: Final = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+"""Ops that are no function of their inputs and therefore never folded or merged."""
+TRAINING_INPUT: Final = 2
+"""Where a Dropout is told that it is in training and has to draw at random; absent for all others."""
 FEW: Final = 8
-"""Elements up to which runtimes look whether two constants (bounds, pads, axes) are equal, and share them then."""
+"""Elements up to which runtimes look whether two constants are equal, and share them then."""
+WHOLE_NUMBERS: Final = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
+"""Element types of constants that say what an op does (pads, axes, shapes). All others may be weights."""
+
+
+def repeatable(node: onnx.NodeProto) -> bool:
+    """Whether a node computes the same whenever it is given the same."""
+    draws = node.op_type == "Dropout" and len(node.input) > TRAINING_INPUT
+    return node.op_type not in RANDOM_OPS and not draws
+
+
+def renames(node: onnx.NodeProto) -> bool:
+    """Whether a node's first output is its first input, by another name."""
+    return node.op_type in ("Identity", "Dropout") and node.domain in DEFAULT_DOMAINS and repeatable(node)
 
 
 def identity(node: onnx.NodeProto, same: Mapping[str, str], constants: Mapping[str, onnx.TensorProto]) -> Hashable:
     """What a node computes: equal for two nodes that have the same type, attributes, inputs and kind of outputs.
 
     Args:
-        node: a node that is a function of its inputs.
+        node: a repeatable node.
         same: tensor names to the one that stands for all tensors equal to them; who is absent stands for itself.
-        constants: initialisers by name.
+        constants: initialisers by name. Weights are told apart by name alone, equal ones too: a model that is trained
+            further keeps its graph.
     """
     attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
     inputs = tuple(same.get(name) or _content(constants.get(name)) or name for name in node.input)
@@ -27,11 +48,8 @@ def identity(node: onnx.NodeProto, same: Mapping[str, str], constants: Mapping[s
     return domain, node.op_type, tuple(attributes), inputs, tuple(map(bool, node.output))
 
 
-def _content(tensor: onnx.TensorProto | None) -> bytes:
-    """A small constant without its name; empty for any other tensor."""
-    if tensor is None or math.prod(tensor.dims) > FEW:
-        return b""
-    unnamed = onnx.TensorProto()
-    unnamed.CopyFrom(tensor)
-    unnamed.ClearField("name")
-    return bytes(unnamed.SerializeToString(deterministic=True))
+def _content(tensor: onnx.TensorProto | None) -> Hashable:
+    """What a small constant of whole numbers holds; None for any other tensor."""
+    if tensor is None or tensor.data_type not in WHOLE_NUMBERS or math.prod(tensor.dims) > FEW:
+        return None
+    return tensor.data_type, tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes()

@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 from agent_sdk.errors import ModelError
 from agent_sdk.reader.dtypes import DTYPE
-from agent_sdk.reader.equal import DEFAULT_DOMAINS, identity
+from agent_sdk.reader.equal import DEFAULT_DOMAINS, RANDOM_OPS, identity, renames, repeatable
 from agent_sdk.reader.source import expected_bytes, tensors
 from hope_schema import TensorType
 from hope_schema.base import MAX_OPS
@@ -32,10 +32,6 @@ MAX_HINT_ELEMENTS = 4096
 """Constants up to this many elements take part in shape inference (targets of Reshape, bounds of Slice, ...)."""
 SHAPE_QUERIES = frozenset({"Shape", "Size"})
 """Ops whose value is known as soon as their input's shape is."""
-RANDOM_OPS = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
-"""Ops that are no function of their inputs and therefore never folded or merged."""
 BOUNDED_OPS = frozenset({"NonZero", "Unique", "Compress"})
 """Ops whose output's size depends on data but is bounded by their input's, so that they are safe to fold."""
 SHAPE_KEEPING_OPS = frozenset({"MeanVarianceNormalization", "GroupNormalization"})
@@ -178,6 +174,7 @@ class _Folder:
         self.types: dict[str, onnx.TypeProto] = {}
         self.folded_bytes = 0
         self.same: dict[str, str] = {}
+        self.behind: dict[str, str] = {}
         self.first: dict[Hashable, onnx.NodeProto] = {}
         for tensor in self.graph.initializer:
             if tensor.name in self.constants:
@@ -256,9 +253,11 @@ class _Folder:
 
     def _merge(self, node: onnx.NodeProto) -> bool:
         """Whether an earlier node computes the same, and is read instead from now on."""
-        if node.op_type in RANDOM_OPS | {"Dropout"}:  # a Dropout in training mode draws at random too
+        if renames(node):
+            self.behind[node.output[0]] = self.behind.get(node.input[0], node.input[0])
+        if not repeatable(node):
             return False
-        first = self.first.setdefault(identity(node, {}, self.constants), node)
+        first = self.first.setdefault(identity(node, self.behind, self.constants), node)
         if first is node or self.kept_outputs.intersection(node.output):
             return False
         self.same |= {name: twin for name, twin in zip(node.output, first.output, strict=True) if name}

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Final
 
-from agent_sdk.reader.equal import DEFAULT_DOMAINS, identity
+from agent_sdk.reader.equal import identity, renames, repeatable
 from agent_sdk.reader.model import Model
-
-PASS_THROUGH: Final = frozenset({"Identity", "Dropout"})
-"""Types whose first output is their input, by another name."""
 
 
 def tensor_classes(model: Model) -> dict[str, str]:
@@ -22,12 +18,11 @@ def tensor_classes(model: Model) -> dict[str, str]:
     seen: dict[tuple[Hashable, int], str] = {}
     for node in model.proto.graph.node:
         outputs = list(node.output)
-        if node.op_type in PASS_THROUGH and node.domain in DEFAULT_DOMAINS:
+        if renames(node):
             classes[outputs[0]] = classes.get(node.input[0], outputs[0])
-            for name in filter(None, outputs[1:]):
-                classes[name] = name
+            classes |= {name: name for name in filter(None, outputs[1:])}
             continue
-        same = identity(node, classes, model.constants)
+        same = identity(node, classes, model.constants) if repeatable(node) else object()
         for index, name in enumerate(outputs):
             if name:
                 classes[name] = seen.setdefault((same, index), name)

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from agent_sdk.reader import Model, ModelError, extract, pre_softmax_outputs, read_model
+from agent_sdk.reader.twins import tensor_classes
 from hope_schema import ModelGraph, merge
 from tests import CAMPAIGN
 from tests.agent.random_models import CHANNELS, SIDE, RandomModel, evaluate, sorted_proto
@@ -115,31 +116,45 @@ def test_the_graph_is_static_minimal_and_true_to_the_runtime(seed: int, steps: i
 
 
 def test_twins_are_read_once() -> None:
-    """Ops that compute the same become one, equal small constants included; outputs and random ops stay."""
-    pads = [
-        numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, last]), f"pads{i}") for i, last in enumerate((1, 1, 2))
-    ]
+    """Ops that compute the same become one, whatever only renames between; outputs, random ops and weights stay."""
+    amounts = [[0, 0, 1, 1, 0, 0, 1, last] for last in (1, 1, 2)]
+    whole = [numpy_helper.from_array(np.array(amount), f"pads{k}") for k, amount in enumerate(amounts)]
+    scales = [numpy_helper.from_array(np.ones(1, np.float32), f"scale{k}") for k in range(2)]
+    training = numpy_helper.from_array(np.array(True), "training")
+    half = numpy_helper.from_array(np.array(0.5, np.float32), "half")
     nodes = [
-        *(helper.make_node("Relu", ["x"], [f"r{i}"]) for i in range(3)),
-        *(helper.make_node("Pad", [f"r{i}", f"pads{i}"], [f"p{i}"]) for i in range(3)),
-        *(helper.make_node("MaxPool", [f"p{i}"], [f"m{i}"], kernel_shape=[2, 2]) for i in range(3)),
-        *(helper.make_node("RandomNormalLike", ["x"], [f"n{i}"]) for i in range(2)),
-        *(helper.make_node("Sigmoid", ["x"], [f"s{i}"]) for i in range(3)),
-        helper.make_node("Concat", [*(f"m{i}" for i in range(3))], ["joined"], axis=3),
-        helper.make_node("Concat", ["n0", "n1", "s2"], ["rest"], axis=3),
+        helper.make_node("Relu", ["x"], ["r0"]),
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Dropout", ["same"], ["same_again"]),
+        *(helper.make_node("Relu", [name], [f"r{k}"]) for k, name in enumerate(["same", "same_again"], 1)),
+        *(helper.make_node("Pad", [f"r{k}", f"pads{k}"], [f"p{k}"]) for k in range(3)),
+        *(helper.make_node("MaxPool", [f"p{k}"], [f"m{k}"], kernel_shape=[2, 2]) for k in range(3)),
+        *(helper.make_node("Split", ["x"], [f"a{k}", f"b{k}"], axis=1, num_outputs=2) for k in range(2)),
+        *(helper.make_node("Concat", [f"b{k}", f"a{k}"], [f"turned{k}"], axis=1) for k in range(2)),
+        *(helper.make_node("RandomNormalLike", ["x"], [f"n{k}"]) for k in range(2)),
+        *(helper.make_node("Dropout", ["x", "half", "training"], [f"d{k}"]) for k in range(2)),
+        *(helper.make_node("Mul", ["x", f"scale{k}"], [f"w{k}"]) for k in range(2)),
+        *(helper.make_node("Sigmoid", ["x"], [f"s{k}"]) for k in range(3)),
+        helper.make_node("Concat", ["m0", "m1", "m2"], ["joined"], axis=3),
+        helper.make_node("Concat", ["n0", "n1", "d0", "d1", "w0", "w1", "s2", "turned0", "turned1"], ["rest"], axis=3),
     ]
-    kind = [1, 2, 4, 4]
     graph = helper.make_graph(
         nodes,
         "twins",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, kind)],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4, 4])],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("joined", "rest", "s0", "s1")],
-        pads,
+        [*whole, *scales, training, half],
     )
-    read = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)).graph
-    assert {op.id for op in read.ops} == {"r0", "p0", "p2", "m0", "m2", "n0", "n1", "s0", "s1", "joined", "rest"}
+    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    read = model.graph
     assert read.op["joined"].inputs == ("m0", "m0", "m2")
-    assert read.op["rest"].inputs == ("n0", "n1", "s0")
+    assert read.op["rest"].inputs == ("n0", "n1", "d0", "d1", "w0", "w1", "s0", "turned0", "turned0")
+    assert {op.id for op in read.ops if op.type not in ("Identity", "Dropout", "Concat")} == (
+        {"r0", "p0", "p2", "m0", "m2", "a0", "n0", "n1", "w0", "w1", "s0", "s1"}
+    )
+    classes = tensor_classes(model)
+    assert classes["s0"] == classes["s1"]
+    assert len({classes[name] for name in ("n0", "n1", "d0", "d1", "w0", "w1", "x")}) == 7
 
 
 @settings(max_examples=CASES // 2, deadline=None)
@@ -153,8 +168,8 @@ def test_hash_ignores_node_order_and_weights(seed: int, steps: int) -> None:
     random.Random(seed + 1).shuffle(nodes)
     del other.graph.node[:]
     other.graph.node.extend(nodes)
-    for tensor in other.graph.initializer:
-        tensor.raw_data = (numpy_helper.to_array(tensor) + 1).tobytes()
+    for index, tensor in enumerate(other.graph.initializer, 1):
+        tensor.raw_data = (numpy_helper.to_array(tensor) + index).tobytes()
     first, second = read_model(proto), read_model(other)
     assert first.graph.model_hash == second.graph.model_hash
     if first.constants.keys() & {tensor.name for tensor in other.graph.initializer}:

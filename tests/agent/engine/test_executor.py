@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.engine import Device, Executor, FeedError, build_program
 from agent_sdk.processors.discovery import discover
@@ -201,6 +201,38 @@ def test_buffers_are_reused_within_and_across_runs(device: Device) -> None:
         assert sum(executor.allocated_bytes.values()) <= (2 * len(ids) + 2) * one
         _, trace = executor.run(random_inputs(model, 0))
         assert max(trace.peak_bytes.values()) <= 3 * one
+
+
+def test_a_tensor_of_another_type_takes_over_memory(device: Device, reference: Reference) -> None:
+    """Wherever a chain's tensors differ in size and element type, each processor holds one buffer for all of them."""
+    constants = [np.array(0.5, np.float32), np.array(2.0, np.float32), np.array(-1.0, np.float32)]
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["active"]),
+        helper.make_node("Greater", ["active", "c0"], ["large"]),
+        helper.make_node("Where", ["large", "c1", "c2"], ["chosen"]),
+        helper.make_node("Concat", ["chosen", "chosen"], ["twice"], axis=1),
+        helper.make_node("ArgMax", ["twice"], ["first"], axis=1),
+        helper.make_node("Gather", ["table", "first"], ["read"]),
+        helper.make_node("Sin", ["read"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "types",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4, 8, 8))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            *(numpy_helper.from_array(value, f"c{index}") for index, value in enumerate(constants)),
+            numpy_helper.from_array(np.arange(8 * 3, dtype=np.float32).reshape(8, 3), "table"),
+        ],
+    )
+    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    plan = dealt_plan(model, ["ort@0", "ort@1"])
+    with Executor(build_program(plan, model, device.processors), device) as executor:
+        assert len(executor.program.segments) == len(nodes)
+        assert sorted(len(slot.tensors) for slot in executor.memory.slots if "x" not in slot.tensors) == [3, 4]
+        for seed in range(3):
+            inputs = random_inputs(model, seed)
+            np.testing.assert_array_equal(executor.run(inputs)[0]["y"], reference(model, inputs)["y"])
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_quiet_times_are_left_alone() -> None:
 
 
 def test_the_hopeless_are_not_tried_again() -> None:
-    """A contender slower when all was quiet than the plan is now never answers a request."""
+    """A contender far slower when all was quiet than the plan is now never answers a request."""
     ours, own = contest(plan=100, slow=1000, a=120)
     ours.trial({})
     before = own["slow"].runs

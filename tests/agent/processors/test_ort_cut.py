@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -23,7 +24,7 @@ from agent_sdk.processors.ort_graph import FrozenGraph, FrozenGraphs
 from agent_sdk.processors.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels
 from agent_sdk.reader import Model, read_model
 from agent_sdk.soc import read_soc
-from hope_schema import merge
+from hope_schema import SuperOp, merge
 from tests import CAMPAIGN
 from tests.agent.processors.networks import (
     Network,
@@ -165,6 +166,29 @@ def test_a_border_inside_a_fused_kernel_takes_it_apart(
     found = run_segments([processor(graphs)], segments, inputs)
     for name, expected in evaluate(model, inputs).items():
         assert error(found[name], expected) < 1e-5, name
+
+
+def test_a_clip_that_took_in_a_relu_is_not_taken_apart(graphs: FrozenGraphs) -> None:
+    """ONNX Runtime drops the Relu before a Clip: cut between all three, nothing is taken for what it is not."""
+    weights = np.random.default_rng(1).standard_normal((16, 16, 3, 3)).astype(np.float32)
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 16, 8, 8]) for name in ("x", "y")]
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        onnx.helper.make_node("Relu", ["c"], ["r"]),
+        onnx.helper.make_node("Clip", ["r"], ["k"], max=6.0),
+        onnx.helper.make_node("Conv", ["k", "w"], ["y"], pads=[1] * 4),
+    ]
+    graph = onnx.helper.make_graph(nodes, "clip", ends[:1], ends[1:], [numpy_helper.from_array(weights, "w")])
+    model = read_model(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 10)], ir_version=8))
+    frozen = graphs.get(model)
+    assert frozen is not None
+    assert_meanings_hold(model, frozen, processor(graphs))
+    inputs = image(model)
+    whole = SuperOp(graph=model.graph, ops=model.graph.topological_ops)
+    for groups in ([["c"], ["r"], ["k"], ["y"]], [["c", "r"], ["k"], ["y"]], [["c"], ["r", "k"], ["y"]]):
+        parts = [[replace(whole, ops=tuple(model.graph.op[name] for name in group))] for group in groups]
+        found = run_segments([processor(graphs)], segments_of(model, parts, set()), inputs)
+        assert error(found["y"], evaluate(model, inputs)["y"]) < 1e-5
 
 
 @pytest.mark.parametrize("seed", [239, 324])
