@@ -182,6 +182,20 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
         assert len(session.contest.contenders) == min(2, len(everyone))
 
 
+def test_rivals_are_chosen_within_the_memory_there_is(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two models fit beside the plan, two rivals are chosen at the next start: not three, and one left out."""
+    from agent_sdk import session as session_module
+
+    agent.load(MODEL).close()
+    asked = []
+    monkeypatch.setattr(session_module, "copies_at_once", lambda model: 3)
+    monkeypatch.setattr(
+        session_module, "likeliest", lambda found, there, most: asked.append(most) or likeliest(found, there, most)
+    )
+    agent.load(MODEL).close()
+    assert asked == [2]
+
+
 def test_one_of_few_rivals_leaves_a_core_to_others(agent: Agent) -> None:
     """Beside other work one core may be best, however slow it was on its own: the fastest of them is kept."""
     found = {"plan": 1.0, "ov@0-1": 2.0, "ort@0-1": 3.0, "ov@0": 5.0, "ort@0": 4.0}

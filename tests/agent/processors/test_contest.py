@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +114,18 @@ def test_an_odd_run_misleads_nobody() -> None:
     for _ in range(2 * 3):
         ours.run({})
     assert ours.current == "b"
+
+
+def test_many_threads_share_a_trial() -> None:
+    """Requests that come in at once each have one turn of it, all are answered, and it comes to an end."""
+    ours, own = contest(plan=100, a=120, b=110)
+    ours.trial({})
+    own[PLAN].us, own["a"].us, own["b"].us = 400, 160, 300
+    with ThreadPoolExecutor(6) as threads:
+        answers = list(threads.map(lambda _: ours.run({})[1].total_us, range(300)))
+    assert set(answers) <= {400, 160, 300}
+    assert ours.current == "a"
+    assert answers.count(160) > 250
 
 
 def test_a_short_disturbance_changes_nothing() -> None:
