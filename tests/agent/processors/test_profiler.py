@@ -64,9 +64,7 @@ def test_everything_missing_is_measured_once(processors: list[Processor]) -> Non
     moves = list(zip(found.transfers.tensor, found.transfers.source, found.transfers.target, strict=True))
     assert set(moves) == {(row.tensor, row.source, row.target) for row in missing.transfers}
     assert len(set(moves)) == len(moves)
-    # OpenVINO's profiler counts whole microseconds, and the smallest of these ops take less.
-    assert all(us is not None and us >= 0 for us in found.latencies.us)
-    assert sum(us > 0 for us in found.latencies.us if us is not None) > 0.9 * len(rows)
+    assert all(us is not None and us > 0 for us in found.latencies.us)
     assert set(found.overheads.launch_us) == {processor.spec.kind for processor in processors}
     assert steps == sorted(steps)
     assert steps[-1] == (len(rows) + len(moves), len(rows) + len(moves))
