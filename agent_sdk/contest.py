@@ -247,7 +247,8 @@ class Contest:
 
     def _begin(self, names: list[str]) -> None:
         """Have the next requests answered by these contenders and the current one, in turns."""
-        self._tried = {name: [] for name in (*(name for name in names if name != self.current), self.current)}
+        others = [name for name in names if name != self.current]
+        self._tried = {name: [] for name in (*others, self.current)}
         self._queue_round(self._tried)
         self._interval = min(2 * self._interval, RECHECK)
 
@@ -266,7 +267,7 @@ class Contest:
         rounds = max(map(len, tried.values()))
         left = _promising(tried, HOPELESS if rounds == 1 else BEHIND)
         if rounds < ROUNDS and len(left) > 1:
-            self._queue_round(name for name in tried if name in left)
+            self._queue_round(left)
             return
         medians = {name: statistics.median(own) for name, own in tried.items()}
         mine = medians.pop(self.current, math.inf)

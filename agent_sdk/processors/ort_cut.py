@@ -222,9 +222,10 @@ class _Cutter:
 
     def _producer(self, name: str) -> int | None:
         """What computes a frozen tensor: one kernel, or where a border falls inside that, the last of its steps."""
-        index = self.frozen.producer.get(name)
-        fusion = self.frozen.fusions.get(-1 if index is None else index)
-        return index if fusion is None or self.border.isdisjoint(fusion.inside) else fusion.steps[-1]
+        fusion = self.frozen.fusions.get(name)
+        if fusion is None or self.border.isdisjoint(fusion.inside):
+            return self.frozen.producer.get(name)
+        return fusion.steps[-1]
 
     def _arrived(self, read: str) -> bool:
         """If a frozen tensor holds one of the segment's inputs, provide it in the form it is read in."""

@@ -64,7 +64,7 @@ class FrozenGraph:
 
     ``meaning`` maps a frozen tensor to the *class* of source tensors it holds (equal by construction: the runtime
     merges twins) and whether it is blocked; ``forms`` is the other way round. ``nodes`` are the ``kernels`` that the
-    runtime wrote and, behind them, what those in ``fusions`` (by index) can be taken apart into.
+    runtime wrote and, behind them, what fused ones (``fusions``, by what they write) are taken apart into.
     """
 
     def __init__(self, model: Model, directory: Path) -> None:
@@ -81,7 +81,7 @@ class FrozenGraph:
         self.class_of = tensor_classes(model)
         self.meaning = self._meaning()
         self.nodes = list(self.kernels)
-        self.fusions: dict[int, Fusion] = {}
+        self.fusions: dict[str, Fusion] = {}
         self._take_apart()
 
     def inputs_of(self, node: onnx.NodeProto) -> list[str]:
@@ -133,7 +133,7 @@ class FrozenGraph:
         return meaning
 
     def _take_apart(self) -> None:
-        for index, node in enumerate(self.kernels):
+        for node in self.kernels:
             steps = take_apart(node, self.source, self.class_of, self.meaning)
             if not steps:
                 continue
@@ -143,7 +143,7 @@ class FrozenGraph:
             for place, step in zip(indices[:-1], steps, strict=False):
                 self.producer[step.node.output[0]] = place
                 self.meaning[step.node.output[0]] = (step.klass, blocked)
-            self.fusions[index] = Fusion(frozenset(step.klass for step in steps[:-1]), indices)
+            self.fusions[node.output[0]] = Fusion(frozenset(step.klass for step in steps[:-1]), indices)
 
     def _named_after(self, node: onnx.NodeProto) -> str | None:
         """The source tensor that a blocked kernel writes: the one in its name, or what was fused behind that."""

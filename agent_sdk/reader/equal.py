@@ -15,22 +15,24 @@ RANDOM_OPS: Final = frozenset(
 )
 """Ops that are no function of their inputs and therefore never folded or merged."""
 TRAINING_INPUT: Final = 2
-"""Where a Dropout is told that it is in training and has to draw at random; absent for all others."""
+"""Where a Dropout may be told that it is in training and has to draw at random."""
 FEW: Final = 8
 """Elements up to which runtimes look whether two constants are equal, and share them then."""
 WHOLE_NUMBERS: Final = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 """Element types of constants that say what an op does (pads, axes, shapes). All others may be weights."""
 
 
-def repeatable(node: onnx.NodeProto) -> bool:
+def repeatable(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
     """Whether a node computes the same whenever it is given the same."""
-    draws = node.op_type == "Dropout" and len(node.input) > TRAINING_INPUT
-    return node.op_type not in RANDOM_OPS and not draws
+    if node.op_type == "Dropout" and len(node.input) > TRAINING_INPUT and node.input[TRAINING_INPUT]:
+        training = constants.get(node.input[TRAINING_INPUT])
+        return training is not None and not numpy_helper.to_array(training).any()
+    return node.op_type not in RANDOM_OPS
 
 
-def renames(node: onnx.NodeProto) -> bool:
+def renames(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
     """Whether a node's first output is its first input, by another name."""
-    return node.op_type in ("Identity", "Dropout") and node.domain in DEFAULT_DOMAINS and repeatable(node)
+    return node.op_type in ("Identity", "Dropout") and node.domain in DEFAULT_DOMAINS and repeatable(node, constants)
 
 
 def identity(node: onnx.NodeProto, same: Mapping[str, str], constants: Mapping[str, onnx.TensorProto]) -> Hashable:

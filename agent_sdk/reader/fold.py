@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 from agent_sdk.errors import ModelError
 from agent_sdk.reader.dtypes import DTYPE
-from agent_sdk.reader.equal import DEFAULT_DOMAINS, RANDOM_OPS, identity, renames, repeatable
+from agent_sdk.reader.equal import DEFAULT_DOMAINS, identity, renames, repeatable
 from agent_sdk.reader.source import expected_bytes, tensors
 from hope_schema import TensorType
 from hope_schema.base import MAX_OPS
@@ -243,7 +243,7 @@ class _Folder:
         if node.op_type == "Constant" and self._adopt(node):
             return False
         self._infer(node, schema)
-        constant = node.op_type not in RANDOM_OPS and all(n in self.constants for n in node.input if n)
+        constant = repeatable(node, self.constants) and all(n in self.constants for n in node.input if n)
         if (constant or node.op_type in SHAPE_QUERIES) and not self.kept_outputs.intersection(wanted):
             self._evaluate(node, constant)
             return False
@@ -253,9 +253,9 @@ class _Folder:
 
     def _merge(self, node: onnx.NodeProto) -> bool:
         """Whether an earlier node computes the same, and is read instead from now on."""
-        if renames(node):
+        if renames(node, self.constants):
             self.behind[node.output[0]] = self.behind.get(node.input[0], node.input[0])
-        if not repeatable(node):
+        if not repeatable(node, self.constants):
             return False
         first = self.first.setdefault(identity(node, self.behind, self.constants), node)
         if first is node or self.kept_outputs.intersection(node.output):

@@ -18,11 +18,11 @@ def tensor_classes(model: Model) -> dict[str, str]:
     seen: dict[tuple[Hashable, int], str] = {}
     for node in model.proto.graph.node:
         outputs = list(node.output)
-        if renames(node):
+        if renames(node, model.constants):
             classes[outputs[0]] = classes.get(node.input[0], outputs[0])
             classes |= {name: name for name in filter(None, outputs[1:])}
             continue
-        same = identity(node, classes, model.constants) if repeatable(node) else object()
+        same = identity(node, classes, model.constants) if repeatable(node, model.constants) else object()
         for index, name in enumerate(outputs):
             if name:
                 classes[name] = seen.setdefault((same, index), name)

@@ -121,11 +121,12 @@ def test_twins_are_read_once() -> None:
     whole = [numpy_helper.from_array(np.array(amount), f"pads{k}") for k, amount in enumerate(amounts)]
     scales = [numpy_helper.from_array(np.ones(1, np.float32), f"scale{k}") for k in range(2)]
     training = numpy_helper.from_array(np.array(True), "training")
+    done = numpy_helper.from_array(np.array(False), "done")
     half = numpy_helper.from_array(np.array(0.5, np.float32), "half")
     nodes = [
         helper.make_node("Relu", ["x"], ["r0"]),
         helper.make_node("Identity", ["x"], ["same"]),
-        helper.make_node("Dropout", ["same"], ["same_again"]),
+        helper.make_node("Dropout", ["same", "half", "done"], ["same_again"]),
         *(helper.make_node("Relu", [name], [f"r{k}"]) for k, name in enumerate(["same", "same_again"], 1)),
         *(helper.make_node("Pad", [f"r{k}", f"pads{k}"], [f"p{k}"]) for k in range(3)),
         *(helper.make_node("MaxPool", [f"p{k}"], [f"m{k}"], kernel_shape=[2, 2]) for k in range(3)),
@@ -143,7 +144,7 @@ def test_twins_are_read_once() -> None:
         "twins",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4, 4])],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("joined", "rest", "s0", "s1")],
-        [*whole, *scales, training, half],
+        [*whole, *scales, training, done, half],
     )
     model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
     read = model.graph

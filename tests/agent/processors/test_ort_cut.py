@@ -60,8 +60,8 @@ def processor(graphs: FrozenGraphs) -> OrtProcessor:
 def in_steps(frozen: FrozenGraph) -> list[onnx.NodeProto]:
     """The kernels of a frozen graph, those that can be taken apart in their steps."""
     nodes: list[onnx.NodeProto] = []
-    for index, kernel in enumerate(frozen.kernels):
-        fusion = frozen.fusions.get(index)
+    for kernel in frozen.kernels:
+        fusion = frozen.fusions.get(kernel.output[0])
         nodes += [kernel] if fusion is None else [frozen.nodes[place] for place in fusion.steps]
     return nodes
 
