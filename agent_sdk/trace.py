@@ -63,18 +63,18 @@ class Trace:
         stamps: Sequence[Sequence[int]],
         *,
         origin_ns: int,
+        queued_ns: int,
+        load_ns: int,
+        store_ns: int,
         finished_ns: int,
-        load_us: float,
-        store_us: float,
-        queued_us: float,
     ) -> None:
         self.program = program
         self._stamps = stamps
         self._origin_ns = origin_ns
         self.total_us = (finished_ns - origin_ns) / 1e3
-        self.load_us = load_us
-        self.store_us = store_us
-        self.queued_us = queued_us
+        self.load_us = load_ns / 1e3
+        self.store_us = store_ns / 1e3
+        self.queued_us = queued_ns / 1e3
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:

@@ -89,21 +89,28 @@ class BoundProgram:
             )
             self._buffers = allocate(program, self.memory)
             self._calls = [self._call(segment) for segment in program.segments]
-            self.code = [[self._instruction(segment) for segment in row] for row in program.by_lane]
+            self.code: list[list[Instruction]] = [[] for _ in program.by_lane]
+            for row, segments in zip(self.code, program.by_lane, strict=True):
+                row += [self._instruction(segment, row) for segment in segments]
             self._loads = self._plan_loads()
         except BaseException:
             self._close()
             raise
         graph = program.graph
         self._stores = [
-            (graph.tensor[name], program.processors[program.home[name]], self._buffers[name, program.home[name]])
+            (
+                name,
+                graph.tensor[name].shape,
+                program.processors[program.home[name]],
+                self._buffers[name, program.home[name]],
+            )
             for name in graph.outputs
             if name in graph.producer
         ]
         self._unchanged = [name for name in graph.outputs if name not in graph.producer]
         self._wanted = {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in graph.inputs}
 
-    def _instruction(self, segment: ProgramSegment) -> Instruction:
+    def _instruction(self, segment: ProgramSegment, row: list[Instruction]) -> Instruction:
         setup: list[Callable[[], Any]] = []
         move_thread = None
         if segment.index in self.program.rebinds:
@@ -112,29 +119,16 @@ class BoundProgram:
                 setup.append(move_thread)
         setup += copies(self.program, self._buffers, segment)
         waits = tuple((wait.lane, wait.count, wait.spin) for wait in segment.waits)
-        return move_thread, waits, tuple(setup), partial(self._first_call, segment), segment
+        call = self._calls[segment.index]
+        # NOTE: this must not refer to the whole, which could then be freed by the garbage collector alone.
+        first_call = partial(_first_call, self.program, self._buffers, segment, row, call)
+        return move_thread, waits, tuple(setup), first_call, segment
 
     def _call(self, segment: ProgramSegment) -> BoundCall:
         return self.executables[segment.index].bind(
             {name: self._buffers[name, segment.processor] for name in segment.segment.inputs},
             {name: self._buffers[name, segment.processor] for name in segment.segment.outputs},
         )
-
-    def _first_call(self, segment: ProgramSegment) -> None:
-        """Run a segment and look at the plain tensors it made, before anybody reads them. Raises WrongOutput.
-
-        Later runs write into the same buffers and are not looked at: it would cost a copy on some processors.
-        """
-        call = self._calls[segment.index]
-        call()
-        here = self.program.processors[segment.processor]
-        for name in segment.segment.exports:
-            made, declared = here.to_host(self._buffers[name, here.id]), self.program.graph.tensor[name].type
-            if made.shape != declared.shape or made.dtype != declared.dtype:
-                raise WrongOutput(f"'{here.id}' made {made.dtype}{list(made.shape)} of '{name}', declared {declared}")
-        row = self.code[segment.lane]
-        move_thread, waits, setup, _, _ = row[segment.position]
-        row[segment.position] = (move_thread, waits, setup, call, segment)
 
     def _plan_loads(self) -> list[_Load]:
         loads = []
@@ -196,13 +190,12 @@ class BoundProgram:
     def store(self, feeds: Feeds) -> Outputs:
         """Return copies of the outputs that no later run overwrites. Raises WrongOutput."""
         outputs = {}
-        for tensor, processor, buffer in self._stores:
+        for name, shape, processor, buffer in self._stores:
             array = processor.to_host(buffer)
-            if array.shape != tensor.shape:
-                raise WrongOutput(
-                    f"output '{tensor.name}' came back as {list(array.shape)}, the graph declares {tensor}"
-                )
-            outputs[tensor.name] = array.copy()
+            if array.shape != shape:
+                declared = self.program.graph.tensor[name]
+                raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
+            outputs[name] = array.copy()
         for name in self._unchanged:
             outputs[name] = feeds[name].copy()
         return outputs
@@ -247,6 +240,27 @@ def copies(
         for move in segment.moves
         if move.copies
     ]
+
+
+def _first_call(
+    program: Program,
+    buffers: Mapping[tuple[str, str], Buffer],
+    segment: ProgramSegment,
+    row: list[Instruction],
+    call: BoundCall,
+) -> None:
+    """Run a segment and look at the plain tensors it made, before anybody reads them. Raises WrongOutput.
+
+    Later runs write into the same buffers and are not looked at: it would cost a copy on some processors.
+    """
+    call()
+    here = program.processors[segment.processor]
+    for name in segment.segment.exports:
+        made, declared = here.to_host(buffers[name, here.id]), program.graph.tensor[name].type
+        if made.shape != declared.shape or made.dtype != declared.dtype:
+            raise WrongOutput(f"'{here.id}' made {made.dtype}{list(made.shape)} of '{name}', declared {declared}")
+    move_thread, waits, setup, _, _ = row[segment.position]
+    row[segment.position] = (move_thread, waits, setup, call, segment)
 
 
 def _uses_in_place(processor: Processor, buffer: Buffer) -> bool:

@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -46,21 +47,21 @@ class Ticket:
     Attributes:
         resources: per lane what it occupies; empty once given back.
         users: how many lanes still occupy each resource.
-        start: per lane what is called once it may go.
+        start: per lane what is called once it may go, for those that enter the queues without knowing that all is free.
         granted: per lane whether it has been called.
         hangs: what to say to those who come while a runtime hangs in this run; empty otherwise.
     """
 
     __slots__ = ("granted", "hangs", "resources", "start", "users")
 
-    def __init__(self, resources: Sequence[Sequence[str]], start: Sequence[Callable[[], None]]) -> None:
+    def __init__(self, resources: Sequence[Sequence[str]]) -> None:
         self.resources = list(resources)
         self.users: dict[str, int] = {}
         for own in resources:
             for resource in own:
                 self.users[resource] = self.users.get(resource, 0) + 1
-        self.start = start
-        self.granted = [False] * len(start)
+        self.start: list[Callable[[], None]] = []
+        self.granted = [False] * len(resources)
         self.hangs = ""
 
 
@@ -207,7 +208,8 @@ class Device:
                 finished.set()
             return False
 
-        ticket = Ticket([processor.spec.resources], [lambda: lane.submit(job)])
+        ticket = Ticket([processor.spec.resources])
+        ticket.start.append(partial(lane.submit, job))
         lane.start()
         with DeferredInterrupts() as interrupts:
             self.enter(ticket)
@@ -245,6 +247,34 @@ class Device:
         for start in starts:
             start()
 
+    def enter_if_free(self, ticket: Ticket) -> bool:
+        """Join the queues if nobody stands there, so that all lanes may go; nothing is called."""
+        with self._lock:
+            self._refuse_when_closed()
+            for resource in ticket.users:
+                if self._queues[resource]:
+                    return False
+            for resource in ticket.users:
+                self._queues[resource].append(ticket)
+            ticket.granted = [True] * len(ticket.granted)
+        return True
+
+    def wait_for(self, ticket: Ticket, interrupts: DeferredInterrupts) -> None:
+        """Join the queues with a ticket of one lane and wait until it may go. An interrupted wait leaves them."""
+        gate = threading.Lock()
+        gate.acquire()
+        ticket.start.append(gate.release)
+        self.enter(ticket)
+        try:
+            interrupts.listen()
+            gate.acquire()
+            interrupts.raising = False
+        except BaseException:
+            interrupts.raising = False
+            self.withdraw(ticket)
+            self.leave(ticket, 0)
+            raise
+
     def withdraw(self, ticket: Ticket) -> list[int]:
         """Take out of the queues the lanes that have not started; return those that have."""
         with self._lock:
@@ -259,7 +289,7 @@ class Device:
         """Give back what one lane occupies; say whether somebody was waiting for it. Doing it twice does no harm."""
         with self._lock:
             heirs = self._heirs(ticket, lane)
-            starts = self._granted(heirs)
+            starts = self._granted(heirs) if heirs else ()
         for start in starts:
             start()
         return bool(heirs)

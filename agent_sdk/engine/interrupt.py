@@ -22,19 +22,20 @@ def _unheard(interrupt: BaseException) -> None:
 
 
 class DeferredInterrupts:
-    """Within ``with``, SIGINT is told to ``note`` and handled at the end; does nothing outside the main thread.
+    """Within ``with``, SIGINT is noted and handled at the end; does nothing outside the main thread.
 
     Attributes:
         raising: whether SIGINT is handled at once. Set it to False after a wait that began with ``listen``.
+        noted: what will be raised at the end.
     """
 
-    __slots__ = ("_heard", "_note", "_noted", "_previous", "raising")
+    __slots__ = ("_heard", "_note", "_previous", "noted", "raising")
 
-    def __init__(self, note: Callable[[BaseException], None] = _unheard) -> None:
+    def __init__(self) -> None:
         self.raising = False
-        self._note = note
+        self.noted: KeyboardInterrupt | None = None
+        self._note: Callable[[BaseException], None] = _unheard
         self._heard = False
-        self._noted: KeyboardInterrupt | None = None
         self._previous: Callable[[int, FrameType | None], object] | None = None
 
     def __enter__(self) -> DeferredInterrupts:
@@ -48,11 +49,17 @@ class DeferredInterrupts:
                 self._previous = None
         return self
 
+    def tell(self, note: Callable[[BaseException], None]) -> None:
+        """Have ``note`` told of an interrupt as soon as it comes; of an earlier one now. It may hear it twice."""
+        self._note = note
+        if self.noted is not None:
+            note(self.noted)
+
     def listen(self) -> None:
         """Before a wait that may be left by an exception: from now on Ctrl-C is raised at once, an earlier one here."""
         self.raising = True
-        if self._noted is not None:
-            raise self._noted
+        if self.noted is not None:
+            raise self.noted
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.raising and self._previous is not None:
@@ -61,8 +68,8 @@ class DeferredInterrupts:
         self._heard = True
         # A program with a handler of its own may not want to stop; what it wants it says when the run is over.
         if self._previous is signal.default_int_handler:
-            self._noted = KeyboardInterrupt()
-            self._note(self._noted)
+            self.noted = KeyboardInterrupt()
+            self._note(self.noted)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -212,7 +212,8 @@ def test_the_arbiter_never_grants_a_resource_twice() -> None:
         for _ in range(60):
             lanes = [tuple(rng.sample(sorted(holder), rng.randint(1, 3))) for _ in range(rng.randint(1, 3))]
             started = [threading.Event() for _ in lanes]
-            ticket = Ticket(lanes, [event.set for event in started])
+            ticket = Ticket(lanes)
+            ticket.start += [event.set for event in started]
             device.enter(ticket)
             for lane, event in rng.sample(list(enumerate(started)), len(lanes)):
                 assert event.wait(30)
@@ -237,10 +238,9 @@ def test_who_withdraws_lets_the_next_one_start() -> None:
     """A run that gives up waiting for two resources stands in nobody's way on the one that was free."""
     device = Device([SimulatedProcessor("p", ("x", "z"))])
     started: list[str] = []
-    first, second, third = (
-        Ticket([resources], [partial(started.append, name)])
-        for name, resources in (("first", ("z",)), ("second", ("x", "z")), ("third", ("x",)))
-    )
+    first, second, third = tickets = [Ticket([resources]) for resources in (("z",), ("x", "z"), ("x",))]
+    for ticket, name in zip(tickets, ("first", "second", "third"), strict=True):
+        ticket.start.append(partial(started.append, name))
     for ticket in (first, second, third):
         device.enter(ticket)
     assert started == ["first"]
@@ -281,14 +281,14 @@ def test_a_turn_is_passed_on_in_order_and_can_be_given_up() -> None:
     """First come, first served; whoever stops waiting is skipped."""
     turn = Turn()
     order: list[int] = []
-    calm = DeferredInterrupts(lambda error: None)
+    calm = DeferredInterrupts()
     assert turn.acquire(calm)
     threads = []
     for index in range(5):
         timeout = 0.01 if index == 2 else 30
 
         def take(index: int = index, timeout: float = timeout) -> None:
-            if turn.acquire(DeferredInterrupts(lambda error: None), timeout):
+            if turn.acquire(DeferredInterrupts(), timeout):
                 order.append(index)
                 turn.release()
 

@@ -18,7 +18,7 @@ from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutErro
 from agent_sdk.engine.device import Lane
 from agent_sdk.processors.base import Segment
 from tests.agent.engine.conftest import Reference
-from tests.agent.engine.generate import whole_plan
+from tests.agent.engine.generate import dealt_plan, whole_plan
 from tests.agent.engine.scene import Scene
 
 
@@ -53,6 +53,23 @@ def test_ctrl_c_cancels_the_run(victim: str, scene: Scene, reference: Reference)
     time.sleep(0.1)
     assert [len(p.log) for p in scene.processors] == counts
     scene.works(reference)
+
+
+def test_ctrl_c_between_the_segments_of_one_lane(scene: Scene, reference: Reference) -> None:
+    """A run on the caller's own thread ends after the segment at work, and occupies nothing any more."""
+    program = build_program(dealt_plan(scene.model, ["a", "ab"], seed=5), scene.model, scene.device.processors)
+    executor = Executor(program, scene.device)
+    assert len(program.lanes) == 1
+    assert len(program.segments) > 2
+    scene.by_id["ab"].hook = lambda segment: press()
+    cores = os.sched_getaffinity(0)
+    with pytest.raises(KeyboardInterrupt):
+        executor.run(scene.feeds)
+    assert len(scene.by_id["ab"].log) == 1
+    assert os.sched_getaffinity(0) == cores
+    assert not any(scene.device._queues.values())
+    scene.works(reference)
+    assert executor.run(scene.feeds)[1].segments
 
 
 def press() -> None:
