@@ -232,7 +232,8 @@ class Contest:
             return
         self._recent.append(us)
         self._served += 1
-        if self._served < self._interval:
+        telling = us > SLOWER * self._reference_us or self._served % WINDOW == 0
+        if self._served < self._interval or not telling:
             return
         usual = statistics.median(self._recent)
         first = self._first_choice(self._contenders)
