@@ -25,6 +25,7 @@ import numpy as np
 
 from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
 from agent_sdk.errors import ExecutionError, ProcessorError
+from agent_sdk.huge_pages import collapse
 from agent_sdk.steady import Witness
 from agent_sdk.trace import Trace
 
@@ -132,7 +133,8 @@ class Contest:
             began = time.monotonic()
             play(list(times))  # for warming up
             now = time.monotonic()
-            deadline = now + min(PATIENCE_S, PATIENCE * rounds * (now - began))
+            collapse()
+            deadline = time.monotonic() + min(PATIENCE_S, PATIENCE * rounds * (now - began))
             for name, own in times.items():
                 own.clear()
                 steady[name] = 0

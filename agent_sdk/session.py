@@ -14,6 +14,7 @@ import numpy as np
 from agent_sdk.contest import PLAN, Contest
 from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError, build_program
 from agent_sdk.errors import ExecutionError, ProcessorError
+from agent_sdk.huge_pages import collapse
 from agent_sdk.obtain import Obtained
 from agent_sdk.plan_cache import Settled
 from agent_sdk.processors.base import Processor
@@ -115,11 +116,13 @@ class Session:
     def _opened_plan(self, obtained: Obtained, plan: Plan, notes: list[str]) -> tuple[Obtained, Plan, Contest]:
         """Make a plan ready beside its rivals. Raises ProcessorError, SegmentFailedError, MemoryError."""
         settled = obtained.settled
+        inputs = random_inputs(self.model.graph, 0)
         with ExitStack() as opened:
             executor = opened.enter_context(self._compiled(plan))
             if settled is None:
                 self.agent.progress.phase("re-measuring the plan's segments")
-                inputs = random_inputs(self.model.graph, 0)
+                executor.run(inputs)
+                collapse()
                 truth = remeasure(executor, inputs, budget_s=REMEASURE_S)
                 renewed = self._asked_again(obtained, executor, truth, notes)
                 if renewed is not None and renewed.plan is not None:
@@ -132,6 +135,8 @@ class Session:
             opened.callback(contest.close)
             if settled is not None:
                 contest.recall(trial_us)
+                contest.run(inputs)
+                collapse()
             else:
                 self.agent.progress.phase("trying it against single processors")
                 found = contest.trial(inputs)

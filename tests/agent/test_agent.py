@@ -22,9 +22,9 @@ from onnx import TensorProto, helper, numpy_helper
 import agent_sdk
 from agent_sdk import Agent, Session, errors
 from agent_sdk.client import ServedPlan
-from agent_sdk.contest import PLAN
+from agent_sdk.contest import PLAN, Contest
 from agent_sdk.embedded import embedded_client
-from agent_sdk.engine import SegmentFailedError
+from agent_sdk.engine import Executor, SegmentFailedError
 from agent_sdk.errors import ExecutionError
 from agent_sdk.examine import examine
 from agent_sdk.identity import device_id, store_token, stored_token
@@ -113,6 +113,26 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
         assert second.obtained.profiled_signatures == 0
         inputs, right = expected(MODEL, seed=2)
         assert relative_error(second.run(inputs), right) <= 1e-5
+
+
+def test_memory_is_settled_before_the_first_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Huge pages are made once a network has run, before it is timed, and at a new start before it serves."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    events: list[str] = []
+    run, trial = Executor.run, Contest.trial
+    monkeypatch.setattr(Executor, "run", lambda *args, **kwargs: (events.append("run"), run(*args, **kwargs))[1])
+    monkeypatch.setattr(Contest, "trial", lambda *args: (events.append("trial"), trial(*args))[1])
+    for module in ("agent_sdk.session", "agent_sdk.contest"):
+        monkeypatch.setattr(f"{module}.collapse", lambda: events.append("collapse"))
+    for first_start in (True, False):
+        events.clear()
+        with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL):
+            assert events[:2] == ["run", "collapse"]
+            assert ("trial" in events) == first_start
+            if first_start:
+                tried = events[events.index("trial") :]
+                assert tried.index("run") < tried.index("collapse") < len(tried) - 7
 
 
 def test_what_was_found_while_disturbed_is_not_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
