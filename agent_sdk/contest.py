@@ -111,12 +111,12 @@ class Contest:
         neighbour. A contender that fails is dropped; when all of them do, the first one's failure is raised and none
         is dropped.
         """
+        once_s = self.warm(inputs)
         contenders = self.contenders
         times: dict[str, list[float]] = {name: [] for name in contenders}
         steady = dict.fromkeys(contenders, 0)
         failures: dict[str, ExecutionError] = {}
         draw = random.Random(0)
-        deadline = 0.0
 
         def play(names: Sequence[str]) -> None:
             for name in draw.sample(names, len(names)):
@@ -130,14 +130,7 @@ class Contest:
                 steady[name] += quiet
 
         with Witness() as witness:
-            began = time.monotonic()
-            play(list(times))  # for warming up
-            now = time.monotonic()
-            collapse()
-            deadline = time.monotonic() + min(PATIENCE_S, PATIENCE * rounds * (now - began))
-            for name, own in times.items():
-                own.clear()
-                steady[name] = 0
+            deadline = time.monotonic() + min(PATIENCE_S, PATIENCE * rounds * once_s)
             for turn in range(rounds):
                 play(_promising(times) if turn >= SURE else list(times))
             first = {name: tuple(own) for name, own in times.items()}
@@ -160,6 +153,25 @@ class Contest:
         with self._lock:
             self._settle(self.first_us, "after timing all of them")
         return trial
+
+    def warm(self, inputs: Mapping[str, np.ndarray]) -> float:
+        """Run each contender once, so that its memory is there, and put that into huge pages; seconds the runs took.
+
+        One that fails is dropped; when all of them do, the first one's failure is raised and none is dropped.
+        """
+        began = time.monotonic()
+        failures: dict[str, ExecutionError] = {}
+        for name, executor in self.contenders.items():
+            try:
+                executor.run(inputs)
+            except FAILURES as error:
+                failures[name] = error
+        if len(failures) == len(self._contenders):
+            raise next(iter(failures.values()))
+        self._drop(failures)
+        took = time.monotonic() - began
+        collapse()
+        return took
 
     @property
     def contenders(self) -> Mapping[str, Executor]:
@@ -234,9 +246,10 @@ class Contest:
             return
         self._recent.append(us)
         self._served += 1
-        telling = us > SLOWER * self._reference_us or self._served % WINDOW == 0
-        if self._served < self._interval or not telling:
+        if self._served < self._interval:
             return
+        if us <= SLOWER * self._reference_us and self._served % WINDOW:
+            return  # a look at the window costs 30 µs, and every interval is whole windows long
         usual = statistics.median(self._recent)
         first = self._first_choice(self._contenders)
         if sum(one > SLOWER * self._reference_us for one in self._recent) >= WINDOW - 1:

@@ -14,7 +14,6 @@ import numpy as np
 from agent_sdk.contest import PLAN, Contest
 from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError, build_program
 from agent_sdk.errors import ExecutionError, ProcessorError
-from agent_sdk.huge_pages import collapse
 from agent_sdk.obtain import Obtained
 from agent_sdk.plan_cache import Settled
 from agent_sdk.processors.base import Processor
@@ -121,8 +120,6 @@ class Session:
             executor = opened.enter_context(self._compiled(plan))
             if settled is None:
                 self.agent.progress.phase("re-measuring the plan's segments")
-                executor.run(inputs)
-                collapse()
                 truth = remeasure(executor, inputs, budget_s=REMEASURE_S)
                 renewed = self._asked_again(obtained, executor, truth, notes)
                 if renewed is not None and renewed.plan is not None:
@@ -133,19 +130,18 @@ class Session:
             trial_us = settled.trial_us if settled else {}
             contest = Contest({PLAN: executor, **self._rivals(plan, trial_us)})
             opened.callback(contest.close)
-            if settled is not None:
-                contest.recall(trial_us)
-                contest.run(inputs)
-                collapse()
-            else:
+            if settled is None:
                 self.agent.progress.phase("trying it against single processors")
                 found = contest.trial(inputs)
-                if PLAN not in contest.contenders:
-                    raise ProcessorError("; ".join(contest.changes))
-                if found.steady:
+                if found.steady and PLAN in contest.contenders:
                     self.agent.settle(obtained, Settled(predicted_us=truth.predicted_us, trial_us=found.median_us))
                 if not self._all_rivals:
                     contest.keep(likeliest(contest.first_us, self.agent.device.processors, RIVALS))
+            else:
+                contest.warm(inputs)
+                contest.recall(trial_us)
+            if PLAN not in contest.contenders:
+                raise ProcessorError("; ".join(contest.changes))
             opened.pop_all()
         return obtained, plan, contest
 

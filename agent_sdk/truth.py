@@ -19,6 +19,7 @@ import numpy as np
 
 from agent_sdk.engine import Executor, Program
 from agent_sdk.engine.bound import allocate, copies
+from agent_sdk.huge_pages import collapse
 from agent_sdk.processors.base import BoundCall
 from agent_sdk.processors.cores import bound_to
 from agent_sdk.steady import Witness
@@ -83,6 +84,7 @@ def remeasure(executor: Executor, inputs: Mapping[str, np.ndarray], *, budget_s:
     """
     rehearsal = Rehearsal(executor, inputs)
     rehearsal.round()
+    collapse()  # as it will be when the network serves
     rounds: list[Sequence[float]] = []
     deadline = time.monotonic() + budget_s
     with Witness() as witness:

@@ -63,7 +63,7 @@ class BoundProgram:
 
     Attributes:
         program: what was bound.
-        code: per lane its instructions.
+        code: per lane its instructions; none once closed.
         memory: which buffer holds which tensor.
         executables: the compiled segments, by index; empty once closed.
 
@@ -73,8 +73,9 @@ class BoundProgram:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.executables: list[Executable] = []
+        self.code: list[list[Instruction]] = [[] for _ in program.by_lane]
         # Whatever nobody holds any more is freed as if it had been closed.
-        self._close = weakref.finalize(self, _close_all, self.executables)
+        self._close = weakref.finalize(self, _close_all, self.executables, self.code)
         try:
             for segment in program.segments:
                 executable = program.processors[segment.processor].compile(segment.segment)
@@ -89,7 +90,6 @@ class BoundProgram:
             )
             self._buffers = allocate(program, self.memory)
             self._calls = [self._call(segment) for segment in program.segments]
-            self.code: list[list[Instruction]] = [[] for _ in program.by_lane]
             for row, segments in zip(self.code, program.by_lane, strict=True):
                 row += [self._instruction(segment, row) for segment in segments]
             self._loads = self._plan_loads()
@@ -120,7 +120,8 @@ class BoundProgram:
         setup += copies(self.program, self._buffers, segment)
         waits = tuple((wait.lane, wait.count, wait.spin) for wait in segment.waits)
         call = self._calls[segment.index]
-        # NOTE: this must not refer to the whole, which could then be freed by the garbage collector alone.
+        # NOTE: this must not refer to the whole, which the garbage collector alone could free then; closing ends the
+        # cycle through the row.
         first_call = partial(_first_call, self.program, self._buffers, segment, row, call)
         return move_thread, waits, tuple(setup), first_call, segment
 
@@ -203,7 +204,6 @@ class BoundProgram:
     def close(self) -> None:
         """Free executables and buffers."""
         self._close()
-        self.code = [[] for _ in self.code]
         self._calls = []
         self._buffers = {}
         self._loads = []
@@ -277,7 +277,9 @@ def _check_types(program: Program, segment: ProgramSegment, executable: Executab
             raise WrongOutput(f"'{segment.processor}' makes {made or 'nothing'} of '{name}', the graph says {declared}")
 
 
-def _close_all(executables: list[Executable]) -> None:
+def _close_all(executables: list[Executable], code: list[list[Instruction]]) -> None:
+    for row in code:
+        row.clear()
     for executable in executables:
         executable.close()
     executables.clear()

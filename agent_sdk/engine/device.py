@@ -260,7 +260,7 @@ class Device:
         return True
 
     def wait_for(self, ticket: Ticket, interrupts: DeferredInterrupts) -> None:
-        """Join the queues with a ticket of one lane and wait until it may go. An interrupted wait leaves them."""
+        """Join the queues with a ticket of one lane and wait until it may go; ``leave`` even if this is interrupted."""
         gate = threading.Lock()
         gate.acquire()
         ticket.start.append(gate.release)
@@ -268,12 +268,8 @@ class Device:
         try:
             interrupts.listen()
             gate.acquire()
+        finally:
             interrupts.raising = False
-        except BaseException:
-            interrupts.raising = False
-            self.withdraw(ticket)
-            self.leave(ticket, 0)
-            raise
 
     def withdraw(self, ticket: Ticket) -> list[int]:
         """Take out of the queues the lanes that have not started; return those that have."""

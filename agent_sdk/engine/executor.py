@@ -163,7 +163,7 @@ class Executor:
         return perf_counter_ns() - queueing
 
     def _alone(self, feeds: Feeds, asked: int, interrupts: DeferredInterrupts) -> tuple[Outputs, Trace]:
-        """Run a program of one lane in the calling thread: there is nobody to wait for and nobody to tell.
+        """Run a program of one lane in the calling thread: what `_drive` does, with nobody to wait for or to tell.
 
         After a network has filled the caches each call of a Python function costs some 3 µs: hence few of them here.
         """
@@ -175,25 +175,26 @@ class Executor:
             began = now()
             self._bound.load(feeds)
             loaded = now()
-            ticket = Ticket(program.lane_resources)
-            if not self.device.enter_if_free(ticket):
-                self.device.wait_for(ticket, interrupts)
-                queued += now() - loaded
             segment = program.segments[0]
+            ticket = Ticket(program.lane_resources)
             try:
-                with bound_to(*program.seats[0]):
-                    stamp(now())
-                    for _, _, setup, call, segment in self._bound.code[0]:  # noqa: B007  told when one fails
-                        if interrupts.noted is not None:
-                            raise interrupts.noted
-                        if setup:
-                            for step in setup:
-                                step()
-                            stamp(now())
-                        call()
+                if not self.device.enter_if_free(ticket):
+                    self.device.wait_for(ticket, interrupts)
+                    queued += now() - loaded
+                try:
+                    with bound_to(*program.seats[0]):
                         stamp(now())
-            except Exception as error:
-                raise SegmentFailedError(segment.processor, segment.index, segment.ops, error) from error
+                        for _, _, setup, call, segment in self._bound.code[0]:  # noqa: B007  told when one fails
+                            if interrupts.noted is not None:
+                                raise interrupts.noted
+                            if setup:
+                                for step in setup:
+                                    step()
+                                stamp(now())
+                            call()
+                            stamp(now())
+                except Exception as error:
+                    raise SegmentFailedError(segment.processor, segment.index, segment.ops, error) from error
             finally:
                 self.device.leave(ticket, 0)
             computed = now()

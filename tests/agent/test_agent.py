@@ -123,16 +123,17 @@ def test_memory_is_settled_before_the_first_request(tmp_path: Path, monkeypatch:
     run, trial = Executor.run, Contest.trial
     monkeypatch.setattr(Executor, "run", lambda *args, **kwargs: (events.append("run"), run(*args, **kwargs))[1])
     monkeypatch.setattr(Contest, "trial", lambda *args: (events.append("trial"), trial(*args))[1])
-    for module in ("agent_sdk.session", "agent_sdk.contest"):
+    for module in ("agent_sdk.truth", "agent_sdk.contest"):
         monkeypatch.setattr(f"{module}.collapse", lambda: events.append("collapse"))
-    for first_start in (True, False):
-        events.clear()
-        with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL):
-            assert events[:2] == ["run", "collapse"]
-            assert ("trial" in events) == first_start
-            if first_start:
-                tried = events[events.index("trial") :]
-                assert tried.index("run") < tried.index("collapse") < len(tried) - 7
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL) as session:
+        contenders = len(session.contest.contenders)
+        tried = events[events.index("trial") + 1 :]
+        assert "collapse" in events[: events.index("trial")]
+        assert tried[: contenders + 1] == ["run"] * contenders + ["collapse"]
+        assert tried.count("run") > 7
+    events.clear()
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL) as session:
+        assert events == ["run"] * len(session.contest.contenders) + ["collapse"]
 
 
 def test_what_was_found_while_disturbed_is_not_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from agent_sdk.processors.base import Segment
 from agent_sdk.reader import Model
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, random_model, whole_plan
+from tests.agent.engine.scene import Scene
 from tests.agent.engine.simulated import Interval, SimulatedProcessor, four_processors
 
 WATCHDOG_S = 60.0
@@ -250,6 +251,29 @@ def test_who_withdraws_lets_the_next_one_start() -> None:
     assert not device.leave(first, 0)
     assert not device.leave(third, 0)
     assert all(not queue for queue in device._queues.values())
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_run_says_how_long_it_was_queued(alone: bool, scene: Scene) -> None:
+    """What it waited for other work is not part of what it took, on one lane and on several."""
+    plan = whole_plan(scene.model, "c") if alone else dealt_plan(scene.model, list(scene.by_id), seed=5)
+    executor = Executor(build_program(plan, scene.model, scene.device.processors), scene.device)
+    executor.run(scene.feeds)
+    occupied = {name: threading.Event() for name in "abc"}
+
+    def work(event: threading.Event) -> None:
+        event.set()
+        time.sleep(0.2)
+
+    with ThreadPoolExecutor(len(occupied)) as pool:
+        for name, event in occupied.items():
+            pool.submit(scene.device.call, name, partial(work, event))
+            assert event.wait(30)
+        asked = time.perf_counter_ns()
+        trace = executor.run(scene.feeds)[1]
+        took_us = (time.perf_counter_ns() - asked) / 1e3
+    assert trace.queued_us > 100_000
+    assert trace.total_us <= took_us - trace.queued_us
 
 
 @pytest.mark.parametrize("poll", [True, False])

@@ -18,6 +18,7 @@ from agent_sdk.engine import (
     SegmentFailedError,
     build_program,
 )
+from agent_sdk.engine.device import Ticket
 from agent_sdk.engine.wait import Progress
 from agent_sdk.errors import ExecutionError
 from agent_sdk.processors.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
@@ -229,18 +230,28 @@ def test_a_lane_without_a_thread_refuses_the_run(
 def test_who_sees_a_lane_finished_finds_its_resources_free(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane gives back what it occupies first and is told finished then."""
     held: list[int] = []
-    finish = Progress.finish
+    finish, leave = Progress.finish, scene.device.leave
+    left: list[int] = []
 
     def look(progress: Progress, lane: int, count: int) -> None:
         held.append(len(scene.device._queues["z"]))
+        assert lane in left
         finish(progress, lane, count)
+
+    def note(ticket: Ticket, lane: int) -> bool:
+        waited_for = leave(ticket, lane)
+        left.append(lane)
+        return waited_for
+
+    monkeypatch.setattr(scene.device, "leave", note)
 
     monkeypatch.setattr(Progress, "finish", look)
     alone = Executor(build_program(whole_plan(scene.model, "c"), scene.model, scene.device.processors), scene.device)
     alone.run(scene.feeds, timeout_s=30)
     assert held == [0]
+    left.clear()
     scene.executor.run(scene.feeds)
-    assert len(held) == 1 + len(scene.executor.program.lanes)
+    assert sorted(left) == list(range(len(scene.executor.program.lanes)))
 
 
 def test_closing_ends_sessions_and_threads(model: Model) -> None:
@@ -291,15 +302,22 @@ def test_a_dropped_session_frees_its_memory(scene: Scene) -> None:
     assert buffers() is None
 
 
-def test_a_session_dropped_before_its_first_run_frees_its_segments_at_once(scene: Scene) -> None:
-    """It needs no garbage collector, which may come later than the end of the device."""
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_session_that_never_ran_frees_everything_at_once(closed: bool, scene: Scene) -> None:
+    """Dropped or closed, it needs no garbage collector, which may come later than the end of the device."""
     before = [processor.open_executables for processor in scene.processors]
+    gc.collect()
     gc.disable()
     try:
         other = scene.open()
-        assert [processor.open_executables for processor in scene.processors] > before
-        del other
+        assert all(p.open_executables > count for p, count in zip(scene.processors, before, strict=True))
+        held = [*map(weakref.ref, other._bound._buffers.values()), *map(weakref.ref, other._bound._calls)]
+        if closed:
+            other.close()
+        else:
+            del other
         assert [processor.open_executables for processor in scene.processors] == before
+        assert not any(watch() for watch in held)
     finally:
         gc.enable()
 

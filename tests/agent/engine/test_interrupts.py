@@ -60,7 +60,7 @@ def test_ctrl_c_between_the_segments_of_one_lane(scene: Scene, reference: Refere
     program = build_program(dealt_plan(scene.model, ["a", "ab"], seed=5), scene.model, scene.device.processors)
     executor = Executor(program, scene.device)
     assert len(program.lanes) == 1
-    assert len(program.segments) > 2
+    assert sum(segment.processor == "ab" for segment in program.segments) > 1
     scene.by_id["ab"].hook = lambda segment: press()
     cores = os.sched_getaffinity(0)
     with pytest.raises(KeyboardInterrupt):
