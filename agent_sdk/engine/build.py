@@ -11,9 +11,10 @@ Numbered passes, each a function:
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from agent_sdk.engine.errors import IllegalPlanError
@@ -43,7 +44,8 @@ def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor])
     used = {step.processor: processors[step.processor] for step in steps}
     nodes, lanes = _synchronise(steps, model.graph, used)
     _cut(nodes)
-    return _assemble(plan, model, used, nodes, lanes, dead, _floats(used, processors))
+    program = _assemble(plan, model, used, nodes, lanes, dead)
+    return replace(program, floats=_floats(used, processors), placed=_placed(used))
 
 
 def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) -> frozenset[int]:
@@ -52,6 +54,12 @@ def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) 
     alone = len(used) == 1 and all(processor.on_caller_thread for processor in used.values())
     equals = [processor.caller_cores for processor in processors.values() if processor.spec.kind in kinds]
     return frozenset().union(*equals) if alone else frozenset()
+
+
+def _placed(used: Mapping[str, Processor]) -> bool:
+    """Whether every processor that is used is a gang of all CPUs that this process may use."""
+    every = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    return len(every) > 1 and all(every <= set(processor.spec.resources) for processor in used.values())
 
 
 @dataclass
@@ -227,7 +235,6 @@ def _assemble(
     nodes: Sequence[_Node],
     lanes: tuple[str, ...],
     dead: tuple[str, ...],
-    floats: frozenset[int],
 ) -> Program:
     """Number the segments and give each its border."""
     groups: list[list[_Node]] = []
@@ -267,7 +274,7 @@ def _assemble(
                 finish_us=max(node.step.finish_us for node in group),
             )
         )
-    return Program(plan, model, dict(processors), lanes, tuple(segments), border.home, dead, floats)
+    return Program(plan, model, dict(processors), lanes, tuple(segments), border.home, dead)
 
 
 class _Border:
