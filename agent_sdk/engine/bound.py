@@ -18,7 +18,7 @@ from agent_sdk.engine.errors import FeedError
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.program import Program, ProgramSegment
 from agent_sdk.processors.base import BoundCall, Buffer, Executable, Processor, WrongOutput
-from agent_sdk.processors.cores import bind_to, place_on
+from agent_sdk.processors.cores import bind_to
 from hope_schema import HOST
 
 COPY_BELOW_BYTES = 128 * 1024
@@ -114,7 +114,7 @@ class BoundProgram:
         setup: list[Callable[[], Any]] = []
         move_thread = None
         if segment.index in self.program.rebinds:
-            move_thread = partial(place_on if self.program.placed else bind_to, self.program.rebinds[segment.index])
+            move_thread = partial(bind_to, self.program.rebinds[segment.index])
             if not segment.waits:
                 setup.append(move_thread)
         setup += copies(self.program, self._buffers, segment)

@@ -11,10 +11,9 @@ Numbered passes, each a function:
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_sdk.engine.errors import IllegalPlanError
@@ -44,8 +43,7 @@ def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor])
     used = {step.processor: processors[step.processor] for step in steps}
     nodes, lanes = _synchronise(steps, model.graph, used)
     _cut(nodes)
-    program = _assemble(plan, model, used, nodes, lanes, dead)
-    return replace(program, floats=_floats(used, processors), placed=_placed(used))
+    return _assemble(plan, model, used, nodes, lanes, dead, _floats(used, processors))
 
 
 def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) -> frozenset[int]:
@@ -54,12 +52,6 @@ def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) 
     alone = len(used) == 1 and all(processor.on_caller_thread for processor in used.values())
     equals = [processor.caller_cores for processor in processors.values() if processor.spec.kind in kinds]
     return frozenset().union(*equals) if alone else frozenset()
-
-
-def _placed(used: Mapping[str, Processor]) -> bool:
-    """Whether every processor that is used is a gang of all CPUs that this process may use."""
-    every = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    return len(every) > 1 and all(every <= set(processor.spec.resources) for processor in used.values())
 
 
 @dataclass
@@ -235,6 +227,7 @@ def _assemble(
     nodes: Sequence[_Node],
     lanes: tuple[str, ...],
     dead: tuple[str, ...],
+    floats: frozenset[int],
 ) -> Program:
     """Number the segments and give each its border."""
     groups: list[list[_Node]] = []
@@ -274,7 +267,7 @@ def _assemble(
                 finish_us=max(node.step.finish_us for node in group),
             )
         )
-    return Program(plan, model, dict(processors), lanes, tuple(segments), border.home, dead)
+    return Program(plan, model, dict(processors), lanes, tuple(segments), border.home, dead, floats)
 
 
 class _Border:

@@ -182,7 +182,7 @@ class Executor:
                     self.device.wait_for(ticket, interrupts)
                     queued += now() - loaded
                 try:
-                    with bound_to(*program.seats[0], stay=not program.placed):
+                    with bound_to(*program.seats[0]):
                         stamp(now())
                         for _, _, setup, call, segment in self._bound.code[0]:  # noqa: B007  told when one fails
                             if interrupts.noted is not None:
@@ -273,7 +273,7 @@ class Executor:
         count = 0
         passed_on = False
         try:
-            with bound_to(*self.program.seats[lane], stay=not self.program.placed):
+            with bound_to(*self.program.seats[lane]):
                 stamp(now())
                 for move, waits, setup, call, segment in self._bound.code[lane]:
                     if waits:

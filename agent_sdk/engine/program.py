@@ -103,8 +103,6 @@ class Program:
         floats: CPUs among which the one thread may move where a single core computes everything: all its equals, so
             that the kernel can keep it out of the way of other work, that of other sessions too, which may have
             occupied any of these CPUs but the processor's own. Empty where threads stay where they are bound.
-        placed: whether gangs of all CPUs that the thread may use compute everything: it is moved to its seat then and
-            let go, since it cannot stray anywhere else. To undo a binding at the end of a run costs 20 µs.
     """
 
     plan: Plan
@@ -115,7 +113,6 @@ class Program:
     home: Mapping[str, str]
     dead: tuple[str, ...] = ()
     floats: frozenset[int] = frozenset()
-    placed: bool = False
 
     @cached_property
     def by_lane(self) -> tuple[tuple[ProgramSegment, ...], ...]:

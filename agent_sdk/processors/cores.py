@@ -31,36 +31,21 @@ def bind_to(cores: frozenset[int]) -> None:
         ) from error
 
 
-def place_on(cores: frozenset[int]) -> None:
-    """Move the calling thread to some CPUs and let it go at once: it stays there unless other work drives it away.
-
-    Raises ProcessorLost.
-    """
-    before = os.sched_getaffinity(0)
-    if cores and before != cores:
-        bind_to(cores)
-        os.sched_setaffinity(0, before)
-
-
 class bound_to:  # noqa: N801  reads as a verb in `with bound_to(cores)`
     """Bind the calling thread to some CPUs for a while; an empty set leaves it where it is.
 
-    ``last`` is where the body will have bound the thread when it ends, if it moves it again. Without ``stay`` the
-    thread is only placed there. Raises ProcessorLost.
+    ``last`` is where the body will have bound the thread when it ends, if it moves it again. Raises ProcessorLost.
     """
 
-    __slots__ = ("_before", "_cores", "_last", "_stay")
+    __slots__ = ("_before", "_cores", "_last")
 
-    def __init__(self, cores: frozenset[int], last: frozenset[int] | None = None, *, stay: bool = True) -> None:
-        self._stay = stay
+    def __init__(self, cores: frozenset[int], last: frozenset[int] | None = None) -> None:
         self._cores = cores
         self._last = cores if last is None else last
         self._before: set[int] | None = None
 
     def __enter__(self) -> None:
-        if not self._stay:
-            place_on(self._cores)
-        elif self._cores:
+        if self._cores:
             before = os.sched_getaffinity(0)
             if before != self._cores:
                 bind_to(self._cores)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import networkx as nx
 import pytest
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 from agent_sdk.engine import Device, IllegalPlanError, Program, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.errors import PlanMismatchError
-from agent_sdk.processors.cores import bound_to
 from agent_sdk.reader import Model
 from hope_schema import HOST, Part, Plan, merge
 from tests.agent.engine.generate import dealt_plan, plan_of, random_legal_plan, random_model, random_order, whole_plan
@@ -143,34 +140,6 @@ def test_a_single_core_may_move_among_its_equals(device: Device, model: Model) -
         program = build_program(other, model, device.processors)
         for row, seats in zip(program.by_lane, program.seats, strict=True):
             assert seats == tuple(device.processors[row[end].processor].caller_cores for end in (0, -1))
-
-
-def test_who_has_every_cpu_is_not_bound(device: Device, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On gangs of all CPUs a thread is only moved to its seat; where there are others it is held there."""
-    gangs = [name for name, processor in device.processors.items() if len(processor.spec.resources) > 1]
-    plans = [whole_plan(model, gangs[0]), dealt_plan(model, gangs)]
-    for plan in plans:
-        assert build_program(plan, model, device.processors).placed
-    for plan in (whole_plan(model, "ort@0"), dealt_plan(model, ["ort@0", gangs[0]])):
-        assert not build_program(plan, model, device.processors).placed
-    monkeypatch.setattr("os.sched_getaffinity", lambda thread: {0, 1, 99})
-    for plan in plans:
-        assert not build_program(plan, model, device.processors).placed
-
-
-@pytest.mark.parametrize("stay", [True, False])
-def test_a_thread_is_held_on_its_seat_or_let_go_there(stay: bool) -> None:
-    """Both times it gets there, and afterwards it may go wherever it could before."""
-    usable = os.sched_getaffinity(0)
-    seen = set()
-    for core in sorted(usable) * 20:
-        with bound_to(frozenset({core}), stay=stay):
-            assert os.sched_getaffinity(0) == ({core} if stay else usable)
-            found = int(Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()[36])
-            assert found == core or not stay
-            seen.add(found == core and core)
-        assert os.sched_getaffinity(0) == usable
-    assert seen >= usable
 
 
 def test_a_plan_for_another_model_is_refused(model: Model) -> None:
