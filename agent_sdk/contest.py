@@ -55,6 +55,8 @@ PATIENCE: Final = 4.0
 """Times what its runs take that a first trial may last in order to wait for steady cores."""
 PATIENCE_S: Final = 2.0
 """The longest that it may last for that, and again for deciding between those that are close."""
+WARM_S: Final = 60.0
+"""The longest that a contender's first run may take: a runtime that hangs must not keep a session from opening."""
 RECHECK: Final = 64
 """Most runs between two trials while serving: the first waits for WINDOW runs, each next for twice as many."""
 
@@ -108,8 +110,8 @@ class Contest:
 
         Runs during which the cores were not steady are repeated for a while. Those whose medians are close to the best
         then go on among themselves. The order is drawn anew in every round, so that nobody always follows the same
-        neighbour. A contender that fails is dropped; when all of them do, the first one's failure is raised and none
-        is dropped.
+        neighbour. A contender that fails is dropped; when none is left, the first one's failure is raised and the last
+        is not dropped.
         """
         once_s = self.warm(inputs)
         contenders = self.contenders
@@ -157,14 +159,15 @@ class Contest:
     def warm(self, inputs: Mapping[str, np.ndarray]) -> float:
         """Run each contender once, so that its memory is there, and put that into huge pages; seconds the runs took.
 
-        One that fails is dropped; when all of them do, the first one's failure is raised and none is dropped.
+        One that fails, or takes longer than ``WARM_S``, is dropped; when all of them do, the first one's failure is
+        raised and none is dropped.
         """
         began = time.monotonic()
         failures: dict[str, ExecutionError] = {}
         for name, executor in self.contenders.items():
             try:
-                executor.run(inputs)
-            except FAILURES as error:
+                executor.run(inputs, timeout_s=WARM_S)
+            except (*FAILURES, RunTimeoutError) as error:
                 failures[name] = error
         if len(failures) == len(self._contenders):
             raise next(iter(failures.values()))

@@ -40,7 +40,7 @@ def collapse(budget_s: float = 2.0) -> int:
         budget_s: seconds after which no more is begun; a gigabyte takes about one.
 
     Returns:
-        Bytes that are in huge pages now; 0 where the kernel cannot make them, or has been told not to.
+        Bytes that are in huge pages now, at least; 0 where the kernel cannot make them, or has been told not to.
     """
     until = time.monotonic() + budget_s
     done = 0
@@ -49,9 +49,7 @@ def collapse(budget_s: float = 2.0) -> int:
             return 0
         huge = int((_SETTINGS / "hpage_pmd_size").read_text())
         madvise = ctypes.CDLL(None).madvise
-        for start, end in _in_use(huge):
-            if time.monotonic() > until:
-                break
+        for start, end in _in_use(huge, until):
             if madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE) == 0:
                 done += end - start
     except (OSError, ValueError, AttributeError) as error:
@@ -59,12 +57,14 @@ def collapse(budget_s: float = 2.0) -> int:
     return done
 
 
-def _in_use(huge: int) -> Iterator[tuple[int, int]]:
-    """Stretches of whole huge pages that are mostly in use, by address."""
+def _in_use(huge: int, until: float) -> Iterator[tuple[int, int]]:
+    """Stretches of whole huge pages that are mostly in use, by address, as many as are found in time."""
     pages = huge // mmap.PAGESIZE
     with Path("/proc/self/pagemap").open("rb") as pagemap:
         for first, last in _mappings(huge):
             for start in range(first, last, STRETCH_BYTES):
+                if time.monotonic() > until:
+                    return
                 end = min(start + STRETCH_BYTES, last)
                 pagemap.seek(start // mmap.PAGESIZE * 8)
                 entries = np.frombuffer(pagemap.read((end - start) // mmap.PAGESIZE * 8), np.uint64)

@@ -75,7 +75,9 @@ class BoundProgram:
         self.executables: list[Executable] = []
         self.code: list[list[Instruction]] = [[] for _ in program.by_lane]
         # Whatever nobody holds any more is freed as if it had been closed.
-        self._close = weakref.finalize(self, _close_all, self.executables, self.code)
+        self._close = weakref.finalize(self, _close_all, self.executables)
+        # Not at the end of the interpreter, where other threads may still be at work on them.
+        weakref.finalize(self, _clear, self.code).atexit = False
         try:
             for segment in program.segments:
                 executable = program.processors[segment.processor].compile(segment.segment)
@@ -204,6 +206,7 @@ class BoundProgram:
     def close(self) -> None:
         """Free executables and buffers."""
         self._close()
+        _clear(self.code)
         self._calls = []
         self._buffers = {}
         self._loads = []
@@ -277,9 +280,12 @@ def _check_types(program: Program, segment: ProgramSegment, executable: Executab
             raise WrongOutput(f"'{segment.processor}' makes {made or 'nothing'} of '{name}', the graph says {declared}")
 
 
-def _close_all(executables: list[Executable], code: list[list[Instruction]]) -> None:
+def _clear(code: list[list[Instruction]]) -> None:
     for row in code:
         row.clear()
+
+
+def _close_all(executables: list[Executable]) -> None:
     for executable in executables:
         executable.close()
     executables.clear()

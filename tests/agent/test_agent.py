@@ -119,21 +119,32 @@ def test_memory_is_settled_before_the_first_request(tmp_path: Path, monkeypatch:
     """Huge pages are made once a network has run, before it is timed, and at a new start before it serves."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     measure_hastily(monkeypatch)
-    events: list[str] = []
+    events: list[object] = []
     run, trial = Executor.run, Contest.trial
-    monkeypatch.setattr(Executor, "run", lambda *args, **kwargs: (events.append("run"), run(*args, **kwargs))[1])
-    monkeypatch.setattr(Contest, "trial", lambda *args: (events.append("trial"), trial(*args))[1])
+
+    def noted_run(executor: Executor, *args: Any, **kwargs: Any) -> Any:
+        events.append(executor)
+        return run(executor, *args, **kwargs)
+
+    def noted_trial(contest: Contest, *args: Any) -> Any:
+        events.append(set(contest.contenders.values()))
+        return trial(contest, *args)
+
+    monkeypatch.setattr(Executor, "run", noted_run)
+    monkeypatch.setattr(Contest, "trial", noted_trial)
     for module in ("agent_sdk.truth", "agent_sdk.contest"):
         monkeypatch.setattr(f"{module}.collapse", lambda: events.append("collapse"))
-    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL) as session:
-        contenders = len(session.contest.contenders)
-        tried = events[events.index("trial") + 1 :]
-        assert "collapse" in events[: events.index("trial")]
-        assert tried[: contenders + 1] == ["run"] * contenders + ["collapse"]
-        assert tried.count("run") > 7
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL):
+        at = next(index for index, event in enumerate(events) if isinstance(event, set))
+        tried = events[at + 1 :]
+        first = tried.index("collapse")
+        assert "collapse" in events[:at]
+        assert set(tried[:first]) == events[at]
+        assert len(tried) > first + 7
     events.clear()
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(MODEL) as session:
-        assert events == ["run"] * len(session.contest.contenders) + ["collapse"]
+        assert set(events[:-1]) == set(session.contest.contenders.values())
+        assert events[-1] == "collapse"
 
 
 def test_what_was_found_while_disturbed_is_not_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
