@@ -25,7 +25,7 @@ from agent_sdk.processors.base import OutOfMemory, ProcessorLost, Segment, Wrong
 from agent_sdk.reader import Model
 from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
-from tests.agent.engine.generate import whole_plan
+from tests.agent.engine.generate import dealt_plan, whole_plan
 from tests.agent.engine.scene import Scene
 from tests.agent.engine.simulated import Box, SimulatedProcessor
 
@@ -320,6 +320,31 @@ def test_a_session_that_never_ran_frees_everything_at_once(closed: bool, scene: 
         assert not any(watch() for watch in held)
     finally:
         gc.enable()
+
+
+def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
+    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is dropped when its first run takes too long, and the others serve."""
+    monkeypatch.setattr("agent_sdk.contest.WARM_S", 1.0)
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
+    release = threading.Event()
+    scene.by_id["c"].hook = lambda segment: release.wait(30)
+    plans = {PLAN: dealt_plan(scene.model, ["a", "b"]), "c": whole_plan(scene.model, "c")}
+    contest = Contest(
+        {
+            name: Executor(build_program(plan, scene.model, scene.device.processors), scene.device)
+            for name, plan in plans.items()
+        }
+    )
+    contest.warm(scene.feeds)
+    assert set(contest.contenders) == {PLAN}
+    assert any("'c' failed" in change for change in contest.changes)
+    outputs, _ = contest.run(scene.feeds)
+    for name, expected in reference(scene.model, scene.feeds).items():
+        np.testing.assert_array_equal(outputs[name], expected)
+    release.set()
 
 
 def test_a_closed_session_that_hangs_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
