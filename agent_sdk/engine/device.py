@@ -265,11 +265,7 @@ class Device:
         gate.acquire()
         ticket.start.append(gate.release)
         self.enter(ticket)
-        try:
-            interrupts.listen()
-            gate.acquire()
-        finally:
-            interrupts.raising = False
+        interrupts.wait(gate)
 
     def withdraw(self, ticket: Ticket) -> list[int]:
         """Take out of the queues the lanes that have not started; return those that have."""

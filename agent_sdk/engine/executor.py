@@ -232,9 +232,7 @@ class Executor:
             entered = perf_counter_ns()
             poll = False
             if run.home >= 0:
-                run.interrupts.listen()
-                run.go.acquire()
-                run.interrupts.raising = False
+                run.interrupts.wait(run.go)
                 poll = not self._drive(run, run.home) and program.quiet[run.home]
             self._settle(run, end, poll=poll)
             computed = perf_counter_ns()

@@ -10,6 +10,7 @@ from __future__ import annotations
 # NOTE: signal.signal wraps each handler in an enum, which costs 13 µs a run; this is the function that it wraps.
 import _signal  # type: ignore[import-not-found]
 import signal
+import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Final
@@ -60,6 +61,14 @@ class DeferredInterrupts:
         self.raising = True
         if self.noted is not None:
             raise self.noted
+
+    def wait(self, lock: threading.Lock, timeout_s: float = -1) -> bool:
+        """Acquire a lock that others release, with Ctrl-C raised at once; False when ``timeout_s`` is over."""
+        try:
+            self.listen()
+            return lock.acquire(timeout=timeout_s)
+        finally:
+            self.raising = False
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.raising and self._previous is not None:

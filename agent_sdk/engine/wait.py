@@ -150,11 +150,8 @@ class Turn:
             mine.acquire()
             self._queue.append(mine)
         try:
-            interrupts.listen()
-            got = mine.acquire(timeout=timeout_s)
-            interrupts.raising = False
+            got = interrupts.wait(mine, timeout_s)
         except BaseException:
-            interrupts.raising = False
             self._forgo(mine)
             raise
         if not got:
