@@ -96,7 +96,7 @@ class BoundProgram:
                 row += [self._instruction(segment, row) for segment in segments]
             self._loads = self._plan_loads()
         except BaseException:
-            self._close()
+            self.close()
             raise
         graph = program.graph
         self._stores = [
