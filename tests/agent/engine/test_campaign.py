@@ -39,15 +39,11 @@ SETTLED_AFTER = 2_000 // BLOCK
 """Blocks after which memory has settled: OpenVINO keeps compiled kernels, up to a number, for ever."""
 LEAK_BYTES = 64 * 2**20
 ACROSS_RUNTIMES = 1e-4
-M_ARENA_MAX = -8
-"""glibc's number of the option (malloc.h)."""
 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> list[Processor]:
     """The real processors of this machine: single cores and gangs of every runtime installed."""
-    if CAMPAIGN:
-        one_arena()
     return discover(cache=tmp_path_factory.mktemp("frozen"))
 
 
@@ -66,17 +62,6 @@ def resident(pool: list[Processor]) -> list[int]:
                     executable = opened.enter_context(closing(processor.compile(segment_of(super_op, largest))))
                     bound(executable)()
     return []
-
-
-def one_arena() -> None:
-    """Have all threads allocate from one arena from now on, where the C library is glibc.
-
-    With one per thread, as many as it likes, plans that differ leave other holes in each of them: 64 random plans of
-    squeezenet on OpenVINO then take 7 to 20 MiB more than the first, and 1.4 MiB with one arena.
-    """
-    allow = getattr(ctypes.CDLL(None), "mallopt", None)
-    if allow is not None:
-        allow(M_ARENA_MAX, 1)
 
 
 def live_bytes() -> int:
