@@ -54,7 +54,7 @@ async def list_devices(
 @router.put(
     "/devices/{device_id:path}/report",
     status_code=204,
-    openapi_extra=describe(request=DeviceReport, replies={204: ("Kept.", None)}),
+    openapi_extra=describe(request=DeviceReport, replies={204: ("Kept.", None)}, errors=[404]),
 )
 async def report(request: Request, device_id: DeviceId) -> Response:
     """Report versions, and measured against predicted times; the newest report stands."""

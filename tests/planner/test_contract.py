@@ -166,3 +166,14 @@ def test_no_undocumented_answer(case: Case, address: str) -> None:
     aim(case)
     response = case.call(base_url=address)
     case.validate_response(response, checks=CHECKS)
+
+
+ADDRESSED = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods if "{" in path]
+
+
+@pytest.mark.parametrize(("path", "method"), ADDRESSED)
+def test_a_line_break_in_an_address_has_a_documented_answer(path: str, method: str, address: str) -> None:
+    """Some routes end at a line break: what is then answered stands in the contract too."""
+    names = {part.strip("{}"): "\n>" for part in path.split("/") if part.startswith("{")}
+    case = schema[path][method.upper()].Case(path_parameters=names, media_type="application/json")
+    case.validate_response(case.call(base_url=address), checks=CHECKS)
