@@ -93,6 +93,7 @@ class Contest:
         self.current = PLAN if PLAN in self._contenders else next(iter(self._contenders))
         self.first_us: dict[str, float] = {}
         self.changes: deque[str] = deque(maxlen=32)
+        self._first_steady = False
         self._lock = threading.Lock()
         self._reference_us = math.inf
         self._recent: deque[float] = deque(maxlen=WINDOW)
@@ -155,6 +156,7 @@ class Contest:
             steady=all(2 * steady[name] > len(own) for name, own in times.items()),
         )
         self.first_us = trial.median_us
+        self._first_steady = trial.steady
         with self._lock:
             self._settle(self.first_us, "after timing all of them")
         return trial
@@ -185,9 +187,10 @@ class Contest:
         return dict(self._contenders)
 
     def recall(self, first_us: Mapping[str, float]) -> None:
-        """Start from the median times of an earlier trial instead of holding a new one."""
+        """Start from the median times of an earlier trial, on steady cores, instead of holding a new one."""
         self.first_us = {name: us for name, us in first_us.items() if name in self._contenders}
         if self.first_us:
+            self._first_steady = True
             with self._lock:
                 self._settle(self.first_us, "as found before")
 
@@ -290,7 +293,7 @@ class Contest:
         self._pending -= done
         if self._pending:
             return
-        if not self._crowded():
+        if self._first_steady and not self._crowded():
             self._tried = {
                 name: own for name, own in self._tried.items() if name in (self.current, self._best_of(name))
             }

@@ -112,13 +112,17 @@ def test_load_is_noticed_and_outlived() -> None:
     assert ours.current == PLAN
 
 
-@pytest.mark.parametrize(("times", "answers", "trials"), [(1.09, PLAN, 1), (1.11, "a", ROUNDS), (None, "a", ROUNDS)])
+@pytest.mark.parametrize(
+    ("times", "steady", "answers", "trials"),
+    [(1.09, True, PLAN, 1), (1.11, True, "a", ROUNDS), (None, True, "a", ROUNDS), (1.0, False, "a", ROUNDS)],
+)
 def test_slow_cores_are_no_load(
-    times: float | None, answers: str, trials: int, monkeypatch: pytest.MonkeyPatch
+    times: float | None, steady: bool, answers: str, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody on the same cores replaces the best unless threads wait for them: slow cores slow everybody there."""
+    """Nobody on the same cores replaces who was best on steady ones, unless threads wait: slow cores slow everybody."""
     ours, own = contest(plan=100, a=120, b=110)
     waiting(monkeypatch, times)
+    monkeypatch.setattr(Witness, "steadily", lambda self, call, deadline: (call(), steady))
     ours.trial({})
     before = own["a"].runs
     own[PLAN].us, own["a"].us, own["b"].us = 380, 300, 900
