@@ -26,7 +26,7 @@ import numpy as np
 from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
 from agent_sdk.errors import ExecutionError, ProcessorError
 from agent_sdk.huge_pages import collapse
-from agent_sdk.steady import Witness, kept_waiting
+from agent_sdk.steady import Witness
 from agent_sdk.trace import Trace
 
 PLAN: Final = "plan"
@@ -57,8 +57,6 @@ PATIENCE_S: Final = 2.0
 """The longest that it may last for that, and again for deciding between those that are close."""
 WARM_S: Final = 60.0
 """The longest that a contender's first run may take: a runtime that hangs must not keep a session from opening."""
-CROWDED: Final = 1.1
-"""Times too long that runs on trial must have taken, waiting for cores, for other work to be there."""
 RECHECK: Final = 64
 """Most runs between two trials while serving: the first waits for WINDOW runs, each next for twice as many."""
 
@@ -93,7 +91,6 @@ class Contest:
         self.current = PLAN if PLAN in self._contenders else next(iter(self._contenders))
         self.first_us: dict[str, float] = {}
         self.changes: deque[str] = deque(maxlen=32)
-        self._first_steady = False
         self._lock = threading.Lock()
         self._reference_us = math.inf
         self._recent: deque[float] = deque(maxlen=WINDOW)
@@ -101,7 +98,6 @@ class Contest:
         self._interval = WINDOW
         self._queue: deque[str] = deque()
         self._tried: dict[str, list[float]] = {}
-        self._waited: list[tuple[float, float | None]] = []
         self._pending = 0
 
     @property
@@ -156,7 +152,6 @@ class Contest:
             steady=all(2 * steady[name] > len(own) for name, own in times.items()),
         )
         self.first_us = trial.median_us
-        self._first_steady = trial.steady
         with self._lock:
             self._settle(self.first_us, "after timing all of them")
         return trial
@@ -187,10 +182,9 @@ class Contest:
         return dict(self._contenders)
 
     def recall(self, first_us: Mapping[str, float]) -> None:
-        """Start from the median times of an earlier trial, on steady cores, instead of holding a new one."""
+        """Start from the median times of an earlier trial instead of holding a new one."""
         self.first_us = {name: us for name, us in first_us.items() if name in self._contenders}
         if self.first_us:
-            self._first_steady = True
             with self._lock:
                 self._settle(self.first_us, "as found before")
 
@@ -211,12 +205,8 @@ class Contest:
             with self._lock:
                 name, on_trial = self._next(failures)
                 executor = self._contenders[name]
-            waited: float | None = None
             try:
-                if on_trial:
-                    (outputs, trace), waited = kept_waiting(partial(executor.run, inputs, timeout_s=timeout_s))
-                else:
-                    outputs, trace = executor.run(inputs, timeout_s=timeout_s)
+                outputs, trace = executor.run(inputs, timeout_s=timeout_s)
             except BaseException as error:
                 with self._lock:
                     dropped = name not in self._contenders  # by another thread, since it was chosen
@@ -230,8 +220,6 @@ class Contest:
                     failures[name] = error
                 continue
             with self._lock:
-                if on_trial:
-                    self._waited.append((trace.total_us, waited))
                 self._learn(name, trace.total_us, on_trial)
             if failures:
                 self._drop(failures)
@@ -280,7 +268,6 @@ class Contest:
         """Have the next requests answered by these contenders and the current one, in turns."""
         others = [name for name in names if name != self.current]
         self._tried = {name: [] for name in (*others, self.current)}
-        self._waited = []
         self._queue_round(self._tried)
         self._interval = min(2 * self._interval, RECHECK)
 
@@ -293,10 +280,6 @@ class Contest:
         self._pending -= done
         if self._pending:
             return
-        if self._first_steady and not self._crowded():
-            self._tried = {
-                name: own for name, own in self._tried.items() if name in (self.current, self._best_of(name))
-            }
         tried = {name: own for name, own in self._tried.items() if own and name in self._contenders}
         if not tried:
             return
@@ -310,19 +293,6 @@ class Contest:
         first = self._first_choice(self._contenders)
         faster = {name: us for name, us in medians.items() if us < (mine if name == first else FASTER * mine)}
         self._settle(faster or {self.current: mine}, "under the present load")
-
-    def _crowded(self) -> bool:
-        """Whether other work kept threads from their cores during this trial, or may have.
-
-        If not, the cores themselves are slow, for a busy host or for heat.
-        """
-        told = [(us, times) for us, times in self._waited if times is not None]
-        return not told or sum(us for us, _ in told) > CROWDED * sum(us / times for us, times in told)
-
-    def _best_of(self, name: str) -> str:
-        """Who was best in the first trial of those on the same resources: slow cores slow them all alike."""
-        resources = {other: executor.program.resources for other, executor in self._contenders.items()}
-        return self._first_choice([other for other in resources if resources[other] == resources.get(name)] or [name])
 
     def _settle(self, found: Mapping[str, float], when: str) -> None:
         times = {name: us for name, us in found.items() if name in self._contenders}

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self, TypeVar
@@ -43,39 +43,6 @@ def counted(slowness: Sequence[float], least: int) -> list[int]:
     calmest = sorted(range(len(slowness)), key=slowness.__getitem__)
     enough = sum(map(calm, slowness))
     return calmest[: enough if enough >= least else max(least, len(slowness) // 3)]
-
-
-def kept_waiting(call: Callable[[], T], besides: Collection[int] = ()) -> tuple[T, float | None]:
-    """Call, and tell how many times too long it took because a thread of this process had to wait for its core.
-
-    Only for calls whose threads never wait for one another's cores.
-
-    Args:
-        call: what is called.
-        besides: native ids of threads that do not matter.
-
-    Returns:
-        What the call returns; and the factor, None where the kernel does not tell.
-    """
-    before = _waits_ns()
-    started = time.perf_counter_ns()
-    result = call()
-    took = time.perf_counter_ns() - started
-    after = _waits_ns()
-    if not after:
-        return result, None
-    longest = max((after[thread] - before.get(thread, 0) for thread in after.keys() - besides), default=0)
-    return result, took / max(1, took - longest)
-
-
-def _waits_ns() -> dict[int, int]:
-    """How long each thread of this process was ready to run so far, but not running, by native id."""
-    waits = {}
-    with suppress(OSError):  # only Linux has it
-        for thread in os.listdir("/proc/self/task"):
-            with suppress(OSError):  # the thread has just ended, or the kernel was built without it
-                waits[int(thread)] = int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
-    return waits
 
 
 class Witness:
@@ -144,11 +111,28 @@ class Witness:
     def kept_waiting(self, call: Callable[[], T]) -> tuple[T, float]:
         """Call, and tell how many times too long it took because a thread of this process had to wait for its core.
 
-        The witness's own threads do not count: they still have to go to sleep when the call begins, and wait for it to
-        make room. 1.0 where the kernel does not tell.
+        Only for calls whose threads never wait for one another's cores. 1.0 where the kernel does not tell.
         """
-        result, times = kept_waiting(call, {thread.native_id or 0 for thread in self._threads})
-        return result, times or 1.0
+        before = self._waits_ns()
+        started = time.perf_counter_ns()
+        result = call()
+        took = time.perf_counter_ns() - started
+        after = self._waits_ns()
+        longest = max((waited - before.get(thread, 0) for thread, waited in after.items()), default=0)
+        return result, took / max(1, took - longest)
+
+    def _waits_ns(self) -> dict[int, int]:
+        """How long each thread of this process was ready to run so far, but not running; the witness's own left out.
+
+        These still have to go to sleep when the call begins, and wait for it to make room.
+        """
+        own = {thread.native_id for thread in self._threads}
+        waits = {}
+        with suppress(OSError):  # only Linux has it
+            for thread in {int(name) for name in os.listdir("/proc/self/task")} - own:
+                with suppress(OSError):  # the thread has just ended, or the kernel was built without it
+                    waits[thread] = int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+        return waits
 
     def _serve(self, core: int, start: threading.Semaphore) -> None:
         with suppress(OSError):  # a core that is gone: the look then tells of another one, but nobody waits for ever

@@ -131,11 +131,6 @@ class Program:
         )
 
     @cached_property
-    def resources(self) -> frozenset[str]:
-        """Every resource that any segment occupies."""
-        return frozenset().union(*self.lane_resources)
-
-    @cached_property
     def seats(self) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
         """Per lane the CPUs that its thread is bound to at its first segment, and at its last."""
         if self.floats:
