@@ -6,6 +6,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from agent_sdk.reader import read_model
+from agent_sdk.verify import random_inputs, reference
+
 
 def branching_model(channels: int = 8, size: int = 16) -> onnx.ModelProto:
     """Return two convolution branches that meet in a concat, then a classifier with a softmax."""
@@ -42,9 +45,20 @@ def branching_model(channels: int = 8, size: int = 16) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+BRANCHING = branching_model().SerializeToString()
+"""The model that most tests of the agent run, as bytes."""
+
+
 def one_op_model(op: str = "Relu", domain: str = "", shape: tuple[int | str, ...] = (1, 4)) -> onnx.ModelProto:
     """Return a model of one op, which may not exist, on a shape that may not be static."""
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], domain=domain)], "one", infos[:1], infos[1:])
     opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def expected(source: bytes, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return inputs and what the whole model makes of them."""
+    model = read_model(source)
+    inputs = random_inputs(model.graph, seed)
+    return inputs, reference(model, inputs, model.graph.outputs)

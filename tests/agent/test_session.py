@@ -1,0 +1,315 @@
+"""What a session does with plans, their rivals and newer plans, at its start and while it serves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent_sdk import Agent, Session
+from agent_sdk.client import ServedPlan
+from agent_sdk.contest import PLAN, Contest
+from agent_sdk.engine import Executor, SegmentFailedError
+from agent_sdk.errors import ExecutionError
+from agent_sdk.examine import examine
+from agent_sdk.obtain import Obtained
+from agent_sdk.processors import OutOfMemory
+from agent_sdk.session import likeliest
+from agent_sdk.single import single_processor_plan
+from agent_sdk.soc import read_soc
+from agent_sdk.steady import Witness
+from agent_sdk.verify import relative_error
+from hope_schema import PlanReply
+from tests.agent.cores import GONE
+from tests.agent.haste import measure_hastily
+from tests.agent.models import BRANCHING, expected
+
+
+def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first start found out about a plan serves the second one."""
+    from agent_sdk import session as session_module
+
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING) as first:
+        plan, chosen = first.plan, first.contest.current
+
+    def never(*args: object, **kwargs: object) -> None:
+        pytest.fail("the second start measured again")
+
+    monkeypatch.setattr(session_module, "remeasure", never)
+    monkeypatch.setattr(session_module.Contest, "trial", never)
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING) as second:
+        assert (second.plan, second.contest.current) == (plan, chosen)
+        assert second.obtained.profiled_signatures == 0
+        inputs, right = expected(BRANCHING, seed=2)
+        assert relative_error(second.run(inputs), right) <= 1e-5
+
+
+def test_memory_is_settled_before_the_first_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Huge pages are made once a network has run, before it is timed, and at a new start before it serves."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    events: list[object] = []
+    run, trial = Executor.run, Contest.trial
+
+    def noted_run(executor: Executor, *args: Any, **kwargs: Any) -> Any:
+        events.append(executor)
+        return run(executor, *args, **kwargs)
+
+    def noted_trial(contest: Contest, *args: Any) -> Any:
+        events.append(set(contest.contenders.values()))
+        return trial(contest, *args)
+
+    monkeypatch.setattr(Executor, "run", noted_run)
+    monkeypatch.setattr(Contest, "trial", noted_trial)
+    for module in ("agent_sdk.truth", "agent_sdk.contest"):
+        monkeypatch.setattr(f"{module}.collapse", lambda: events.append("collapse"))
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING):
+        at = next(index for index, event in enumerate(events) if isinstance(event, set))
+        tried = events[at + 1 :]
+        first = tried.index("collapse")
+        assert "collapse" in events[:at]
+        assert set(tried[:first]) == events[at]
+        assert len(tried) > first + 7
+    events.clear()
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING) as session:
+        assert set(events[:-1]) == set(session.contest.contenders.values())
+        assert events[-1] == "collapse"
+
+
+def test_what_was_found_while_disturbed_is_not_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial during which the cores were not steady is held again at the next start."""
+    monkeypatch.setattr(Witness, "steadily", lambda self, call, deadline: (call(), False))
+    with agent.load(BRANCHING):
+        pass
+    measure_hastily(monkeypatch)
+    with agent.load(BRANCHING) as disturbed:
+        assert disturbed.obtained.settled is None
+    with agent.load(BRANCHING) as steady:
+        assert steady.obtained.settled is not None
+
+
+def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
+    """What the planner would answer if it now thought everything best on one processor."""
+    served = session.obtained.served
+    assert served is not None
+    soc = agent.soc
+    moved = single_processor_plan(
+        session.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
+    )
+    reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
+    return replace(session.obtained, plan=moved, served=ServedPlan(reply, '"2"', "hit"), settled=None)
+
+
+def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan on one processor is compiled once, and is what ``--compare`` reports for that processor."""
+    with agent.load(BRANCHING) as session:
+        newer = newer_plan(agent, session, "ort@0")
+    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+    with agent.load(BRANCHING, all_rivals=True) as session:
+        rivals = session.contest.contenders.keys() - {PLAN}
+        assert PLAN in session.contest.contenders
+        assert "ort@0" not in rivals
+        report, _ = examine(session, runs=3, compare=True, seed=0)
+    assert report.baselines_us["ort@0"] == report.plan_measured_us
+    assert report.baselines_us.keys() == rivals | {"ort@0"}
+
+
+def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report names what answered instead, and says why."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))
+
+    with agent.load(BRANCHING, all_rivals=True) as session:
+        monkeypatch.setattr(session.plan_executor, "run", fail)
+        monkeypatch.setattr("agent_sdk.examine.answer_error", lambda *given: 0.0)
+        report, _ = examine(session, runs=3, compare=False, seed=0)
+        assert report.executed == session.contest.current != PLAN
+    assert any(note.startswith("the plan failed") for note in report.notes)
+
+
+def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the plan only the fastest single processors are kept, unless all are to be compared."""
+    from agent_sdk import session as session_module
+
+    monkeypatch.setattr(session_module, "RIVALS", 1)
+    with agent.load(BRANCHING, all_rivals=True) as session:
+        newer = newer_plan(agent, session, "ort@0")
+        everyone = session.contest.contenders
+    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+    with agent.load(BRANCHING) as session:
+        assert len(session.contest.contenders) == min(2, len(everyone))
+
+
+def test_rivals_are_chosen_within_the_memory_there_is(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two models fit beside the plan, two rivals are chosen at the next start: not three, and one left out."""
+    from agent_sdk import session as session_module
+
+    agent.load(BRANCHING).close()
+    asked = []
+    monkeypatch.setattr(session_module, "copies_at_once", lambda model: 3)
+    monkeypatch.setattr(
+        session_module, "likeliest", lambda found, there, most: asked.append(most) or likeliest(found, there, most)
+    )
+    agent.load(BRANCHING).close()
+    assert asked == [2]
+
+
+def test_one_of_few_rivals_leaves_a_core_to_others(agent: Agent) -> None:
+    """Beside other work one core may be best, however slow it was on its own: the fastest of them is kept."""
+    found = {"plan": 1.0, "ov@0-1": 2.0, "ort@0-1": 3.0, "ov@0": 5.0, "ort@0": 4.0}
+    cores = ["ort@0", "ov@0"]
+    spec = agent.device.processors["ort@0"].spec
+    wide = spec.model_copy(update={"resources": (*spec.resources, "another")})
+    processors: dict[str, Any] = {name: SimpleNamespace(spec=spec if name in cores else wide) for name in found}
+    del processors["plan"]
+    assert likeliest(found, processors, 3) == ["ov@0-1", "ort@0-1", "ort@0"]
+    assert likeliest(found, processors, 2) == ["ov@0-1", "ort@0"]
+    assert likeliest(found, processors, 1) == ["ov@0-1"]
+    assert likeliest(found | {"ort@0": 2.5}, processors, 2) == ["ov@0-1", "ort@0"]
+    assert likeliest(found, {"ov@0-1": processors["ov@0-1"]}, 2) == ["ov@0-1"]
+
+
+def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A better plan replaces the old one under running requests, none of which fails or answers wrongly."""
+    inputs, right = expected(BRANCHING, seed=3)
+    with agent.load(BRANCHING) as session:
+        assert session.refresh() is False
+        newer = newer_plan(agent, session, "ort@0")
+        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        stop = threading.Event()
+        worst: list[float] = []
+
+        def keep_running() -> None:
+            while not stop.is_set():
+                worst.append(relative_error(session.run(inputs), right))
+
+        threads = [threading.Thread(target=keep_running) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert session.refresh() is True
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert session.plan == newer.plan
+        assert max(worst) <= 1e-5
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("step", "failure"),
+    [
+        ("Session._compiled", OutOfMemory("ort@1: no room")),
+        ("remeasure", SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))),
+        ("Session._compiled", MemoryError("no room")),
+    ],
+)
+def test_a_plan_that_cannot_run_falls_back(
+    step: str, failure: Exception, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a plan's processor fails while compiling or as soon as it runs, the best single one answers, and says so."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(f"agent_sdk.session.{step}", fail)
+    inputs, right = expected(BRANCHING, seed=4)
+    with agent.load(BRANCHING) as session:
+        assert PLAN not in session.contest.contenders
+        assert any("no room" in note for note in session.notes)
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the kernel takes a core away, the request that needs it is answered elsewhere, as are all later ones."""
+    inputs, right = expected(BRANCHING, seed=4)
+    with agent.load(BRANCHING) as session:
+        newer = newer_plan(agent, session, "ort@1")
+    assert newer.plan is not None
+    steps = [
+        step.model_copy(update={"processor": f"ort@{int(step.id == newer.plan.order[0])}"}) for step in newer.plan.steps
+    ]
+    both = newer.plan.model_copy(update={"steps": tuple(steps), "processors": ("ort@0", "ort@1")})
+    newer = replace(newer, plan=both)  # one that is bound to its cores: on a single one it may move away
+    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+    bind = os.sched_setaffinity
+
+    def refuse(thread: int, cores: Iterable[int]) -> None:
+        if set(cores) == {1}:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        bind(thread, cores)
+
+    with agent.load(BRANCHING) as session:
+        contest = session.contest
+        contest.recall({name: 1.0 if name == PLAN else 2.0 for name in contest.contenders})
+        monkeypatch.setattr(os, "sched_setaffinity", refuse)
+        for _ in range(3):
+            assert relative_error(session.run(inputs), right) <= 1e-5
+        assert PLAN not in contest.contenders
+        assert "cpu1: this process may not run there" in contest.changes[-1]
+
+
+def test_a_core_that_is_gone_when_loading_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can neither be profiled nor tried: what is there answers, and why the other one does not is said."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    here = read_soc()
+    monkeypatch.setattr(
+        "agent_sdk.agent.read_soc", lambda: replace(here, core_class={**here.core_class, GONE: "other"})
+    )
+    inputs, right = expected(BRANCHING, seed=4)
+    with Agent(processors=f"ort@0,ort@{GONE}", cache=tmp_path) as agent, agent.load(BRANCHING) as session:
+        assert session.executor.program.processors_used == ("ort@0",)
+        assert any(f"cpu{GONE}: " in text for text in (*session.notes, *session.contest.changes))
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a newer plan needs may be missing for a moment: the old one answers on, and the next refresh tries again."""
+    inputs, right = expected(BRANCHING, seed=4)
+    with agent.load(BRANCHING) as session:
+        before = (session.obtained, session.plan, session.contest, session.notes)
+        newer = newer_plan(agent, session, "ort@0")
+        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        compiled = session._compiled
+        monkeypatch.setattr(session, "_compiled", lambda plan: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.refresh()
+        assert (session.obtained, session.plan, session.contest, session.notes) == before
+        assert relative_error(session.run(inputs), right) <= 1e-5
+        monkeypatch.setattr(session, "_compiled", compiled)
+        assert session.refresh() is True
+        assert session.plan == newer.plan
+
+
+def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refresh has succeeded once the new plan is in place, also where the old one cannot be freed."""
+    inputs, right = expected(BRANCHING, seed=4)
+    with agent.load(BRANCHING) as session:
+        newer = newer_plan(agent, session, "ort@0")
+        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        old = session.contest
+        close = old.close
+
+        def hang() -> None:
+            raise ExecutionError("a run of this session hangs")
+
+        monkeypatch.setattr(old, "close", hang)
+        assert session.refresh() is True
+        assert session.plan == newer.plan
+        assert any("hangs" in note for note in session.notes)
+        assert relative_error(session.run(inputs), right) <= 1e-5
+        close()
