@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -98,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--wait", type=_seconds, metavar="S", help="let the planner improve the plan for up to S seconds")
     run.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome/Perfetto trace of the last run")
     run.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of weights and inputs (default: 0)")
+    run.add_argument(
+        "--tolerance", type=_error, metavar="X", help="largest relative error that is right (default: 1e-4)"
+    )
     run.add_argument("--json", action="store_true", help="print one JSON object; progress goes to stderr")
     run.add_argument("--quiet", action="store_true", help="no progress")
     run.set_defaults(command=_run)
@@ -130,7 +134,7 @@ def _run(options: argparse.Namespace) -> int:
     from agent_sdk.agent import Agent
     from agent_sdk.examine import examine
     from agent_sdk.progress import TerminalProgress
-    from agent_sdk.report import show
+    from agent_sdk.report import TOLERANCE, show
 
     if options.trace is not None and not options.trace.absolute().parent.is_dir():
         raise InputError(f"--trace: there is no directory '{options.trace.absolute().parent}'")
@@ -149,7 +153,13 @@ def _run(options: argparse.Namespace) -> int:
         ) as agent,
         agent.load(options.model, seed=options.seed, all_rivals=options.compare) as session,
     ):
-        report, trace = examine(session, runs=options.runs, compare=options.compare, seed=options.seed)
+        report, trace = examine(
+            session,
+            runs=options.runs,
+            compare=options.compare,
+            seed=options.seed,
+            tolerance=options.tolerance or TOLERANCE,
+        )
         if options.trace is not None:
             _write_trace(options.trace, trace)
     if options.json:
@@ -158,7 +168,8 @@ def _run(options: argparse.Namespace) -> int:
         show(report, Console())
     if not report.correct:
         print(
-            f"hope-agent: wrong answer: the outputs differ from the whole model by {report.max_rel_error}",
+            f"hope-agent: wrong answer: the outputs differ from the whole model's by {report.max_rel_error:.2e} of the "
+            f"largest value, more than --tolerance {report.tolerance:.2e}",
             file=sys.stderr,
         )
         return FAILED
@@ -282,6 +293,16 @@ def _seed(text: str) -> int:
 
 def _seconds(text: str) -> int:
     return _between(text, 0, 3600)
+
+
+def _error(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
+    return value
 
 
 def _between(text: str, low: int, high: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from agent_sdk.contest import PLAN
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.reader import Model, pre_softmax_outputs
-from agent_sdk.report import Bar, RunReport, planned_bars
+from agent_sdk.report import TOLERANCE, Bar, RunReport, planned_bars
 from agent_sdk.session import Session
 from agent_sdk.trace import Trace
 from agent_sdk.truth import remeasure
@@ -23,7 +23,9 @@ REMEASURE_S = 3.0
 """Time spent on measuring the segments of what was executed, for the prediction."""
 
 
-def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[RunReport, Trace]:
+def examine(
+    session: Session, *, runs: int, compare: bool, seed: int, tolerance: float = TOLERANCE
+) -> tuple[RunReport, Trace]:
     """Check a session's answers and time the plan beside the single processors that stand against it.
 
     Timed runs are interleaved, so that what disturbs the machine disturbs all alike. The report's baselines hold
@@ -84,6 +86,7 @@ def examine(session: Session, *, runs: int, compare: bool, seed: int) -> tuple[R
         profiled_signatures=session.obtained.profiled_signatures,
         profiling_seconds=session.obtained.profiling_seconds,
         planner_ms=session.obtained.planner_ms,
+        tolerance=tolerance,
         notes=(*notes, *plan.notes),
         planned=planned_bars(plan),
         measured=measured_bars(trace),

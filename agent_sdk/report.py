@@ -13,7 +13,7 @@ from rich.text import Text
 from hope_schema import Plan
 
 TOLERANCE = 1e-4
-"""Largest ``max |Δ| / max |reference|`` that counts as the same answer; layouts and fusions reorder sums."""
+"""Largest ``max |Δ| / max |reference|`` that counts as the same answer by default; layouts and fusions reorder sums."""
 
 PlanSource = Literal["planner", "disk", "single"]
 """Where the executed plan came from: the planner (or its 304), the disk without a planner, or no planner at all."""
@@ -44,6 +44,7 @@ class RunReport:
             are what was executed.
         plan_processors_used: the processors that the plan uses, executed or not.
         max_rel_error: max |Δ| / max |reference| over the tensors before softmax; None when it was not compared.
+        tolerance: the largest ``max_rel_error`` that counts as right.
         planner_ms: time spent in calls to the planner, milliseconds.
         notes: everything that was not as it should be, said in sentences.
     """
@@ -77,14 +78,15 @@ class RunReport:
     profiled_signatures: int
     profiling_seconds: float
     planner_ms: float
+    tolerance: float = TOLERANCE
     notes: tuple[str, ...] = ()
     planned: tuple[Bar, ...] = field(default=(), repr=False)
     measured: tuple[Bar, ...] = field(default=(), repr=False)
 
     @property
     def correct(self) -> bool:
-        """Whether the outputs were compared and found equal within ``TOLERANCE`` (NaN is never equal)."""
-        return self.max_rel_error is not None and self.max_rel_error <= TOLERANCE
+        """Whether the outputs were compared and found equal within ``tolerance`` (NaN is never equal)."""
+        return self.max_rel_error is not None and self.max_rel_error <= self.tolerance
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:

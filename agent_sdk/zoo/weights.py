@@ -1,9 +1,11 @@
 """Seeded random weights that keep activations alive, for any graph of convolutions, products and normalisations.
 
 A pass in topological order estimates the mean and variance of every tensor and scales each weight so that its op's
-output has mean 0 and variance 1 (He initialisation, with the statistics carried along instead of assumed). Filters
-with enough taps are centred, which removes the common mean that rectifiers add: otherwise deep random networks
-answer almost the same to every input, and comparing two runs would prove little.
+output has variance 1 (He initialisation, with the statistics carried along instead of assumed). Filters with enough
+taps are partly centred, which removes most of the common mean that rectifiers add. Not centred, deep random networks
+answer almost the same to every input, and comparing two runs would prove little. Wholly centred, they are chaotic:
+every layer lets differences grow by up to a fifth (sqrt(pi / (pi - 1)) behind a rectifier), a network of forty layers
+blows up float32's rounding a thousandfold, and no two runtimes agree.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ from onnx import helper
 
 CENTRED_FAN_IN = 16
 """Filters with at least this many taps are centred; smaller (depth-wise) ones would lose too much signal."""
+
+CENTRING = 0.7
+"""Share of a filter's mean that is taken away. With 0.6 to 0.75, two random inputs give answers 2 to 90 % apart while
+inception_v4, which amplifies most, agrees between two runtimes within 5e-5; with 1, within 1.7e-4."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,13 @@ class _Generator:
     def filters(self, name: str, shape: Sequence[int], taps: tuple[int, ...], x: Moments) -> np.ndarray:
         """Return weights whose sums over the axes ``taps`` of inputs with moments ``x`` have variance 1."""
         fan_in = math.prod(shape[axis] for axis in taps)
-        centred = fan_in >= CENTRED_FAN_IN
-        power = max(x.variance * (1 - 1 / fan_in) if centred else x.power, 1e-6)
+        centring = CENTRING if fan_in >= CENTRED_FAN_IN else 0.0
+        left = (1 - centring) ** 2
+        power = max(x.variance * (1 - (1 - left) / fan_in) + x.mean**2 * left, 1e-6)
         bound = math.sqrt(3.0 / (fan_in * power))
         values = self.uniform(name, shape, -bound, bound)
-        if centred:
-            values -= values.mean(axis=taps, keepdims=True, dtype=np.float32)
+        if centring:
+            values -= np.float32(centring) * values.mean(axis=taps, keepdims=True, dtype=np.float32)
         return values
 
 

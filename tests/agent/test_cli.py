@@ -95,6 +95,9 @@ def test_bad_options_are_refused(arguments: tuple[str, str], word: str, capsys: 
         ("run",),
         ("run", "--model", "lstm", "--runs", "0"),
         ("run", "--model", "lstm", "--method", "magic"),
+        ("run", "--model", "lstm", "--tolerance", "0"),
+        ("run", "--model", "lstm", "--tolerance", "nan"),
+        ("run", "--model", "lstm", "--tolerance", "much"),
         ("zoo",),
     ],
 )

@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ import pytest
 from agent_sdk import zoo
 from agent_sdk.errors import ModelError, UnknownNameError
 from agent_sdk.reader import Model, pre_softmax_outputs, read_model
+from agent_sdk.report import TOLERANCE
+from agent_sdk.verify import relative_error
 from agent_sdk.zoo import shipped
 from hope_schema import merge
 from tests import CAMPAIGN
@@ -55,18 +58,25 @@ def feeds(model: Model, seed: int) -> dict[str, np.ndarray]:
     return {n: rng.standard_normal(model.graph.tensor[n].shape).astype(np.float32) for n in model.graph.inputs}
 
 
-def run(proto: onnx.ModelProto, outputs: list[str], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Run with ONNX Runtime and return the named tensors, inner ones too."""
+def opened(proto: onnx.ModelProto, outputs: Iterable[str]) -> onnx.ModelProto:
+    """Return the network with these tensors, inner ones too, as its outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(proto)
     del model.graph.output[:]
     model.graph.output.extend(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs
     )
+    return model
+
+
+def run(proto: onnx.ModelProto, outputs: list[str], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run with ONNX Runtime and return the named tensors, inner ones too."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        opened(proto, outputs).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return dict(zip(outputs, session.run(outputs, inputs), strict=True))
 
 
@@ -180,6 +190,20 @@ def test_activations_stay_alive_and_outputs_follow_the_input(name: str) -> None:
     for tensor in final:
         change = np.abs(other[tensor] - tensors[tensor]).max() / np.abs(tensors[tensor]).max()
         assert change > 0.02, f"{tensor} hardly depends on the input ({change:.2%})"
+
+
+@pytest.mark.parametrize("name", zoo.names() if CAMPAIGN else (*SMALL, "inception_v4"))
+def test_rounding_is_not_blown_up(name: str, tmp_path: Path) -> None:
+    """Two runtimes, which add in different orders, agree far within what ``hope-agent run`` calls the same answer."""
+    model = read_model(zoo.build(name), name=name)
+    inputs, final = feeds(model, 1), pre_softmax_outputs(model.graph)
+    path = tmp_path / "opened.onnx"
+    openvino = pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
+    path.write_bytes(opened(model.proto, final).SerializeToString())
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    answers = compiled(inputs)
+    theirs = {name: answers[name] for name in final}
+    assert relative_error(theirs, run(model.proto, list(final), inputs)) <= TOLERANCE / 2
 
 
 @pytest.mark.parametrize("name", zoo.names() if CAMPAIGN else SMALL)

@@ -111,16 +111,20 @@ def test_the_table_is_for_people(model_file: Path, capsys: pytest.CaptureFixture
 def test_a_wrong_answer_fails_the_command(
     model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the outputs differ from the reference, the command exits with 1 and says so."""
+    """When the outputs differ from the reference by more than is allowed, the command exits with 1 and says so."""
     right = examine.reference
     monkeypatch.setattr(
         examine, "reference", lambda *given: {name: value * 1.01 for name, value in right(*given).items()}
     )
-    code = cli.main(["run", "--model", str(model_file), "--processors", "ort@0", "--runs", "1", "--json"])
+    run = ["run", "--model", str(model_file), "--processors", "ort@0", "--runs", "1", "--json"]
+    code = cli.main(run)
     out, err = capsys.readouterr()
     assert code == cli.FAILED
     assert "wrong answer" in err
+    assert "more than --tolerance 1.00e-04" in err
     assert json.loads(out)["correct"] is False
+    assert cli.main([*run, "--tolerance", "0.02"]) == cli.OK
+    assert json.loads(capsys.readouterr().out)["correct"] is True
 
 
 def test_without_the_planner_extra_a_single_processor_runs(
