@@ -34,7 +34,7 @@ class Cause(StrEnum):
 
 
 class Part(Contract):
-    """A slice of an op along one axis of its output (CoDL); steps are whole ops until that issue lands."""
+    """A slice of an op along one axis of its output (CoDL); steps are whole ops for now."""
 
     axis: Annotated[int, Field(ge=0, le=15)]
     start: Annotated[int, Field(ge=0)]

@@ -15,11 +15,11 @@ from planner_api.db.tables import PlanRow
 from planner_api.db.types import UtcDateTime
 
 MAX_FAILURES = 3
-"""Solver processes a plan may kill (crash, time limit, memory) before it is stored as failed."""
+"""Failures after which a solver's death (crash, time limit, memory) is final."""
 
 MAX_ABANDONED = 10
-"""Failures plus workers that vanished: those say less about the problem, but a job that takes whole machines down
-must not circle for ever."""
+"""Failures after which a vanished worker is final too: that counts as a failure but says less about the problem, though
+a job that takes whole machines down must not circle for ever."""
 
 CHUNK = 500
 """Plans per statement; SQLite bounds the parameters of one."""
