@@ -27,6 +27,7 @@ from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, Segme
 from agent_sdk.errors import ExecutionError, ProcessorError
 from agent_sdk.huge_pages import collapse
 from agent_sdk.steady import Witness
+from agent_sdk.timing import FIRST_RUN_S
 from agent_sdk.trace import Trace
 
 PLAN: Final = "plan"
@@ -55,8 +56,6 @@ PATIENCE: Final = 4.0
 """Times what its runs take that a first trial may last in order to wait for steady cores."""
 PATIENCE_S: Final = 2.0
 """The longest that it may last for that, and again for deciding between those that are close."""
-WARM_S: Final = 60.0
-"""The longest that a contender's first run may take: a runtime that hangs must not keep a session from opening."""
 RECHECK: Final = 64
 """Most runs between two trials while serving: the first waits for WINDOW runs, each next for twice as many."""
 
@@ -159,14 +158,14 @@ class Contest:
     def warm(self, inputs: Mapping[str, np.ndarray]) -> float:
         """Run each contender once, so that its memory is there, and put that into huge pages; seconds the runs took.
 
-        One that fails, or takes longer than ``WARM_S``, is dropped; when all of them do, the first one's failure is
-        raised and none is dropped.
+        One that fails, or takes longer than ``FIRST_RUN_S``, is dropped; when all of them do, the first one's failure
+        is raised and none is dropped.
         """
         began = time.monotonic()
         failures: dict[str, ExecutionError] = {}
         for name, executor in self.contenders.items():
             try:
-                executor.run(inputs, timeout_s=WARM_S)
+                executor.run(inputs, timeout_s=FIRST_RUN_S)
             except (*FAILURES, RunTimeoutError) as error:
                 failures[name] = error
         if len(failures) == len(self._contenders):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from agent_sdk.contest import PLAN, Contest
-from agent_sdk.engine import DeviceClosedError, Executor, SegmentFailedError, build_program
+from agent_sdk.engine import DeviceClosedError, Executor, build_program
 from agent_sdk.errors import ExecutionError, ProcessorError
 from agent_sdk.obtain import Obtained
 from agent_sdk.plan_cache import Settled
@@ -32,6 +32,10 @@ RIVALS: Final = 3
 """Single processors kept ready beside a plan that was tried: enough to fall back on when load or heat comes."""
 REMEASURE_S: Final = 1.5
 """Time spent on re-measuring a new plan's segments before its first use."""
+UNFIT: Final = (ExecutionError, MemoryError)
+"""What a plan raises that cannot run on this device at present: a processor refuses, fails, hangs, or lacks memory."""
+
+_Opened = tuple[Obtained, Plan, Contest]
 
 
 class Session:
@@ -54,7 +58,16 @@ class Session:
         self.model = model
         self._all_rivals = all_rivals
         self._swap = threading.Lock()
-        self._open(obtained)
+        self._closed = False
+        notes = list(obtained.notes)
+        opened: _Opened | None = None
+        if obtained.plan is not None:
+            try:
+                opened = self._opened_plan(obtained, obtained.plan, notes)
+            except UNFIT as error:
+                notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
+        self.obtained, self.plan, self.contest = opened or self._opened_single(obtained)
+        self.notes = notes
 
     def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> dict[str, np.ndarray]:
         """Compute the outputs by name. See ``Executor.run`` for what it raises."""
@@ -74,16 +87,26 @@ class Session:
                     raise
 
     def refresh(self) -> bool:
-        """Ask the planner for a newer version of the plan and take it up; say whether there was one.
+        """Ask the planner for a newer version of the plan and take it up; say whether that was done.
 
-        Runs in progress end on the plan they began with.
+        Runs in progress end on the plan they began with. Where the newer one cannot run at present, e.g. for want of
+        memory beside the old one, that answers on, and the next refresh tries again. Raises DeviceClosedError once the
+        session is closed.
         """
         with self._swap:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
             obtained = self.agent.obtain(self.model)
             if obtained.plan is None or obtained.plan == self.obtained.plan:
                 return False
-            before = self.contest
-            self._open(obtained)
+            before, notes = self.contest, list(obtained.notes)
+            try:
+                opened = self._opened_plan(obtained, obtained.plan, notes)
+            except UNFIT as error:
+                self.notes.append(f"a newer plan cannot run here at present ({error}); the one before it answers on")
+                return False
+            self.obtained, self.plan, self.contest = opened
+            self.notes = notes
             try:
                 before.close()
             except ExecutionError as error:  # the new plan is in place all the same
@@ -100,20 +123,8 @@ class Session:
         """The plan's own executor, whether or not it is what answers at present."""
         return self.contest.contenders.get(PLAN, self.contest.executor)
 
-    def _open(self, obtained: Obtained) -> None:
-        """Compile the plan, hold it to the truth, and settle what answers; only then is anything replaced."""
-        notes = list(obtained.notes)
-        opened: tuple[Obtained, Plan, Contest] | None = None
-        if obtained.plan is not None:
-            try:
-                opened = self._opened_plan(obtained, obtained.plan, notes)
-            except (ProcessorError, SegmentFailedError, MemoryError) as error:
-                notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
-        self.obtained, self.plan, self.contest = opened or self._opened_single(obtained)
-        self.notes = notes
-
-    def _opened_plan(self, obtained: Obtained, plan: Plan, notes: list[str]) -> tuple[Obtained, Plan, Contest]:
-        """Make a plan ready beside its rivals. Raises ProcessorError, SegmentFailedError, MemoryError."""
+    def _opened_plan(self, obtained: Obtained, plan: Plan, notes: list[str]) -> _Opened:
+        """Compile a plan, hold it to the truth, and settle what answers. Raises what stands in ``UNFIT``."""
         settled = obtained.settled
         inputs = random_inputs(self.model.graph, 0)
         with ExitStack() as opened:
@@ -145,7 +156,7 @@ class Session:
             opened.pop_all()
         return obtained, plan, contest
 
-    def _opened_single(self, obtained: Obtained) -> tuple[Obtained, Plan, Contest]:
+    def _opened_single(self, obtained: Obtained) -> _Opened:
         """Without any plan: try the whole model on every processor and keep the fastest."""
         self.agent.progress.phase("looking for the best single processor")
         contest = Contest(self._singles(_distinct(self.agent)))
@@ -219,7 +230,7 @@ class Session:
         if not ready and not may_be_none:
             raise ProcessorError(
                 f"no single processor of this device runs all of '{self.model.name}', and without a planner there is "
-                f"no plan that mixes them; give a planner's URL or pip install 'hope[planner]' ({refused[0]})"
+                f"no plan that mixes them; give a planner's URL or install the 'planner' extra ({refused[0]})"
             )
         return ready
 
@@ -232,8 +243,10 @@ class Session:
         return single_processor_plan(self.model.graph, name, soc=soc.name, frequency=soc.frequency, latency_us=us)
 
     def close(self) -> None:
-        """Free compiled segments and buffers. Idempotent."""
-        self.contest.close()
+        """Free compiled segments and buffers, after a refresh that is under way. Idempotent."""
+        with self._swap:
+            self._closed = True
+            self.contest.close()
 
     def __enter__(self) -> Self:
         return self

@@ -21,6 +21,10 @@ ENOUGH_US = 15_000.0
 """Once so much time was measured, and at least MIN_REPEATS calls, the figure is good enough (unless said otherwise)."""
 
 
+FIRST_RUN_S = 60.0
+"""The longest that a network's first run may take: a runtime that hangs must not keep a session from opening."""
+
+
 @dataclass(frozen=True)
 class Timing:
     """A latency in microseconds: ``us`` and its median absolute deviation, over ``count`` calls."""

@@ -21,9 +21,8 @@ from agent_sdk.engine import Executor, Program
 from agent_sdk.engine.bound import allocate, copies
 from agent_sdk.huge_pages import collapse
 from agent_sdk.processors.base import BoundCall
-from agent_sdk.processors.cores import bound_to
 from agent_sdk.steady import Witness
-from agent_sdk.timing import Timing, clock_overhead_us, summarise
+from agent_sdk.timing import FIRST_RUN_S, Timing, clock_overhead_us, summarise
 from agent_sdk.trace import Trace
 from hope_schema import HOST, LatencyColumns, Observations, merge
 
@@ -80,7 +79,7 @@ def remeasure(executor: Executor, inputs: Mapping[str, np.ndarray], *, budget_s:
     """Time every segment of an executor alone and simulate the program with these times.
 
     Rounds during which the cores were not steady are repeated within ``budget_s`` seconds. Needs as much memory for
-    boundary tensors as the executor does. Raises what a run raises.
+    boundary tensors as the executor does. Raises what a run raises, RunTimeoutError where the first one takes a minute.
     """
     rehearsal = Rehearsal(executor, inputs)
     rehearsal.round()
@@ -102,17 +101,17 @@ class Rehearsal:
 
     def __init__(self, executor: Executor, inputs: Mapping[str, np.ndarray]) -> None:
         self._executor = executor
-        traces = [executor.run(inputs)[1] for _ in range(1 + BORDER_RUNS)]
-        self._border_us = summarise([_border_us(trace) for trace in traces[1:]]).us
+        executor.run(inputs, timeout_s=FIRST_RUN_S)
+        self._border_us = summarise([_border_us(executor.run(inputs)[1]) for _ in range(BORDER_RUNS)]).us
         self._calls = _bound(executor, inputs)
         self._overhead_us = {own: clock_overhead_us(own_thread=own) for own in (True, False)}
 
     def round(self) -> Sequence[float]:
-        """Run the segments in program order, each alone on its processor's cores; microseconds of each.
+        """Run the segments in program order, each alone on its processor, which is held; microseconds of each.
 
         In program order, not each in a loop of its own: so a segment finds the caches as it does in a real run.
         """
-        program = self._executor.program
+        program, device = self._executor.program, self._executor.device
         found = []
         for segment, (copied, call) in zip(program.segments, self._calls, strict=True):
             processor = program.processors[segment.processor]
@@ -120,10 +119,9 @@ class Rehearsal:
                 copy()
             timed = partial(self._timed, call, processor.on_caller_thread)
             if segment.lane == program.segments[0].lane:
-                with bound_to(processor.caller_cores):
-                    found.append(timed())
+                found.append(device.call_here(processor.id, timed))
             else:
-                found.append(self._executor.device.call(processor.id, timed))
+                found.append(device.call(processor.id, timed))
         return found
 
     def _timed(self, call: Callable[[], None], own: bool) -> float:

@@ -33,6 +33,8 @@ T = TypeVar("T")
 JOIN_S = 10.0
 """How long ``close`` waits for a thread before it gives up on a runtime that hangs."""
 
+CLOSED = "the device is closed; open a new one"
+
 
 class Closable(Protocol):
     """What a device closes before its processors."""
@@ -48,11 +50,14 @@ class Ticket:
         resources: per lane what it occupies; empty once given back.
         users: how many lanes still occupy each resource.
         start: per lane what is called once it may go, for those that enter the queues without knowing that all is free.
-        granted: per lane whether it has been called.
+        refuse: called with the lanes that will never go, and why, if the device turns them away.
+        granted: per lane whether it may go.
         hangs: what to say to those who come while a runtime hangs in this run; empty otherwise.
     """
 
-    __slots__ = ("granted", "hangs", "resources", "start", "users")
+    __slots__ = ("granted", "hangs", "refuse", "resources", "start", "users")
+
+    refuse: Callable[[Sequence[int], str], None]
 
     def __init__(self, resources: Sequence[Sequence[str]]) -> None:
         self.resources = list(resources)
@@ -208,8 +213,13 @@ class Device:
                 finished.set()
             return False
 
+        def refuse(_: Sequence[int], why: str) -> None:
+            failure.append(DeviceClosedError(why))
+            finished.set()
+
         ticket = Ticket([processor.spec.resources])
         ticket.start.append(partial(lane.submit, job))
+        ticket.refuse = refuse
         lane.start()
         with DeferredInterrupts() as interrupts:
             self.enter(ticket)
@@ -227,6 +237,19 @@ class Device:
             raise failure[0]
         return result[0]
 
+    def call_here(self, processor_id: str, work: Callable[[], T]) -> T:
+        """As ``call``, but in the calling thread, bound to the processor's cores meanwhile."""
+        processor = self.processor(processor_id)
+        ticket = Ticket([processor.spec.resources])
+        with DeferredInterrupts() as interrupts:
+            try:
+                if not self.enter_if_free(ticket):
+                    self.wait_for(ticket, interrupts)
+                with bound_to(processor.caller_cores):
+                    return work()
+            finally:
+                self.leave(ticket, 0)
+
     def register(self, user: Closable) -> None:
         """Have ``user`` closed before the processors are."""
         with self._lock:
@@ -234,7 +257,10 @@ class Device:
             self._users.add(user)
 
     def enter(self, ticket: Ticket) -> None:
-        """Join the queues; ``ticket.start[i]`` is called, here or by whoever leaves, when lane i may go."""
+        """Join the queues; ``ticket.start[i]`` is called, here or by whoever leaves, when lane i may go.
+
+        ``ticket.refuse`` is called instead where the device is closed, or a run ahead hangs, before that.
+        """
         with self._lock:
             self._refuse_when_closed()
             queues = [self._queues[resource] for resource in ticket.users]
@@ -260,12 +286,33 @@ class Device:
         return True
 
     def wait_for(self, ticket: Ticket, interrupts: DeferredInterrupts) -> None:
-        """Join the queues with a ticket of one lane and wait until it may go; ``leave`` even if this is interrupted."""
+        """Join the queues with a ticket of one lane and wait until it may go; ``leave`` even if this raises.
+
+        Raises DeviceClosedError where it never may.
+        """
         gate = threading.Lock()
         gate.acquire()
+        refused: list[str] = []
+
+        def refuse(_: Sequence[int], why: str) -> None:
+            refused.append(why)
+            gate.release()
+
         ticket.start.append(gate.release)
+        ticket.refuse = refuse
         self.enter(ticket)
         interrupts.wait(gate)
+        if refused:
+            raise DeviceClosedError(refused[0])
+
+    def hang(self, ticket: Ticket, why: str) -> None:
+        """A runtime hangs in this run: whoever waits behind it, or comes until it has ended, is refused."""
+        with self._lock:
+            ticket.hangs = why
+            behind = [other for queue in self._queues.values() if ticket in queue for other in queue]
+            calls = self._turned_away(behind, why)
+        for call in calls:
+            call()
 
     def withdraw(self, ticket: Ticket) -> list[int]:
         """Take out of the queues the lanes that have not started; return those that have."""
@@ -311,9 +358,20 @@ class Device:
                     starts.append(ticket.start[lane])
         return starts
 
+    def _turned_away(self, tickets: Iterable[Ticket], why: str) -> list[Callable[[], None]]:
+        """Take out of the queues what has not started of these; returns whom to tell. Called with the lock held."""
+        waiting = {
+            ticket: [lane for lane, granted in enumerate(ticket.granted) if not granted]
+            for ticket in tickets
+            if not all(ticket.granted)
+        }
+        heirs = [heir for ticket, lanes in waiting.items() for lane in lanes for heir in self._heirs(ticket, lane)]
+        refusals = [partial(ticket.refuse, lanes, why) for ticket, lanes in waiting.items()]
+        return [*refusals, *self._granted(heirs)]
+
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise DeviceClosedError("the device is closed; open a new one")
+            raise DeviceClosedError(CLOSED)
 
     def close(self) -> None:
         """Refuse new runs, end the running ones, close sessions, threads and processors. Idempotent.
@@ -329,6 +387,10 @@ class Device:
             # A session that hangs is freed by its thread, should that come back in time; if not, it is reported below.
             with contextlib.suppress(ExecutionError):
                 user.close()
+        with self._lock:
+            calls = self._turned_away((ticket for queue in self._queues.values() for ticket in queue), CLOSED)
+        for call in calls:
+            call()
         hanging = [lane.name for lane in self._lanes.values() if not lane.stop(JOIN_S)]
         if hanging:
             raise DeviceClosedError(f"the runtime on {', '.join(hanging)} hangs; its thread could not be joined")

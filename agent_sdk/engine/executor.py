@@ -8,7 +8,8 @@ that a program on one lane involves no other thread at all.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic, perf_counter_ns
 
@@ -21,13 +22,16 @@ from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.memory import MemoryPlan
 from agent_sdk.engine.program import Program, ProgramSegment
 from agent_sdk.engine.wait import FINISHED, Progress, Turn
-from agent_sdk.errors import ExecutionError
+from agent_sdk.errors import ExecutionError, InputError
 from agent_sdk.processors.base import Executable
 from agent_sdk.processors.cores import bound_to
 from agent_sdk.trace import Trace
 
 GRACE_S = 2.0
 """How long a run that its watchdog ended waits for the segments in flight before it leaves them behind."""
+
+LONGEST_S = 1e6
+"""Threads cannot wait much longer than that; nobody will notice."""
 
 
 class _Run:
@@ -77,6 +81,7 @@ class Executor:
         self._turn = Turn()
         self._lock = threading.Lock()
         self._closed = False
+        self._overdue = False
         self._abandoned: _Run | None = None
         self._bound = BoundProgram(program)
         self._lanes = [device.lane(name) for name in program.lanes]
@@ -116,21 +121,27 @@ class Executor:
         Args:
             inputs: an array for every graph input, of its exact shape and element type. Large ones are read in place:
                 do not change them before the run is over.
-            timeout_s: watchdog; the whole run, waiting for others included, may take this long. With it all lanes
-                run on the device's threads, at the price of one hand-over.
+            timeout_s: watchdog; the whole run, waiting for others included, may take this many seconds. With it all
+                lanes run on the device's threads, at the price of one hand-over.
 
         Returns:
             Outputs by name, owned by the caller, and the record of the run.
 
         Raises:
             FeedError: the inputs do not fit; nothing has run.
+            InputError: ``timeout_s`` is negative or no number.
             SegmentFailedError: a segment raised. Nothing of this run goes on; other runs are not touched.
             RunTimeoutError: the watchdog ended the run.
             DeviceClosedError: the executor or its device is closed, or a runtime hangs in an abandoned run.
             ProcessorLost: this process may start no thread for a lane; nothing has run.
-            KeyboardInterrupt: passed on after the other threads have ended this run; a second one does not wait.
+            KeyboardInterrupt: passed on once the other threads have ended this run; a second one waits for nothing but the
+                segment of this thread.
         """
         asked = perf_counter_ns()
+        if timeout_s is not None:
+            if not timeout_s >= 0:
+                raise InputError(f"timeout_s must be a number of seconds, 0 or more, not {timeout_s}")
+            timeout_s = min(timeout_s, LONGEST_S)
         feeds = self._bound.check(inputs)
         with DeferredInterrupts() as interrupts:
             self._refuse_when_unusable()
@@ -145,10 +156,12 @@ class Executor:
                 return self._together(run, feeds, end, asked)
             finally:
                 with self._lock:
-                    if run.abandoned:
+                    hangs = bool(run.abandoned)
+                    if hangs:
                         self._abandoned = run
-                    else:
-                        self._turn.release()
+                        self._turn.withhold(run.ticket.hangs)
+                if not hangs:
+                    self._end_turn()
 
     def _take_turn(self, interrupts: DeferredInterrupts, timeout_s: float | None = None) -> int:
         """Wait until the earlier runs have left the buffers; nanoseconds waited."""
@@ -158,9 +171,16 @@ class Executor:
         try:
             self._refuse_when_unusable()
         except DeviceClosedError:
-            self._turn.release()
+            self._end_turn()
             raise
         return perf_counter_ns() - queueing
+
+    def _end_turn(self) -> None:
+        """Let the next run have the buffers, or free them where ``close`` could not wait for this one."""
+        self._turn.release()
+        if self._overdue and self._turn.acquire_now():
+            self._bound.close()
+            self._turn.release()
 
     def _alone(self, feeds: Feeds, asked: int, interrupts: DeferredInterrupts) -> tuple[Outputs, Trace]:
         """Run a program of one lane in the calling thread: what `_drive` does, with nobody to wait for or to tell.
@@ -201,7 +221,7 @@ class Executor:
             outputs = self._bound.store(feeds)
             finished = now()
         finally:
-            self._turn.release()
+            self._end_turn()
         return outputs, Trace(
             program,
             (stamps,),
@@ -220,6 +240,7 @@ class Executor:
             run.go.release if lane == run.home else partial(thread.submit, partial(self._serve, run, lane))
             for lane, thread in enumerate(self._lanes)
         ]
+        run.ticket.refuse = partial(self._refused, run)
         began = perf_counter_ns()
         try:
             self._bound.load(feeds)
@@ -271,7 +292,7 @@ class Executor:
         count = 0
         passed_on = False
         try:
-            with bound_to(*self.program.seats[lane]):
+            with bound_to(*self.program.seats[lane]) as seat:
                 stamp(now())
                 for move, waits, setup, call, segment in self._bound.code[lane]:
                     if waits:
@@ -287,6 +308,7 @@ class Executor:
                         known = usual[segment.index]
                         usual[segment.index] = min(after - before, 1.125 * known + 20_000) if known else after - before
                     if failures:
+                        seat.last = None
                         break
                     if setup:
                         for step in setup:
@@ -320,10 +342,17 @@ class Executor:
         if last:
             # The runtime came back after all: what it held is free again.
             self._abandoned = None
-            if self._closed:
-                self._bound.close()
-            self._turn.release()
+            self._end_turn()
         return self.program.quiet[lane] and not passed_on
+
+    def _refused(self, run: _Run, lanes: Sequence[int], why: str) -> None:
+        """End the lanes that will never go, and the run with them."""
+        run.progress.fail(DeviceClosedError(why))
+        for lane in lanes:
+            if lane == run.home:
+                run.go.release()
+            else:
+                run.progress.finish(lane, FINISHED)
 
     def _settle(self, run: _Run, end: float | None, *, poll: bool) -> None:
         """Wait until every lane has ended. Raises RunTimeoutError when their time is over."""
@@ -356,9 +385,11 @@ class Executor:
             pressed = now
         with self._lock:
             run.abandoned = {lane for lane in started if run.progress.done[lane] < FINISHED}
-            if run.abandoned:
-                names = ", ".join(self._lanes[lane].name for lane in sorted(run.abandoned))
-                run.ticket.hangs = f"a runtime still hangs on {names} in a run that was given up; {self._state(run)}"
+            names = ", ".join(self._lanes[lane].name for lane in sorted(run.abandoned))
+        if names:
+            self.device.hang(
+                run.ticket, f"a runtime still hangs on {names} in a run that was given up; {self._state(run)}"
+            )
         if run.home >= 0:
             self.device.leave(run.ticket, run.home)
         if pressed is not None and not isinstance(error, KeyboardInterrupt):
@@ -384,13 +415,19 @@ class Executor:
     def close(self) -> None:
         """Let runs in progress end, refuse new ones, free executables and buffers. Idempotent.
 
-        Raises ExecutionError when a runtime hangs in a run.
+        Raises ExecutionError when a run takes too long, e.g. because a runtime hangs: it frees them when it ends.
         """
         if self._closed:
             return
         self._closed = True
         with DeferredInterrupts() as interrupts:
-            if not self._turn.acquire(interrupts, JOIN_S if self._abandoned is None else 0):
-                raise ExecutionError("a run of this session hangs; its memory cannot be freed while it does")
+            got = False
+            with suppress(DeviceClosedError):  # a runtime hangs
+                got = self._turn.acquire(interrupts, JOIN_S)
+            if not got:
+                self._overdue = True
+                if not self._turn.acquire_now():
+                    state = "hangs" if self._abandoned else f"is still going on after {JOIN_S:g} s"
+                    raise ExecutionError(f"a run of this session {state}; its memory is freed when it ends")
             self._bound.close()
             self._turn.release()

@@ -12,8 +12,9 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Sized
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 
+from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.interrupt import DeferredInterrupts
 
 POLL_NS = 200_000
@@ -27,11 +28,6 @@ _BLOCK = bytes(8192)
 
 FINISHED = 1 << 60
 """Count of finished segments that a lane shows once it will run no more."""
-
-
-def pause() -> None:
-    """Spend about 2 µs without the interpreter lock."""
-    zlib.crc32(_BLOCK)
 
 
 def pause_briefly(work: Sized, limit_ns: int = POLL_NS) -> bool:
@@ -95,7 +91,7 @@ class Progress:
         """Return once ``lane`` has finished ``count`` segments or, but for the caller, the run has failed.
 
         With ``poll`` it polls for a moment, about when ``expected_ns`` says that it will be over, and sleeps
-        otherwise. False when ``timeout_s`` of sleeping is over.
+        otherwise. False when ``timeout_s`` of sleeping are over; a negative number sets no end.
         """
         done = self.done
         if done[lane] >= count:
@@ -117,6 +113,8 @@ class Progress:
 
     def _sleep(self, me: int, lane: int, count: int, timeout_s: float) -> bool:
         done = self.done
+        end = monotonic() + timeout_s
+        left = timeout_s
         while done[lane] < count and (me == self.CALLER or not self.failures):
             woken = threading.Lock()
             woken.acquire()
@@ -125,10 +123,12 @@ class Progress:
             if ready and self.sleepers.pop(me, None) is not None:
                 break
             # Either nobody has noticed yet that this thread sleeps, or somebody has and will release the lock.
-            if not woken.acquire(timeout=timeout_s):
+            if not woken.acquire(timeout=left):
                 if self.sleepers.pop(me, None) is not None:
                     return False
                 woken.acquire()
+            if timeout_s >= 0:
+                left = max(end - monotonic(), 0.0)
         return True
 
 
@@ -138,39 +138,74 @@ class Turn:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._taken = False
-        self._queue: deque[threading.Lock] = deque()
+        self._withheld = ""
+        self._queue: deque[_Place] = deque()
 
     def acquire(self, interrupts: DeferredInterrupts, timeout_s: float = -1) -> bool:
-        """Wait for the turn; False when ``timeout_s`` is over. An interrupted wait leaves the queue."""
+        """Wait for the turn; False when ``timeout_s`` is over. An interrupted wait leaves the queue.
+
+        Raises DeviceClosedError where the turn is withheld.
+        """
         with self._lock:
+            if self._withheld:
+                raise DeviceClosedError(self._withheld)
             if not self._taken:
                 self._taken = True
                 return True
-            mine = threading.Lock()
-            mine.acquire()
+            mine = _Place()
             self._queue.append(mine)
         try:
-            got = interrupts.wait(mine, timeout_s)
+            got = interrupts.wait(mine.gate, timeout_s)
         except BaseException:
             self._forgo(mine)
             raise
         if not got:
             self._forgo(mine)
+        elif mine.refused:
+            raise DeviceClosedError(mine.refused)
         return got
+
+    def acquire_now(self) -> bool:
+        """Take the turn if nobody has it."""
+        with self._lock:
+            free = not self._taken
+            self._taken = True
+        return free
 
     def release(self) -> None:
         """Pass the turn on."""
         with self._lock:
+            self._withheld = ""
             if self._queue:
-                self._queue.popleft().release()
+                self._queue.popleft().gate.release()
             else:
                 self._taken = False
 
-    def _forgo(self, mine: threading.Lock) -> None:
+    def withhold(self, why: str) -> None:
+        """Keep the turn until it is released, and have nobody wait for it meanwhile."""
+        with self._lock:
+            self._withheld = why
+            for place in self._queue:
+                place.refused = why
+                place.gate.release()
+            self._queue.clear()
+
+    def _forgo(self, mine: _Place) -> None:
         with self._lock:
             waiting = mine in self._queue
             if waiting:
                 self._queue.remove(mine)
-        if not waiting:
+        if not waiting and not mine.refused:
             # It was passed on to us while we gave up.
             self.release()
+
+
+class _Place:
+    """In the queue for a turn: ``gate`` opens when the turn has come, or never will for the reason in ``refused``."""
+
+    __slots__ = ("gate", "refused")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.refused = ""

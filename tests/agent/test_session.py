@@ -16,7 +16,7 @@ import pytest
 from agent_sdk import Agent, Session
 from agent_sdk.client import ServedPlan
 from agent_sdk.contest import PLAN, Contest
-from agent_sdk.engine import Executor, SegmentFailedError
+from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
 from agent_sdk.errors import ExecutionError
 from agent_sdk.examine import examine
 from agent_sdk.obtain import Obtained
@@ -215,6 +215,8 @@ def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypa
         ("Session._compiled", OutOfMemory("ort@1: no room")),
         ("remeasure", SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))),
         ("Session._compiled", MemoryError("no room")),
+        ("remeasure", DeviceClosedError("a runtime still hangs, no room")),
+        ("remeasure", RunTimeoutError("the run took longer than allowed, no room")),
     ],
 )
 def test_a_plan_that_cannot_run_falls_back(
@@ -293,6 +295,39 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
         monkeypatch.setattr(session, "_compiled", compiled)
         assert session.refresh() is True
         assert session.plan == newer.plan
+
+
+def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of memory beside the old plan, say: that answers on, which is said, and the next refresh tries again."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OutOfMemory("ort@1: no room")
+
+    inputs, right = expected(BRANCHING, seed=4)
+    with agent.load(BRANCHING) as session:
+        before = (session.obtained, session.plan, session.contest)
+        newer = newer_plan(agent, session, "ort@0")
+        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "_compiled", fail)
+            assert session.refresh() is False
+        assert (session.obtained, session.plan, session.contest) == before
+        assert any("no room" in note for note in session.notes)
+        assert relative_error(session.run(inputs), right) <= 1e-5
+        assert session.refresh() is True
+        assert session.plan == newer.plan
+
+
+def test_a_closed_session_takes_up_no_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refresh after the end is refused and opens nothing that nobody would close."""
+    session = agent.load(BRANCHING)
+    newer = newer_plan(agent, session, "ort@0")
+    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+    session.close()
+    with pytest.raises(ExecutionError, match="closed"):
+        session.refresh()
+    with pytest.raises(ExecutionError, match="closed"):
+        session.run(expected(BRANCHING, seed=4)[0])
 
 
 def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -326,7 +326,7 @@ def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is dropped when its first run takes too long, and the others serve."""
-    monkeypatch.setattr("agent_sdk.contest.WARM_S", 1.0)
+    monkeypatch.setattr("agent_sdk.contest.FIRST_RUN_S", 1.0)
     monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
     release = threading.Event()

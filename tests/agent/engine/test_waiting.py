@@ -1,0 +1,226 @@
+"""Nobody waits for what will never come: behind a runtime that hangs, a device that closes, or a watchdog."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError, build_program
+from agent_sdk.engine.wait import FINISHED, Progress
+from agent_sdk.errors import ExecutionError, InputError
+from agent_sdk.processors.base import Segment
+from agent_sdk.truth import Rehearsal
+from tests.agent.engine.conftest import Reference
+from tests.agent.engine.generate import dealt_plan, whole_plan
+from tests.agent.engine.scene import Scene
+
+
+class Caller(threading.Thread):
+    """Somebody who calls and keeps what comes of it, be it an error."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self.found: list[object] = []
+        self.start()
+
+    def run(self) -> None:
+        """Call."""
+        try:
+            self.found.append(self._call())
+        except ExecutionError as error:
+            self.found.append(error)
+
+    def answer(self) -> object:
+        """What came of it, within the time of a test."""
+        self.join(20)
+        assert self.found, "still waiting"
+        return self.found[0]
+
+
+def whole(scene: Scene, processor: str) -> Executor:
+    """A session on one processor."""
+    return Executor(
+        build_program(whole_plan(scene.model, processor), scene.model, scene.device.processors), scene.device
+    )
+
+
+def queued(scene: Scene, resource: str, callers: int) -> None:
+    """Return once so many stand in the queue of a resource."""
+    deadline = time.monotonic() + 20
+    while len(scene.device._queues[resource]) < callers:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@contextmanager
+def at_work(scene: Scene, processor: str) -> Iterator[threading.Event]:
+    """Let every segment of a processor wait for the event that this gives."""
+    release = threading.Event()
+    scene.by_id[processor].hook = lambda segment: release.wait(30) and None
+    yield release
+    release.set()
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("behind", ["ab", "a and b", "call"])
+def test_who_waits_behind_a_runtime_that_hangs_is_refused(
+    behind: str, watched: bool, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As are those who come later, so that whoever needs only what works is served; all is well once it is back."""
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    stuck, other = whole(scene, "a"), whole(scene, "b")
+    if behind == "a and b":
+        plan = dealt_plan(scene.model, ["a", "b"], seed=5)
+        second = Executor(build_program(plan, scene.model, scene.device.processors), scene.device)
+        assert len(second.program.lanes) == 2
+    else:
+        second = whole(scene, "ab")
+    limit = 30 if watched else None
+    with at_work(scene, "a"):
+        hanging = Caller(lambda: stuck.run(scene.feeds, timeout_s=1))
+        queued(scene, "x", 1)
+        if behind == "call":
+            waiting = Caller(lambda: scene.device.call("ab", lambda: None))
+        else:
+            waiting = Caller(lambda: second.run(scene.feeds, timeout_s=limit))
+        queued(scene, "x", 2)
+        assert isinstance(hanging.answer(), RunTimeoutError)
+        assert isinstance(waiting.answer(), DeviceClosedError)
+        served = Caller(lambda: other.run(scene.feeds, timeout_s=limit)[0])
+        outputs = served.answer()
+        assert isinstance(outputs, dict)
+        for name, expected in reference(scene.model, scene.feeds).items():
+            np.testing.assert_array_equal(outputs[name], expected)
+    while scene.device._queues["x"]:
+        time.sleep(0.001)
+    scene.works(reference)
+
+
+def test_runs_of_a_session_that_hangs_are_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that waited for the turn of the one that hangs too, and the session serves again when it is back."""
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    session = whole(scene, "a")
+    with at_work(scene, "a"):
+        hanging = Caller(lambda: session.run(scene.feeds, timeout_s=1))
+        queued(scene, "x", 1)
+        waiting = [Caller(lambda: session.run(scene.feeds)) for _ in range(2)]
+        while len(session._turn._queue) < 2:
+            time.sleep(0.001)
+        assert isinstance(hanging.answer(), RunTimeoutError)
+        for caller in waiting:
+            assert isinstance(caller.answer(), DeviceClosedError)
+    while session._abandoned is not None:
+        time.sleep(0.001)
+    session.run(scene.feeds)
+
+
+def test_a_closing_device_refuses_what_is_queued(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call and a run that have not begun when a device gives up waiting end with its error; nobody is left behind."""
+    monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.1)
+    several = scene.open()
+    with at_work(scene, "c") as release:
+        first = Caller(lambda: scene.device.call("c", lambda: release.wait(30)))
+        queued(scene, "z", 1)
+        waiting = [Caller(lambda: scene.device.call("c", lambda: None)), Caller(lambda: several.run(scene.feeds))]
+        queued(scene, "z", 3)
+        closing = Caller(scene.device.close)
+        for caller in waiting:
+            assert isinstance(caller.answer(), DeviceClosedError)
+    assert first.answer() is True
+    assert closing.answer() is None
+
+
+def test_a_run_that_outlasts_closing_frees_its_memory(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a session says that a run is still going on, not that it hangs; the run frees everything at its end."""
+    monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
+    open_before = scene.by_id["a"].open_executables
+    session = whole(scene, "a")
+    with at_work(scene, "a"):
+        running = Caller(lambda: session.run(scene.feeds))
+        queued(scene, "x", 1)
+        with pytest.raises(ExecutionError, match="still going on"):
+            session.close()
+        assert scene.by_id["a"].open_executables == open_before + 1
+    assert isinstance(running.answer(), tuple)
+    assert scene.by_id["a"].open_executables == open_before
+
+
+def test_the_watchdogs_time_is_over_once() -> None:
+    """Lanes that fail one after another do not give one that hangs its time anew."""
+    progress = Progress(1)
+    watching = Caller(lambda: progress.wait(Progress.CALLER, 0, FINISHED, False, 0.5))
+    while watching.is_alive() and len(progress.failures) < 200:
+        progress.fail(ValueError("dead"))
+        time.sleep(0.05)
+    progress.finish(0, FINISHED)
+    assert watching.answer() is False
+
+
+@pytest.mark.parametrize("timeout_s", [-1.0, -0.001, float("nan")])
+def test_a_time_that_is_none_is_refused(timeout_s: float, scene: Scene) -> None:
+    """Before anything runs; endless is as long as threads can wait."""
+    with pytest.raises(InputError, match="timeout_s"):
+        scene.executor.run(scene.feeds, timeout_s=timeout_s)
+    scene.executor.run(scene.feeds, timeout_s=float("inf"))
+
+
+def test_segments_are_measured_alone(scene: Scene) -> None:
+    """While another session serves on the same processor, no two segments are at work there at once."""
+    measured, serving = whole(scene, "a"), whole(scene, "a")
+    here = scene.by_id["a"]
+    here.hook = lambda segment: time.sleep(0.002)
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            serving.run(scene.feeds)
+
+    caller = Caller(serve)
+    rehearsal = Rehearsal(measured, scene.feeds)
+    for _ in range(20):
+        rehearsal.round()
+    stop.set()
+    caller.answer()
+    rows = sorted(here.log, key=lambda interval: interval.start)
+    assert len(rows) > 40
+    assert all(earlier.end <= later.start for earlier, later in pairwise(rows))
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_failed_run_leaves_the_callers_thread_where_it_was(
+    lanes: int, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a program would have moved it back by its last segment, which was never reached."""
+    allowed = frozenset(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("one core only")
+    kinds = type(scene.processors[0])
+    narrow = frozenset({min(allowed)})
+    monkeypatch.setattr(kinds, "caller_cores", property(lambda here: narrow if here.id == "a" else allowed))
+    failing = "a" if lanes == 1 else "c"
+    names = ["a", "ab"] if lanes == 1 else ["a", "ab", "c"]
+    with Device(processors := type(scene)(scene.model).processors) as device:
+        by_id = {processor.id: processor for processor in processors}
+        for seed in range(200):
+            program = build_program(dealt_plan(scene.model, names, seed=seed), scene.model, device.processors)
+            own = program.by_lane[program.segments[0].lane]
+            if len(program.lanes) == lanes and own[0].processor == "a" and own[-1].processor == "ab":
+                break
+        else:
+            pytest.fail("no such plan")
+
+        def die(segment: Segment) -> None:
+            raise ValueError("dead")
+
+        by_id[failing].hook = die
+        with Executor(program, device) as executor, pytest.raises(SegmentFailedError):
+            executor.run(scene.feeds)
+        assert os.sched_getaffinity(0) == allowed
