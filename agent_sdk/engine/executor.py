@@ -134,8 +134,8 @@ class Executor:
             RunTimeoutError: the watchdog ended the run.
             DeviceClosedError: the executor or its device is closed, or a runtime hangs in an abandoned run.
             ProcessorLost: this process may start no thread for a lane; nothing has run.
-            KeyboardInterrupt: passed on once the other threads have ended this run; a second one waits for nothing but the
-                segment of this thread.
+            KeyboardInterrupt: passed on once the other threads have ended this run; a second one waits for nothing
+                but the segment of this thread.
         """
         asked = perf_counter_ns()
         if timeout_s is not None:
@@ -178,7 +178,12 @@ class Executor:
     def _end_turn(self) -> None:
         """Let the next run have the buffers, or free them where ``close`` could not wait for this one."""
         self._turn.release()
-        if self._overdue and self._turn.acquire_now():
+        if self._overdue:
+            self._free()
+
+    def _free(self) -> None:
+        """Free executables and buffers unless a run has the turn, which will do it."""
+        if self._turn.acquire_now():
             self._bound.close()
             self._turn.release()
 
@@ -221,7 +226,9 @@ class Executor:
             outputs = self._bound.store(feeds)
             finished = now()
         finally:
-            self._end_turn()
+            self._turn.release()
+            if self._overdue:
+                self._free()
         return outputs, Trace(
             program,
             (stamps,),
