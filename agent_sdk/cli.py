@@ -1,6 +1,7 @@
 """``hope-agent``: the main job from a terminal.
 
-Exit codes: 0 ok; 1 a wrong answer or a failed run; 2 bad input, said in one line; 130 Ctrl-C.
+Exit codes: 0 ok; 1 a wrong answer, a failed run, or a planner that cannot answer now; 2 bad input or a planner's
+refusal, said in one line; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agent_sdk.errors import InputError, PlannerStatusError
+from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError
 
 if TYPE_CHECKING:
+    from agent_sdk.report import RunReport
     from agent_sdk.trace import Trace
 
 OK: Final = 0
@@ -47,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.command(options))
+    except (RateLimitedError, ServerError) as error:
+        return _complain(error, FAILED)
     except (InputError, PlannerStatusError) as error:
         return _complain(error, BAD_INPUT)
     except KeyboardInterrupt:
@@ -63,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    text = " ".join(str(error).split()) or type(error).__name__
+    from agent_sdk.report import printable
+
+    text = printable(str(error)) or type(error).__name__
     known = isinstance(error, InputError | PlannerStatusError) or type(error).__module__.startswith("agent_sdk")
     prefix = "" if known else f"unexpected {type(error).__name__} (set HOPE_DEBUG=1 for details): "
     print(f"hope-agent: {prefix}{text}", file=sys.stderr)
@@ -97,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--runs", type=_runs, default=10, metavar="N", help="timed runs; the median counts (default: 10)")
     run.add_argument("--compare", action="store_true", help="also time every single processor")
     run.add_argument("--wait", type=_seconds, metavar="S", help="let the planner improve the plan for up to S seconds")
-    run.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome/Perfetto trace of the last run")
+    run.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a Chrome/Perfetto trace of the middle one of 3 more runs"
+    )
     run.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of weights and inputs (default: 0)")
     run.add_argument(
         "--tolerance", type=_error, metavar="X", help="largest relative error that is right (default: 1e-4)"
@@ -138,6 +146,8 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.trace is not None and not options.trace.absolute().parent.is_dir():
         raise InputError(f"--trace: there is no directory '{options.trace.absolute().parent}'")
+    if options.trace is not None and options.trace.is_dir():
+        raise InputError(f"--trace: '{options.trace}' is a directory; give a file in it")
     errors = Console(stderr=True, quiet=options.quiet)
     with (
         TerminalProgress(errors) as progress,
@@ -160,20 +170,25 @@ def _run(options: argparse.Namespace) -> int:
             seed=options.seed,
             tolerance=options.tolerance or TOLERANCE,
         )
-        if options.trace is not None:
-            _write_trace(options.trace, trace)
     if options.json:
         print(json.dumps(report.as_json(), allow_nan=False))
     else:
         show(report, Console())
     if not report.correct:
-        print(
-            f"hope-agent: wrong answer: the outputs differ from the whole model's by {report.max_rel_error:.2e} of the "
-            f"largest value, more than --tolerance {report.tolerance:.2e}",
-            file=sys.stderr,
-        )
-        return FAILED
-    return OK
+        print(f"hope-agent: wrong answer: {_what_differs(report)}", file=sys.stderr)
+    if options.trace is not None:
+        _write_trace(options.trace, trace)
+    return OK if report.correct else FAILED
+
+
+def _what_differs(report: RunReport) -> str:
+    error = report.max_rel_error
+    if error is None or not math.isfinite(error):
+        return "the outputs cannot be compared with the whole model's: one is missing, of another shape or not finite"
+    return (
+        f"the outputs differ from the whole model's by {error:.2e} of the largest value, "
+        f"more than --tolerance {report.tolerance:.2e}"
+    )
 
 
 def _write_trace(file: Path, trace: Trace) -> None:

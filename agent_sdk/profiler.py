@@ -74,8 +74,6 @@ CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
 REST_S: Final = 0.001
 """Longer than any runtime's workers poll before they sleep."""
-ENOUGH_CONVERSION_US: Final = 2_000.0
-"""A change of layout is a plain copy loop: few repetitions tell its cost, and there are many of them to measure."""
 
 
 def profile(
@@ -136,10 +134,11 @@ class _Profiling:
             if row.signature in self.occurrences and row.kind in self.by_kind
         ]
         known = {HOST, *self.by_kind}
+        types = {tensor.type for tensor in self.model.graph.tensors}
         self.asked_moves = [
             (row.tensor, row.source, row.target)
             for row in self.missing.transfers
-            if row.source in known and row.target in known
+            if row.tensor in types and row.source in known and row.target in known
         ]
         self.conversions: dict[tuple[str, TensorType, bool], Timing] = {}
 

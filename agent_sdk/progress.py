@@ -8,6 +8,8 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from agent_sdk.report import printable
+
 
 class ProgressListener(Protocol):
     """Hears about phases and about steps within one."""
@@ -36,11 +38,11 @@ class TerminalProgress:
         self._console = console
         self._bar = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", style="dim", markup=False),
             console=console,
             transient=True,
             disable=console.quiet or not console.is_terminal,
@@ -58,6 +60,7 @@ class TerminalProgress:
 
     def phase(self, text: str, total: int | None = None) -> None:
         """Replace the bar by one for the new phase."""
+        text = printable(text)
         if self._bar.disable:
             self._console.print(f"{text} ...", markup=False, highlight=False)
             return
@@ -68,4 +71,4 @@ class TerminalProgress:
     def step(self, done: int, text: str = "") -> None:
         """Move the bar."""
         if self._task is not None:
-            self._bar.update(self._task, completed=done, note=text[:40])
+            self._bar.update(self._task, completed=done, note=printable(text)[:40])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -43,7 +44,9 @@ class RunReport:
         executed: ``plan``, or the id of the single processor that ran instead; ``processors_used`` and ``segments``
             are what was executed.
         plan_processors_used: the processors that the plan uses, executed or not.
-        max_rel_error: max |Δ| / max |reference| over the tensors before softmax; None when it was not compared.
+        max_rel_error: max |Δ| / max |reference| over the outputs, of a final softmax over what enters it, whose outputs
+            are compared with what ONNX Runtime makes of that; infinite where one is missing, of another shape or not
+            finite; None when nothing was compared.
         tolerance: the largest ``max_rel_error`` that counts as right.
         planner_ms: time spent in calls to the planner, milliseconds.
         notes: everything that was not as it should be, said in sentences.
@@ -99,10 +102,20 @@ class RunReport:
         return self.best_baseline[1] / self.measured_us if self.best_baseline and self.measured_us else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything but the timelines, ready for ``json.dumps``."""
+        """Return everything but the timelines, ready for ``json.dumps``.
+
+        JSON knows no infinity: an infinite ``max_rel_error`` becomes null, and ``correct`` is false.
+        """
         row = asdict(self)
         del row["planned"], row["measured"]
+        if not math.isfinite(self.max_rel_error or 0.0):
+            row["max_rel_error"] = None
         return {**row, "speedup": self.speedup, "correct": self.correct}
+
+
+def printable(text: str) -> str:
+    """Return text that files or the planner gave as one line that may be sent to a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
 
 
 def planned_bars(plan: Plan) -> tuple[Bar, ...]:
@@ -112,7 +125,7 @@ def planned_bars(plan: Plan) -> tuple[Bar, ...]:
 
 def show(report: RunReport, console: Console) -> None:
     """Print the table, the timelines and the notes."""
-    console.print(_table(report))
+    console.print(_table(report), markup=False)
     width = max(20, min(100, console.width - 30))
     everything = [*report.planned, *report.measured]
     if everything:
@@ -127,11 +140,11 @@ def show(report: RunReport, console: Console) -> None:
                     title = ""
         _print_row(console, "", "", Text(_axis(span, width), style="dim"))
     for note in report.notes:
-        console.print(Text("note: ", style="yellow") + Text(note))
+        console.print(Text("note: ", style="yellow") + Text(printable(note)))
 
 
 def _table(report: RunReport) -> Table:
-    table = Table(title=f"{report.model}: {report.ops} ops in {report.super_ops} super-ops", title_justify="left")
+    table = _titled(f"{report.model}: {report.ops} ops in {report.super_ops} super-ops")
     table.add_column("", style="bold")
     table.add_column("latency", justify="right")
     table.add_column("")
@@ -159,6 +172,11 @@ def _table(report: RunReport) -> Table:
     table.add_row("profiled", _count(report.profiled_signatures, "signature"), f"in {report.profiling_seconds:.1f} s")
     table.add_row("device", "", f"{report.soc} at {report.frequency}; {', '.join(report.processors)}")
     return table
+
+
+def _titled(title: str) -> Table:
+    """An empty table; a title given as a string would be read as markup."""
+    return Table(title=Text(printable(title), style="table.title"), title_justify="left")
 
 
 def _print_row(console: Console, title: str, name: str, lane: Text) -> None:
@@ -199,9 +217,9 @@ def _count(number: int, noun: str) -> str:
 
 def list_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a plain table, e.g. of the zoo or of this machine's processors."""
-    table = Table(title=title, title_justify="left")
+    table = _titled(title)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table

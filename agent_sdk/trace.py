@@ -109,11 +109,6 @@ class Trace:
                 busy[span.processor] += span.us
         return busy
 
-    @property
-    def waited_us(self) -> float:
-        """Time that threads spent waiting for one another, summed."""
-        return sum(span.us for span in self.spans if span.kind == "wait")
-
     @cached_property
     def peak_bytes(self) -> dict[str, int]:
         """Per processor the most bytes of boundary tensors that were live at one time in this run.
@@ -170,8 +165,8 @@ class Trace:
 def to_perfetto(trace: Trace) -> dict[str, Any]:
     """Return the trace in Chrome's Trace Event Format, which chrome://tracing and ui.perfetto.dev open.
 
-    One track per lane (measured) and one per processor (predicted by the plan), durations in microseconds, an arrow for
-    every tensor that crosses between lanes.
+    Two tracks per processor, one measured and one as the plan predicted it; durations in microseconds; an arrow for
+    every tensor that crosses between processors.
     """
     program = trace.program
     events: list[dict[str, Any]] = [

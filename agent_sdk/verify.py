@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnxruntime as ort
@@ -33,16 +33,36 @@ def random_inputs(graph: ModelGraph, seed: int) -> dict[str, np.ndarray]:
 
 def reference(model: Model, inputs: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the named tensors as ONNX Runtime computes them from the uncut model on one thread."""
+    return _computed(model, (op.id for op in model.graph.ops), inputs, tensors)
+
+
+def continued(model: Model, values: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the named tensors as ONNX Runtime computes them from tensors inside the model and nothing else."""
     graph = model.graph
-    wanted = tuple(dict.fromkeys(name for name in tensors if name not in graph.inputs))
-    whole = extract(model, (op.id for op in graph.ops), graph.inputs, wanted)
+    ops: set[str] = set()
+    left = [name for name in tensors if name not in values]
+    wanted = list(left)
+    for name in wanted:
+        if name not in values and graph.producer[name] not in ops:
+            op = graph.op[graph.producer[name]]
+            ops.add(op.id)
+            wanted += op.inputs
+    return {name: values[name] for name in tensors if name in values} | (
+        _computed(model, ops, values, left) if left else {}
+    )
+
+
+def _computed(
+    model: Model, ops: Iterable[str], inputs: Mapping[str, np.ndarray], tensors: Sequence[str]
+) -> dict[str, np.ndarray]:
+    wanted = tuple(dict.fromkeys(tensors))
+    piece = extract(model, ops, tuple(inputs), wanted)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    session = ort.InferenceSession(whole.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    values = session.run(list(wanted), {name: inputs[name] for name in graph.inputs})
-    return {**{name: inputs[name] for name in tensors if name in inputs}, **dict(zip(wanted, values, strict=True))}
+    session = ort.InferenceSession(piece.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip(wanted, session.run(list(wanted), dict(inputs)), strict=True))
 
 
 def relative_error(ours: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:

@@ -31,7 +31,7 @@ import numpy as np
 from agent_sdk import zoo
 from agent_sdk.agent import Agent
 from agent_sdk.engine import Device
-from agent_sdk.examine import answer_error, computed
+from agent_sdk.examine import answer_error, executor_error
 from agent_sdk.reader import pre_softmax_outputs
 from agent_sdk.session import Session
 from agent_sdk.steady import Witness, calm, counted
@@ -176,7 +176,7 @@ def middle(samples: Sequence[float]) -> Timing:
 
 
 def errors_of(session: Session, runs: Mapping[str, Run], inputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Largest relative error per configuration: ours before softmax, the runtimes on the outputs they give."""
+    """Largest relative error per configuration: ours as ``hope-agent run`` checks it, the runtimes on their outputs."""
     model = session.model
     compared = tuple(dict.fromkeys(pre_softmax_outputs(model.graph)))
     expected = reference(model, inputs, tuple(dict.fromkeys((*compared, *model.graph.outputs))))
@@ -184,7 +184,7 @@ def errors_of(session: Session, runs: Mapping[str, Run], inputs: Mapping[str, np
     after = {name: expected[name] for name in model.graph.outputs}
     errors = {config: relative_error(run(inputs), after) for config, run in runs.items() if config not in OURS}
     errors["ours"] = answer_error(session, inputs)
-    errors["ours_planned"] = relative_error(computed(session.plan_executor, model, inputs, compared), before)
+    errors["ours_planned"] = executor_error(session.plan_executor, model, inputs, before)
     return errors
 
 

@@ -22,18 +22,17 @@ from onnx.reference import ReferenceEvaluator
 from agent_sdk.errors import ModelError
 from agent_sdk.reader.dtypes import DTYPE
 from agent_sdk.reader.equal import DEFAULT_DOMAINS, identity, renames, repeatable
-from agent_sdk.reader.source import expected_bytes, tensors
+from agent_sdk.reader.source import MAX_NODES, expected_bytes, tensors
 from hope_schema import TensorType
-from hope_schema.base import MAX_OPS
 
-MAX_NODES = 4 * MAX_OPS
-"""Most nodes a file may hold before folding."""
 MAX_HINT_ELEMENTS = 4096
 """Constants up to this many elements take part in shape inference (targets of Reshape, bounds of Slice, ...)."""
 SHAPE_QUERIES = frozenset({"Shape", "Size"})
 """Ops whose value is known as soon as their input's shape is."""
 BOUNDED_OPS = frozenset({"NonZero", "Unique", "Compress"})
 """Ops whose output's size depends on data but is bounded by their input's, so that they are safe to fold."""
+INDEX_BYTES = 8
+"""What they give at most per element of their input: each output its value or index, NonZero an index per dimension."""
 SHAPE_KEEPING_OPS = frozenset({"MeanVarianceNormalization", "GroupNormalization"})
 """The operators without a complete inference rule in ``onnx``: their output is like their first input."""
 MAX_OPSET = 10_000
@@ -320,8 +319,7 @@ class _Folder:
 
     def _evaluate(self, node: onnx.NodeProto, constant: bool) -> None:
         """Replace the node by the values it computes."""
-        if node.op_type not in BOUNDED_OPS:
-            self.folded_bytes += sum(self._static(name, describe(node)).bytes for name in node.output if name)
+        self.folded_bytes += self._most_bytes(node)
         if self.folded_bytes > MAX_FOLDED_BYTES:
             raise ModelError(f"{describe(node)}: folding constants would take more than {MAX_FOLDED_BYTES} bytes")
         names = list(dict.fromkeys(filter(None, node.input)))
@@ -350,6 +348,14 @@ class _Folder:
             self.types[name] = helper.make_tensor_type_proto(
                 self.types[name].tensor_type.elem_type, list(np.shape(value))
             )
+
+    def _most_bytes(self, node: onnx.NodeProto) -> int:
+        """How much memory the node's outputs can take."""
+        if node.op_type not in BOUNDED_OPS:
+            return sum(self._static(name, describe(node)).bytes for name in node.output if name)
+        shape = self._static(node.input[0], describe(node)).shape
+        rows = len(shape) if node.op_type == "NonZero" else len(node.output)
+        return INDEX_BYTES * max(1, rows) * math.prod(shape)
 
     def result(self, nodes: list[onnx.NodeProto]) -> StaticGraph:
         """Drop what no output needs, and check that every output is computed."""

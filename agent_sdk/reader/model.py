@@ -139,7 +139,8 @@ def pre_softmax_outputs(graph: ModelGraph) -> tuple[str, ...]:
     """For each graph output, in order, the tensor to compare instead: what enters its final softmax, if there is one.
 
     A softmax over a thousand classes of random weights is near uniform whatever the input, so equal outputs after it
-    prove little. Only relabelling ops (reshapes and the like) may stand between the softmax and the output.
+    prove little. Only relabelling ops (reshapes and the like) may stand between the softmax and the output; what enters
+    it must be computed, not be an input.
     """
     chosen = []
     for output in graph.outputs:
@@ -148,7 +149,7 @@ def pre_softmax_outputs(graph: ModelGraph) -> tuple[str, ...]:
             op = graph.op[op_id]
             if not op.inputs:
                 break
-            if op.type in NORMALISING:
+            if op.type in NORMALISING and op.inputs[0] in graph.producer:
                 name = op.inputs[0]
             elif op.type not in RELABELLING:
                 break

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
@@ -11,7 +12,13 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import external_data_helper, inliner
 
 from agent_sdk.errors import ModelError
+from agent_sdk.reader.equal import DEFAULT_DOMAINS
+from hope_schema.base import MAX_OPS
 
+MAX_NODES = 4 * MAX_OPS
+"""Most nodes a file may hold before folding, those of local functions counted at every call."""
+FunctionId = tuple[str, str, str]
+"""Domain, name and overload: what a call and a local function are matched by."""
 MAX_MODEL_BYTES = 2**31 - 1
 """Most bytes a model may have, weights in external files included: protobuf's own limit, so a cut piece always fits."""
 
@@ -43,11 +50,53 @@ def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tupl
         raise ModelError(f"{where} is damaged: some of its names are not valid text")
     _load_external(proto, path.parent if path else None, where)
     if proto.functions:
+        _check_expansion(proto, where)
         try:
             proto = inliner.inline_local_functions(proto)
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, onnx.checker.ValidationError) as error:
             raise ModelError(f"{where}: its local functions cannot be inlined: {error}") from error
     return proto, name, path
+
+
+def _check_expansion(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse local functions that would expand to too much: a few that call each other twice double with each."""
+    bodies: defaultdict[FunctionId, list[onnx.NodeProto]] = defaultdict(list)
+    for function in proto.functions:
+        bodies[_key(function.domain, function.name, function.overload)] += _nested(function.node)
+    calls = {key: Counter(map(_called, body)) for key, body in bodies.items()}
+    sizes = {key: sum(node.ByteSize() for node in body) for key, body in bodies.items()}
+    pending = Counter(map(_called, _nested(proto.graph.node)))
+    nodes = size = 0
+    # NOTE: every turn of a cycle counts at least one node, so this ends.
+    while pending := Counter({key: times for key, times in pending.items() if key in bodies}):
+        inner: Counter[FunctionId] = Counter()
+        for key, times in pending.items():
+            nodes += times * len(bodies[key])
+            size += times * sizes[key]
+            for called, count in calls[key].items():
+                inner[called] += times * count
+        if nodes > MAX_NODES or size > MAX_MODEL_BYTES:
+            raise ModelError(
+                f"{where}: its local functions expand to more than {MAX_NODES} nodes or {MAX_MODEL_BYTES} bytes"
+            )
+        pending = inner
+
+
+def _called(node: onnx.NodeProto) -> FunctionId:
+    return _key(node.domain, node.op_type, node.overload)
+
+
+def _key(domain: str, name: str, overload: str) -> FunctionId:
+    return "" if domain in DEFAULT_DOMAINS else domain, name, overload
+
+
+def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes and those of the subgraphs in them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _nested(graph.node)
 
 
 def _read(path: Path) -> bytes:

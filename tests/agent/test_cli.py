@@ -10,6 +10,7 @@ import pytest
 
 from agent_sdk import cli, paths
 from agent_sdk.client import PlannerClient
+from agent_sdk.errors import status_error
 from tests.agent.models import branching_model, one_op_model
 
 
@@ -68,6 +69,11 @@ def test_a_missing_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no model file" in refused(capsys, "run", "--model", "no/such/model.onnx")
 
 
+def test_a_complaint_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """What stands in a name cannot command the terminal that the complaint is printed on."""
+    assert "'no/?[31m such.onnx'" in refused(capsys, "run", "--model", "no/\x1b[31m\nsuch.onnx")
+
+
 def test_a_misspelt_name_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt network and a misspelt processor are answered with the closest names."""
     assert "did you mean inception_v1" in refused(capsys, "run", "--model", "incption_v1")
@@ -81,6 +87,7 @@ def test_a_misspelt_name_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -
         (("--soc", "has spaces"), "soc"),
         (("--frequency", "has/../$"), "frequency"),
         (("--trace", "/no/such/directory/t.json"), "directory"),
+        (("--trace", "/"), "is a directory"),
     ],
 )
 def test_bad_options_are_refused(arguments: tuple[str, str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,6 +166,22 @@ def test_a_claim_is_not_spent_in_vain(
     line = refused(capsys, "enrol", "--planner", "http://127.0.0.1:9", "--claim", "a-claim")
     assert "not enrolled" in line
     assert str(in_the_way) in line
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(503, cli.FAILED), (429, cli.FAILED), (401, cli.BAD_INPUT), (422, cli.BAD_INPUT)]
+)
+def test_a_planner_that_cannot_answer_now_is_not_bad_input(
+    status: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that enrols may try again after 1, as after a refused connection; after 2 it need not."""
+
+    async def answered(*given: object) -> None:
+        raise status_error(status, None, None)
+
+    monkeypatch.setattr(PlannerClient, "enrol", answered)
+    assert cli.main(["enrol", "--planner", "http://127.0.0.1:9", "--claim", "a-claim"]) == code
+    assert f"planner answered {status}" in capsys.readouterr().err
 
 
 def test_files_have_one_home(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

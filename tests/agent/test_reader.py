@@ -290,7 +290,7 @@ def test_extract_refuses_what_is_no_piece() -> None:
 
 
 def test_comparisons_are_made_before_a_final_softmax() -> None:
-    """Reshapes between softmax and output are looked through; a softmax in the middle and other ends are not."""
+    """Reshapes between softmax and output are looked through; a softmax in the middle, an input and other ends not."""
     shape = {"s": np.array([1, 2, 2], np.int64)}
     nodes = [
         helper.make_node("Relu", ["x"], ["logits"]),
@@ -300,3 +300,5 @@ def test_comparisons_are_made_before_a_final_softmax() -> None:
     ]
     graph = read_model(model_of(nodes, {"x": [1, 4]}, ["shown", "other", "logits"], shape)).graph
     assert pre_softmax_outputs(graph) == ("logits", "other", "logits")
+    alone = read_model(model_of([helper.make_node("Softmax", ["x"], ["p"])], {"x": [1, 4]}, ["p"])).graph
+    assert pre_softmax_outputs(alone) == ("p",), "an input is not computed: there is nothing to compare"

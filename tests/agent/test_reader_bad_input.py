@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from agent_sdk.errors import HopeError
-from agent_sdk.reader import ModelError, read_model
+from agent_sdk.reader import ModelError, fold, read_model, source
 from tests import CAMPAIGN
 from tests.agent.random_models import RandomModel
 from tests.agent.test_reader import model_of
@@ -170,6 +170,82 @@ def test_small_files_cannot_ask_for_huge_constants() -> None:
     claim = model_of([add], X, ["y"], {"big": np.ones(4, np.float32)})
     claim.graph.initializer[0].dims[:] = [2**40, 2**20]
     refused(claim, "'big'")
+
+
+@pytest.mark.parametrize(("op", "outputs"), [("NonZero", ["a"]), ("Unique", ["a", "b", "c", "d"])])
+def test_indices_count_as_what_they_take(op: str, outputs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops that give indices per element are counted with these: they are many times what they index."""
+    monkeypatch.setattr(fold, "MAX_FOLDED_BYTES", 10_000)
+    ones = numpy_helper.from_array(np.ones(1, np.int8))
+    nodes = [
+        helper.make_node("ConstantOfShape", ["s"], ["ones"], value=ones),
+        helper.make_node(op, ["ones"], outputs),
+        *(helper.make_node("Cast", [name], [f"{name}_float"], to=TensorProto.FLOAT) for name in outputs),
+        *(helper.make_node("ReduceSum", [f"{name}_float"], [f"{name}_sum"], keepdims=0) for name in outputs),
+        *(helper.make_node("Add", ["x", f"{name}_sum"], [f"{name}_y"]) for name in outputs),
+    ]
+    ends = [f"{name}_y" for name in outputs]
+    refused(model_of(nodes, X, ends, {"s": np.array([1, 1, 1, 1000], np.int64)}), f"({op})", "10000 bytes")
+    assert read_model(model_of(nodes, X, ends, {"s": np.array([1, 1, 1, 100], np.int64)})).graph.outputs
+
+
+def doubling(levels: int, *, in_branches: bool) -> onnx.ModelProto:
+    """Return a model whose local functions call one another twice, at once or in the branches of an If."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+
+    def body(level: int) -> list[onnx.NodeProto]:
+        if level == 0:
+            return [relu("a", "b")]
+        name = f"F{level - 1}"
+        if not in_branches:
+            return [helper.make_node(name, [a], [b], domain="f") for a, b in (("a", "t"), ("t", "b"))]
+        branches = [
+            helper.make_graph(
+                [helper.make_node(name, ["a"], [end], domain="f")], end, [], [onnx.ValueInfoProto(name=end)]
+            )
+            for end in ("then", "else")
+        ]
+        always = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.array(True)))
+        return [always, helper.make_node("If", ["c"], ["b"], then_branch=branches[0], else_branch=branches[1])]
+
+    proto = model_of([helper.make_node(f"F{levels}", ["x"], ["y"], domain="f")], X, ["y"])
+    proto.opset_import.append(opsets[1])
+    for level in range(levels + 1):
+        proto.functions.append(helper.make_function("f", f"F{level}", ["a"], ["b"], body(level), opsets))
+    return proto
+
+
+@pytest.mark.parametrize("in_branches", [False, True])
+def test_small_files_cannot_ask_for_many_nodes(in_branches: bool) -> None:
+    """Local functions that double with every level are refused before they are inlined."""
+    refused(doubling(17, in_branches=in_branches), "functions expand to more than")
+
+
+def test_what_functions_hold_is_counted_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight inside a local function counts once per call of it."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    weight = numpy_helper.from_array(np.ones((1, 4), np.float32))
+    body = [helper.make_node("Constant", [], ["w"], value=weight), helper.make_node("Add", ["a", "w"], ["b"])]
+    proto = model_of([helper.make_node("F", [a], [b], domain="f") for a, b in ("xs", "st", "ty")], X, ["y"])
+    proto.opset_import.append(opsets[1])
+    proto.functions.append(helper.make_function("f", "F", ["a"], ["b"], body, opsets))
+    size = sum(node.ByteSize() for node in body)
+    monkeypatch.setattr(source, "MAX_MODEL_BYTES", 3 * size)
+    assert len(read_model(proto).graph.ops) == 3
+    monkeypatch.setattr(source, "MAX_MODEL_BYTES", 3 * size - 1)
+    refused(proto, "functions expand to more than")
+
+
+def test_functions_that_cannot_be_inlined_are_refused() -> None:
+    """A function that calls itself, and a chain of calls too deep for the inliner."""
+    proto = doubling(0, in_branches=False)
+    proto.functions[0].node[0].CopyFrom(helper.make_node("F0", ["a"], ["b"], domain="f"))
+    refused(proto, "local functions")
+    deep = doubling(200, in_branches=False)
+    for function in deep.functions[1:]:
+        del function.node[1]
+        function.node[0].output[0] = "b"
+    refused(deep, "local functions", "depth")
 
 
 def test_mutated_files_give_a_model_or_one_clear_line() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from agent_sdk.report import Bar, RunReport, show
+from agent_sdk.report import Bar, RunReport, list_rows, show
 from agent_sdk.verify import relative_error
 
 
@@ -61,6 +61,13 @@ def test_json_has_every_promised_key_and_no_timeline() -> None:
     assert "planned" not in row
 
 
+@pytest.mark.parametrize("error", [float("inf"), float("nan")])
+def test_the_worst_answers_can_be_told_as_json(error: float) -> None:
+    """An error that JSON has no number for becomes null, and the answer is wrong all the same."""
+    row = json.loads(json.dumps(report(max_rel_error=error).as_json(), allow_nan=False))
+    assert (row["max_rel_error"], row["correct"]) == (None, False)
+
+
 @pytest.mark.parametrize(("encoding", "full", "idle"), [("utf-8", "█", "·"), ("ascii", "#", ".")])
 def test_the_timeline_shows_who_was_busy_when(encoding: str, full: str, idle: str) -> None:
     """A processor busy in the second half only is drawn busy there and idle before, in plain ASCII if need be."""
@@ -77,6 +84,18 @@ def test_a_fallback_is_said() -> None:
     text = drawn(report(executed="b", plan_measured_us=2000.0, notes=("the plan lost to b",)))
     assert "b alone, which is faster here" in text
     assert "note: the plan lost to b" in text
+
+
+def test_names_from_outside_are_shown_as_they_are() -> None:
+    """Square brackets are neither swallowed nor obeyed, and no control character reaches the terminal."""
+    text = drawn(report(model="net[int8]", method="[/b]", notes=("[/red] \x1b]0;title\x07 over\nand out",)))
+    assert "net[int8]: 4 ops" in text
+    assert "method [/b]" in text
+    assert "note: [/red] ?]0;title? over and out" in text
+    file = io.StringIO()
+    Console(file=file, width=120).print(list_rows("a[b]", ("name",), [("c[/d]\x1b",)]))
+    assert "a[b]" in file.getvalue()
+    assert "c[/d]?" in file.getvalue()
 
 
 def test_wrong_outputs_are_shouted() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agent_sdk import cli, examine
@@ -127,6 +128,31 @@ def test_a_wrong_answer_fails_the_command(
     assert json.loads(capsys.readouterr().out)["correct"] is True
 
 
+def test_an_answer_that_cannot_be_compared_is_reported(
+    model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an output is not finite as the reference's is, the object is printed all the same, and says wrong."""
+    right = examine.reference
+    monkeypatch.setattr(
+        examine, "reference", lambda *given: {name: np.full_like(v, np.nan) for name, v in right(*given).items()}
+    )
+    code = cli.main(["run", "--model", str(model_file), "--processors", "ort@0", "--runs", "1", "--json"])
+    out, err = capsys.readouterr()
+    assert code == cli.FAILED
+    assert "cannot be compared" in err
+    report = json.loads(out)
+    assert (report["correct"], report["max_rel_error"]) == (False, None)
+
+
+def test_a_trace_that_cannot_be_written_costs_no_report(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a full disk the report is printed before the complaint about the trace."""
+    run = ["run", "--model", str(model_file), "--processors", "ort@0", "--runs", "1", "--json"]
+    assert cli.main([*run, "--trace", "/dev/full"]) == cli.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert json.loads(out)["correct"] is True
+    assert "cannot write the trace" in err
+
+
 def test_without_the_planner_extra_a_single_processor_runs(
     model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +161,7 @@ def test_without_the_planner_extra_a_single_processor_runs(
     report = run(capsys, "--model", str(model_file), "--processors", "ort")
     assert (report["plan_source"], report["plan_id"], report["method"]) == ("single", None, "single")
     assert len(report["processors_used"]) == 1
-    assert "hope[planner]" in report["notes"][0]
+    assert "'planner' extra" in report["notes"][0]
     assert "best single processor" in report["notes"][0]
 
 
