@@ -20,19 +20,20 @@ from pydantic import ValidationError
 from agent_sdk.blocking import BlockingPlanner
 from agent_sdk.client import TOKEN_VARIABLE, PlannerClient
 from agent_sdk.embedded import EMBEDDED_URL, embedded_client
-from agent_sdk.engine import Device
+from agent_sdk.engine import Device, build_program
 from agent_sdk.errors import InputError
 from agent_sdk.identity import device_id, stored_token, versions
 from agent_sdk.obtain import Obtained, PlanSupplier
 from agent_sdk.paths import cache_directory, state_directory
-from agent_sdk.plan_cache import PlanCache, Settled
+from agent_sdk.plan_cache import PlanCache, Settled, Unsent
 from agent_sdk.processors.discovery import discover
 from agent_sdk.profiler import profile
 from agent_sdk.progress import ProgressListener, Silence
 from agent_sdk.reader import Model, read_model
 from agent_sdk.session import Session
 from agent_sdk.soc import read_soc
-from hope_schema import DeviceReport, MeasuredRun, Missing, Observations, PlanReply, PlanRequest
+from hope_schema import DeviceReport, MeasuredRun, Missing, Observations, Plan, PlanReply, PlanRequest
+from hope_schema.hashing import digest
 from hope_schema.plan import Method
 
 PROFILING_BUDGET_S: Final = 55.0
@@ -94,8 +95,13 @@ class Agent:
             token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, planner)
             PlannerClient(planner, token=token)
             opening = lambda: PlannerClient(planner, token=token)  # noqa: E731
+        address = planner or EMBEDDED_URL
         self._supplier = PlanSupplier(
-            lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, PlanCache(cache / "plans"), self._device_id
+            lambda: BlockingPlanner(opening()),
+            address,
+            PlanCache(cache / "plans"),
+            Unsent(cache / "unsent" / digest(address)[:32]),
+            self._device_id,
         )
         self.device = Device(discover(processors, soc=self.soc))
         self._request("0" * 64)
@@ -115,7 +121,10 @@ class Agent:
         return Session(self, model, self.obtain(model), all_rivals=all_rivals)
 
     def obtain(self, model: Model, *, renew: bool = False) -> Obtained:
-        """Obtain the plan of a model; ``renew`` asks anew although one is cached."""
+        """Obtain the plan of a model; ``renew`` asks anew although one is cached.
+
+        Raises PlannerStatusError, PlanMismatchError, or DeviceClosedError once the agent is closed.
+        """
         self.progress.phase("asking the planner")
         specs = tuple(processor.spec for processor in self.device.processors.values())
 
@@ -135,8 +144,11 @@ class Agent:
             self.progress.phase("asking the planner for a plan")
             return observations
 
+        def check(plan: Plan) -> None:
+            build_program(plan, model, self.device.processors)
+
         request = self._request(model.graph.model_hash)
-        return self._supplier.obtain(model.graph, specs, request, measure, wait_s=self._wait_s, renew=renew)
+        return self._supplier.obtain(model.graph, specs, request, measure, check, wait_s=self._wait_s, renew=renew)
 
     def upload(self, observations: Observations) -> str | None:
         """Send times measured while executing; returns what went wrong, if anything."""
@@ -180,7 +192,7 @@ class Agent:
             raise InputError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from error
 
     def close(self) -> None:
-        """End the threads, close every session and the connection to the planner. Idempotent."""
+        """End the threads, close every session and the connection to the planner, for good. Idempotent."""
         try:
             self.device.close()
         finally:

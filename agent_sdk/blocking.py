@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
 from agent_sdk.client import PlannerClient
+from agent_sdk.errors import PlannerUnavailableError
 
 Result = TypeVar("Result")
 
@@ -30,10 +32,19 @@ class BlockingPlanner:
             # NOTE: told of the error, the portal cancels what still runs there; without, it would wait for it for ever.
             self._stack.__exit__(*sys.exc_info())
             raise
+        # NOTE: a planner that nobody closed must end before the interpreter does: the portal, finalised as late as
+        # that, waits for ever for a daemon thread that runs no more.
+        weakref.finalize(self, _abandon, self._stack)
 
     def call(self, verb: Callable[[PlannerClient], Awaitable[Result]]) -> Result:
         """Run one coroutine of the client to its end and return what it returns."""
-        return self._portal.call(verb, self.client)
+        running = self._portal.start_task_soon(verb, self.client)
+        try:
+            return running.result()
+        except BaseException:
+            # NOTE: Ctrl-C ends the wait, not the call; left running, it would hold up ``close``.
+            running.cancel()
+            raise
 
     def close(self) -> None:
         """Close the client and end the loop's thread."""
@@ -46,3 +57,14 @@ class BlockingPlanner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.__exit__(kind, error, trace)
+
+
+def _abandon(stack: ExitStack) -> None:
+    """End a planner that nobody closed, cancelling what still runs there.
+
+    NOTE: at exit thread pools are shut already, so an embedded planner cannot end in good order; nothing depends on
+    that, since what it answered is in its database.
+    """
+    gone = PlannerUnavailableError("nobody closed the planner")
+    with suppress(Exception):
+        stack.__exit__(type(gone), gone, None)

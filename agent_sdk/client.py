@@ -10,6 +10,7 @@ import asyncio
 import email.utils
 import os
 import random
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -60,6 +61,8 @@ RETRIED_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504})
 """Answers that say "later"; 500 is a fault that repeating would only repeat."""
 TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 """Default limits in seconds; a plan may wait longer, see ``PlannerClient.plan``."""
+ATTEMPT_READS: Final = 4
+"""One attempt may take as many read timeouts, beside the wait asked for: each byte that drips in renews only one."""
 
 Source = Literal["hit", "miss", "unchanged"]
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -72,7 +75,7 @@ class ServedPlan:
 
     Attributes:
         reply: the plan and what stands beside it.
-        etag: its strong ETag, ``""`` if the planner sent none.
+        etag: its strong ETag, ``""`` if the planner sent none that can be sent back.
         source: whether the planner had it (``hit``), solved it now (``miss``), or confirmed by 304 that the copy
             given to it is still the newest (``unchanged``).
     """
@@ -111,10 +114,10 @@ class PlannerClient:
         try:
             parsed = httpx.URL(url)
         except (httpx.InvalidURL, ValueError) as error:
-            raise InputError(f"'{url}' is not a planner address: {error}") from error
+            raise InputError(f"'{_shown(url)}' is not a planner address: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise InputError(f"'{url}' is not a planner address; expected something like http://127.0.0.1:8000")
-        self.url = url
+            raise InputError(f"'{_shown(url)}' is not a planner address; expected something like http://127.0.0.1:8000")
+        self.url = _shown(url)
         self._encoding: wire.Encoding = encoding
         self._attempts = max(1, attempts)
         self._sleep = sleep
@@ -233,27 +236,32 @@ class PlannerClient:
             if encoding != "identity":
                 headers["Content-Encoding"] = encoding
         timeout = self._http.timeout
-        if patience_s:
-            read = (timeout.read or 0.0) + patience_s
+        limit_s = None
+        if timeout.read is not None:
+            limit_s = ATTEMPT_READS * timeout.read + patience_s
+            read = timeout.read + patience_s
             timeout = httpx.Timeout(connect=timeout.connect, read=read, write=timeout.write, pool=timeout.pool)
         allowed = attempts or self._attempts
         for attempt in range(1, allowed + 1):
             last = attempt == allowed
             try:
-                answer = await self._once(
-                    self._http.build_request(method, path, content=body, headers=headers, timeout=timeout)
-                )
-            except httpx.TransportError as error:
+                request = self._http.build_request(method, path, content=body, headers=headers, timeout=timeout)
+                async with asyncio.timeout(limit_s):
+                    answer = await self._once(request)
+            except (httpx.TransportError, TimeoutError) as error:
                 if last or isinstance(error, httpx.UnsupportedProtocol):
-                    reason = str(error) or type(error).__name__
+                    late = f"the answer was not whole after {limit_s:g} s"
+                    reason = late if isinstance(error, TimeoutError) else str(error) or type(error).__name__
                     raise PlannerUnavailableError(
                         f"no answer from the planner at {self.url} after {attempt} attempts: {reason}",
                         request_id=request_id,
                     ) from error
                 await self._sleep(self._backoff(attempt))
                 continue
-            if answer.status < 400:
+            if answer.status < 300 or (answer.status == httpx.codes.NOT_MODIFIED and "If-None-Match" in headers):
                 return answer, answer.request_id or request_id
+            if answer.status < 400:
+                raise self._elsewhere(answer, request_id)
             asked = answer.retry_after_s
             if last or answer.status not in RETRIED_STATUSES or (asked is not None and asked > MAX_WAIT_S):
                 raise _refusal(answer, request_id)
@@ -270,12 +278,25 @@ class PlannerClient:
                 raw += chunk
                 if len(raw) > MAX_RESPONSE_BYTES:
                     raise wire.TooLargeError(f"the answer exceeds the limit of {MAX_RESPONSE_BYTES} bytes")
-            body = wire.decompress(bytes(raw), response.headers.get("Content-Encoding", ""), MAX_RESPONSE_BYTES)
+            # NOTE: an answer without a body, such as a 304, may still name the encoding that a body would have had.
+            encoding = response.headers.get("Content-Encoding", "") if raw else ""
+            body = wire.decompress(bytes(raw), encoding, MAX_RESPONSE_BYTES)
         except ValueError as error:
-            raise PlannerProtocolError(f"unusable answer from {request.url}: {error}", request_id=request_id) from error
+            raise PlannerProtocolError(
+                f"unusable answer from {_shown(request.url)}: {error}", request_id=request_id
+            ) from error
         finally:
             await response.aclose()
         return _Answer(response.status_code, response.headers, body, request_id)
+
+    def _elsewhere(self, answer: _Answer, request_id: str) -> PlannerProtocolError:
+        """Return the error for a redirect: followed, it could carry the token to a stranger."""
+        where = _shown(answer.headers.get("Location", ""))
+        return PlannerProtocolError(
+            f"the planner at {self.url} answered {answer.status}"
+            + (f" and points to {where}; if that is your planner, give its address instead" if where else " unasked"),
+            request_id=answer.request_id or request_id,
+        )
 
     def _backoff(self, attempt: int) -> float:
         """Seconds to wait before the next attempt: full jitter, so that a fleet does not return in step."""
@@ -295,10 +316,18 @@ class _Answer:
         text = self.headers.get("Retry-After")
         if text is None:
             return None
-        if text.strip().isdigit():
-            return float(text)
-        when = email.utils.parsedate_tz(text)
-        return None if when is None else max(0.0, email.utils.mktime_tz(when) - time.time())
+        try:
+            if text.strip().isdecimal():
+                return float(text)
+            when = email.utils.parsedate_tz(text)
+            return None if when is None else max(0.0, email.utils.mktime_tz(when) - time.time())
+        except (ValueError, OverflowError):
+            return None
+
+
+def _shown(url: str | httpx.URL) -> str:
+    """Return an address as it may stand in messages: without the user and password it may hold."""
+    return re.sub(r"(^|//)[^/?#]*@", r"\1***@", str(url))
 
 
 def _bearer(token: str) -> str:
@@ -336,4 +365,6 @@ def _parse(body: bytes, kind: type[Answer], request_id: str) -> Answer:
 
 def _served(answer: _Answer, request_id: str) -> ServedPlan:
     source: Source = "hit" if answer.headers.get("Hope-Plan-Cache", "").lower() == "hit" else "miss"
-    return ServedPlan(_parse(answer.body, PlanReply, request_id), answer.headers.get("ETag", ""), source)
+    etag = answer.headers.get("ETag", "")
+    # NOTE: a tag outside ASCII could not be sent back; without one, the plan is simply asked for anew.
+    return ServedPlan(_parse(answer.body, PlanReply, request_id), etag if etag.isascii() else "", source)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from pydantic import ValidationError
 
 from agent_sdk.client import PlannerClient
-from agent_sdk.errors import PlannerUnavailableError
+from agent_sdk.errors import InputError, PlannerUnavailableError
+from agent_sdk.paths import CACHE_VARIABLE
 
 EMBEDDED_URL: Final = "http://embedded.invalid"
 """Address that stands for the app in this process; it never reaches a network."""
@@ -29,6 +31,7 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
 
     Raises:
         PlannerUnavailableError: the ``planner`` extra is not installed, or the app could not start.
+        InputError: a ``HOPE_...`` variable holds what the planner cannot use.
     """
     try:
         from sqlalchemy import URL
@@ -37,11 +40,24 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
         from planner_api.settings import Settings
     except ImportError as error:
         raise PlannerUnavailableError(
-            f"the embedded planner is not installed ({error}); pip install 'hope[planner]', or give a planner's URL"
+            f"the embedded planner is not installed ({error}); install the 'planner' extra "
+            "(in a checkout: pip install '.[planner]'), or give a planner's URL"
         ) from error
-    database.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlannerUnavailableError(
+            f"the embedded planner has no place for its database ({error}); "
+            f"set {CACHE_VARIABLE} to a directory that can be written"
+        ) from error
     url = URL.create("sqlite", database=str(database)).render_as_string()
-    app = create_app(Settings(database_url=url, embedded=True))
+    try:
+        settings = Settings(database_url=url, embedded=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = f"{Settings.model_config['env_prefix']}{first['loc'][0]}".upper()
+        raise InputError(f"{name}={first['input']!r} cannot be used: {first['msg']}") from error
+    app = create_app(settings)
     async with _lifespan(app, f"the embedded planner on '{database}'"):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with PlannerClient(EMBEDDED_URL, transport=transport, attempts=1, timeout=EMBEDDED_TIMEOUT) as client:

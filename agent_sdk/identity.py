@@ -24,7 +24,7 @@ def device_id(directory: Path) -> str:
     On a read-only disk every call returns a new id, which only costs the planner a little weighting accuracy.
     """
     path = directory / "device-id"
-    with suppress(OSError):
+    with suppress(OSError, UnicodeError):
         text = path.read_text().strip()
         if re.fullmatch(r"device-[0-9a-f]{32}", text):
             return text
@@ -35,10 +35,10 @@ def device_id(directory: Path) -> str:
 
 
 def stored_token(directory: Path, planner: str) -> str | None:
-    """Return the token that this planner gave the device when it enrolled, if it did."""
+    """Return the token that this planner gave the device when it enrolled, if it did and the file is whole."""
     try:
         return _token_path(directory, planner).read_text().strip() or None
-    except OSError:
+    except (OSError, UnicodeError):
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,10 @@ from typing import Final, TypeVar
 
 from agent_sdk.blocking import BlockingPlanner
 from agent_sdk.client import PlannerClient, ServedPlan
+from agent_sdk.engine import DeviceClosedError, IllegalPlanError
 from agent_sdk.errors import (
+    BadRequestError,
+    ConflictError,
     NotFoundError,
     PlanMismatchError,
     PlannerError,
@@ -18,16 +22,20 @@ from agent_sdk.errors import (
     RateLimitedError,
     ServerError,
 )
-from agent_sdk.plan_cache import PlanCache, Settled
+from agent_sdk.plan_cache import PlanCache, Settled, Unsent
 from agent_sdk.report import PlanSource
 from hope_schema import DeviceReport, Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest, Processor
 
 Result = TypeVar("Result")
 Measure = Callable[[Missing], Observations | None]
 """Measures what is missing on this device; None when there was nothing it could add."""
+Check = Callable[[Plan], object]
+"""Raises ``IllegalPlanError`` for a plan that the engine could not carry out."""
 
 OFFLINE: Final = (PlannerUnavailableError, ServerError, RateLimitedError, PlannerProtocolError)
 """Failures of the planner that a device outlives with what it has; refusals (4xx) are the caller's to mend."""
+REFUSED: Final = (BadRequestError, ConflictError)
+"""What the planner answers to figures that it will never take."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,15 @@ class Obtained:
     notes: tuple[str, ...] = ()
 
 
+@dataclass
+class _Profiled:
+    """What one call measured, and what became of it; it outlives a planner that goes away afterwards."""
+
+    signatures: int = 0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
 class PlanSupplier:
     """Obtains plans for one device from one planner, through one disk cache.
 
@@ -63,24 +80,34 @@ class PlanSupplier:
         connect: opens the planner on first need, raising ``PlannerUnavailableError`` if it cannot; None for no planner.
         address: the planner's name in cache keys.
         cache: where plans are kept.
+        unsent: where measured figures wait that the planner did not take yet.
         device_id: this device's id.
     """
 
     def __init__(
-        self, connect: Callable[[], BlockingPlanner] | None, address: str, cache: PlanCache, device_id: str
+        self,
+        connect: Callable[[], BlockingPlanner] | None,
+        address: str,
+        cache: PlanCache,
+        unsent: Unsent,
+        device_id: str,
     ) -> None:
         self._connect = connect
         self._address = address
         self._cache = cache
+        self._unsent = unsent
         self._device_id = device_id
+        self._opening = threading.Lock()
         self._planner: BlockingPlanner | None = None
+        self._closed = False
         self._waited_s = 0.0
 
     def close(self) -> None:
-        """Close the connection to the planner."""
-        if self._planner is not None:
-            self._planner.close()
-            self._planner = None
+        """Close the connection to the planner; nothing is obtained any more. Idempotent."""
+        with self._opening:
+            planner, self._planner, self._closed = self._planner, None, True
+        if planner is not None:
+            planner.close()
 
     def obtain(
         self,
@@ -88,34 +115,61 @@ class PlanSupplier:
         processors: Sequence[Processor],
         request: PlanRequest,
         measure: Measure,
+        check: Check,
         *,
         wait_s: float | None = None,
         renew: bool = False,
     ) -> Obtained:
         """Return a plan for ``request``: revalidated from disk, or asked for after measuring what is missing.
 
-        ``renew`` skips the revalidation and asks anew, e.g. after measured times drifted from predicted ones.
+        ``renew`` skips the revalidation and asks anew, e.g. after measured times drifted from predicted ones. A plan
+        that fails ``check`` is none: it is neither kept nor returned.
 
         Raises:
             PlannerStatusError: the planner refused the request (4xx).
             PlanMismatchError: the planner's plan is for another model or other processors.
+            DeviceClosedError: the supplier is closed.
         """
+        self._refuse_when_closed()
         self._waited_s = 0.0
         key = PlanCache.key(request, processors, self._address)
-        copy = self._cached(key, graph, processors)
+
+        def checked(served: ServedPlan) -> ServedPlan:
+            check_belongs(served.reply.plan, graph, processors)
+            try:
+                check(served.reply.plan)
+            except IllegalPlanError as error:
+                raise PlannerProtocolError(f"the planner's plan cannot be carried out: {error}") from error
+            return served
+
+        copy = self._cached(key, checked)
         if self._connect is None:
             return self._offline(key, copy, "no planner is set up")
+        profiled = _Profiled()
         try:
-            if copy is not None and copy.etag and not copy.reply.plan.filled and not renew:
+            self._send_earlier(profiled)
+            current = None
+            if copy is not None and not renew and _may_be_confirmed(copy, wait_s):
                 current = self._revalidated(copy)
-                if current is not None:
-                    check_belongs(current.reply.plan, graph, processors)
-                    if current is not copy:
-                        self._cache.store(key, current)
-                    return self._obtained(key, current, cached=True)
-            return self._asked(key, graph, processors, request, measure, wait_s)
+            if current is not None:
+                if current is not copy:
+                    self._cache.store(key, checked(current))
+                obtained = self._obtained(key, current, cached=True)
+            else:
+                self._profile(graph, processors, request, measure, profiled)
+                served = self._call(
+                    lambda client: client.submitting(graph, lambda: client.plan(request, wait_s=wait_s))
+                )
+                self._cache.store(key, checked(served))
+                obtained = self._obtained(key, served, cached=served.source == "hit")
         except OFFLINE as error:
-            return self._offline(key, copy, str(error))
+            obtained = self._offline(key, copy, str(error))
+        return replace(
+            obtained,
+            profiled_signatures=profiled.signatures,
+            profiling_seconds=profiled.seconds,
+            notes=(*obtained.notes, *profiled.notes),
+        )
 
     def upload(self, observations: Observations) -> str | None:
         """Send figures measured while executing; return what went wrong, if anything: it costs the run nothing."""
@@ -123,7 +177,7 @@ class PlanSupplier:
             return None
         try:
             self._call(lambda client: client.upload(observations))
-        except PlannerError as error:
+        except (PlannerError, DeviceClosedError) as error:
             return f"measured times were not sent: {error}"
         return None
 
@@ -133,20 +187,19 @@ class PlanSupplier:
             return None
         try:
             self._call(lambda client: client.report(self._device_id, report))
-        except PlannerError as error:
+        except (PlannerError, DeviceClosedError) as error:
             return f"measured times were not reported: {error}"
         return None
 
-    def _asked(
+    def _profile(
         self,
-        key: str,
         graph: ModelGraph,
         processors: Sequence[Processor],
         request: PlanRequest,
         measure: Measure,
-        wait_s: float | None,
-    ) -> Obtained:
-        """Measure what the planner lacks, then ask it for the plan."""
+        profiled: _Profiled,
+    ) -> None:
+        """Measure what the planner lacks and send it."""
         missing_request = MissingRequest(
             model_hash=graph.model_hash,
             soc=request.soc,
@@ -155,19 +208,42 @@ class PlanSupplier:
             processors=tuple(processors),
         )
         missing = self._call(lambda client: client.submitting(graph, lambda: client.missing(missing_request)))
-        signatures, seconds = 0, 0.0
-        if missing.latencies or missing.transfers:
-            started = time.perf_counter()
-            observations = measure(missing)
-            seconds = time.perf_counter() - started
-            if observations is not None:
-                signatures = len(set(observations.latencies.signature))
-                self._call(lambda client: client.upload(observations))
-        served = self._call(lambda client: client.submitting(graph, lambda: client.plan(request, wait_s=wait_s)))
-        check_belongs(served.reply.plan, graph, processors)
-        self._cache.store(key, served)
-        obtained = self._obtained(key, served, cached=served.source == "hit")
-        return replace(obtained, profiled_signatures=signatures, profiling_seconds=seconds)
+        if not missing.latencies and not missing.transfers:
+            return
+        started = time.perf_counter()
+        observations = measure(missing)
+        profiled.seconds = time.perf_counter() - started
+        if observations is None:
+            return
+        profiled.signatures = len(set(observations.latencies.signature))
+        kept = self._unsent.keep(observations)
+        try:
+            self._send(observations)
+        except OFFLINE:
+            what = "are kept and sent at the next start" if kept else "could neither be sent nor kept"
+            profiled.notes += (f"the figures measured now {what}",)
+            raise
+
+    def _send_earlier(self, profiled: _Profiled) -> None:
+        """Send what an earlier call measured and could not send."""
+        for observations in self._unsent.load():
+            try:
+                self._send(observations)
+            except PlannerUnavailableError:
+                raise
+            except (*REFUSED, *OFFLINE) as error:
+                # NOTE: figures that a planner chokes on must not keep it from answering what it can.
+                fate = "dropped" if isinstance(error, REFUSED) else "kept on"
+                profiled.notes += (f"figures measured at an earlier start were {fate}: {error}",)
+
+    def _send(self, observations: Observations) -> None:
+        """Upload figures; they are kept until the planner has taken them, or says that it never will."""
+        try:
+            self._call(lambda client: client.upload(observations))
+        except REFUSED:
+            self._unsent.drop(observations)
+            raise
+        self._unsent.drop(observations)
 
     def _revalidated(self, copy: ServedPlan) -> ServedPlan | None:
         try:
@@ -176,16 +252,13 @@ class PlanSupplier:
             return None
         return copy if current.source == "unchanged" else current
 
-    def _cached(self, key: str, graph: ModelGraph, processors: Sequence[Processor]) -> ServedPlan | None:
+    def _cached(self, key: str, checked: Callable[[ServedPlan], ServedPlan]) -> ServedPlan | None:
         copy = self._cache.load(key)
-        if copy is None:
-            return None
         try:
-            check_belongs(copy.reply.plan, graph, processors)
-        except PlanMismatchError:
+            return None if copy is None else checked(copy)
+        except (PlanMismatchError, PlannerProtocolError):
             self._cache.forget(key)
             return None
-        return copy
 
     def settle(self, obtained: Obtained, settled: Settled) -> None:
         """Keep what was found out about the obtained plan for the next start."""
@@ -214,14 +287,27 @@ class PlanSupplier:
         )
 
     def _call(self, verb: Callable[[PlannerClient], Awaitable[Result]]) -> Result:
-        if self._planner is None:
-            assert self._connect is not None
-            self._planner = self._connect()
+        assert self._connect is not None
+        with self._opening:
+            self._refuse_when_closed()
+            self._planner = planner = self._planner or self._connect()
         started = time.perf_counter()
         try:
-            return self._planner.call(verb)
+            return planner.call(verb)
         finally:
             self._waited_s += time.perf_counter() - started
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise DeviceClosedError("the agent is closed; open a new one")
+
+
+def _may_be_confirmed(copy: ServedPlan, wait_s: float | None) -> bool:
+    """Whether it is enough to ask if a copy is still the newest.
+
+    What was filled in may be measured by now, and who waits for a better plan must say so in a new request.
+    """
+    return bool(copy.etag) and not copy.reply.plan.filled and not (wait_s and copy.reply.provisional)
 
 
 def check_belongs(plan: Plan, graph: ModelGraph, processors: Sequence[Processor]) -> None:

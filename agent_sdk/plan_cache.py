@@ -1,4 +1,7 @@
-"""Plans on disk: the last plan for every key, for revalidation and for days without a planner."""
+"""Kept on disk: the last plan for every key, and measured figures that no planner took yet.
+
+The plans are for revalidation and for days without a planner.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,14 @@ from typing import Final
 from pydantic import ValidationError
 
 from agent_sdk.client import ServedPlan
-from hope_schema import PlanReply, PlanRequest, Processor
+from hope_schema import Observations, PlanReply, PlanRequest, Processor
 from hope_schema.base import Contract, Microseconds
 from hope_schema.hashing import digest
 
 MAX_PLANS: Final = 256
 """Plans kept; the ones used longest ago are dropped first."""
+MAX_UNSENT: Final = 16
+"""Uploads kept for later; the oldest are dropped first."""
 
 
 class Settled(Contract):
@@ -80,25 +85,14 @@ class PlanCache:
         path = self._path(key)
         try:
             entry = _Entry.model_validate_json(path.read_bytes())
-            os.utime(path)
         except (OSError, ValidationError):
             return None
+        with suppress(OSError):  # whoever may only read the cache can use it all the same
+            os.utime(path)
         return entry
 
     def _write(self, key: str, entry: _Entry) -> None:
-        data = entry.model_dump_json().encode()
-        with suppress(OSError):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self._directory, suffix=".new")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.replace(temporary, self._path(key))
-            except OSError:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
-            self._drop_oldest()
+        _replace(self._path(key), entry, MAX_PLANS)
 
     def forget(self, key: str) -> None:
         """Drop the plan kept under ``key``, if any."""
@@ -108,7 +102,55 @@ class PlanCache:
     def _path(self, key: str) -> Path:
         return self._directory / f"{key}.json"
 
-    def _drop_oldest(self) -> None:
-        plans = sorted(self._directory.glob("*.json"), key=lambda path: path.stat().st_mtime)
-        for path in plans[:-MAX_PLANS]:
-            path.unlink(missing_ok=True)
+
+class Unsent:
+    """Measured figures that the planner has not taken yet, in a directory: measuring them again takes long."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def keep(self, observations: Observations) -> bool:
+        """Keep figures until they are dropped; say whether the disk took them."""
+        return _replace(self._path(observations), observations, MAX_UNSENT)
+
+    def load(self) -> list[Observations]:
+        """Return what is kept; a damaged file is dropped."""
+        found = []
+        for path in sorted(self._directory.glob("*.json")):
+            try:
+                found.append(Observations.model_validate_json(path.read_bytes()))
+            except ValidationError:
+                with suppress(OSError):
+                    path.unlink()
+            except OSError:
+                continue
+        return found
+
+    def drop(self, observations: Observations) -> None:
+        """Forget figures that need not be sent any more."""
+        with suppress(OSError):
+            self._path(observations).unlink()
+
+    def _path(self, observations: Observations) -> Path:
+        return self._directory / f"{digest(observations.upload_id)}.json"
+
+
+def _replace(path: Path, message: Contract, most: int) -> bool:
+    """Replace a file whole and drop all but the newest ``most`` beside it; say whether the disk allowed it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".new")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(message.model_dump_json().encode())
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        files = sorted(path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        for old in files[:-most]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Callable
 from typing import Final, Literal
 
 import zstandard
@@ -14,8 +13,8 @@ Encoding = Literal["zstd", "gzip", "identity"]
 
 SMALL: Final = 1024
 """Bodies of fewer bytes are sent as they are: compressing them costs more than it saves."""
-_CHUNK: Final = 1 << 16
-_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+_SLICE: Final = 256
+"""Bytes of zstd inflated at a time: at most 8 MiB, as a block of 128 KiB takes no fewer than 4 bytes."""
 
 
 class TooLargeError(ValueError):
@@ -32,10 +31,10 @@ def compress(body: bytes, encoding: Encoding) -> tuple[bytes, Encoding]:
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    """Return the body decompressed, holding at most ``limit`` bytes of it.
+    """Return the body decompressed, all frames or members of it, giving up once it exceeds ``limit`` bytes.
 
-    NOTE: zstd is streamed, because ``ZstdDecompressor.decompress(max_output_size=...)`` ignores its limit when
-    the frame declares a size.
+    NOTE: zstd goes in by slices, because ``ZstdDecompressor.decompress(max_output_size=...)`` ignores its limit when
+    the frame declares a size, and ``stream_reader`` takes a body that was cut for a whole one.
 
     Raises:
         TooLargeError: the decompressed body exceeds ``limit``.
@@ -49,32 +48,40 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
         case "gzip" | "x-gzip":
             return _gunzip(body, limit)
         case "zstd":
-            with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body), read_across_frames=True) as stream:
-                try:
-                    return _collect(stream.read, limit)
-                except zstandard.ZstdError as error:
-                    raise ValueError(f"damaged zstd body: {error}") from error
+            return _unzstd(body, limit)
         case other:
             raise ValueError(f"content encoding '{other}' is not supported")
 
 
 def _gunzip(body: bytes, limit: int) -> bytes:
-    inflater = zlib.decompressobj(_GZIP_WINDOW)
-    try:
-        out = inflater.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise ValueError(f"damaged gzip body: {error}") from error
-    if len(out) > limit:
-        raise TooLargeError(f"the decompressed body exceeds the limit of {limit} bytes")
-    if not inflater.eof:
-        raise ValueError("damaged gzip body: it ends too early")
+    with gzip.GzipFile(fileobj=io.BytesIO(body)) as stream:
+        try:
+            out = stream.read(limit + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"damaged gzip body: {error}") from error
+    _check_size(out, limit)
     return out
 
 
-def _collect(read: Callable[[int], bytes], limit: int) -> bytes:
+def _unzstd(body: bytes, limit: int) -> bytes:
     out = bytearray()
-    while chunk := read(_CHUNK):
-        out += chunk
-        if len(out) > limit:
-            raise TooLargeError(f"the decompressed body exceeds the limit of {limit} bytes")
+    decompressor = zstandard.ZstdDecompressor()
+    frame = decompressor.decompressobj()
+    try:
+        for start in range(0, len(body), _SLICE):
+            piece = body[start : start + _SLICE]
+            while piece:
+                frame = decompressor.decompressobj() if frame.eof else frame
+                out += frame.decompress(piece)
+                _check_size(out, limit)
+                piece = frame.unused_data
+    except zstandard.ZstdError as error:
+        raise ValueError(f"damaged zstd body: {error}") from error
+    if not frame.eof:
+        raise ValueError("damaged zstd body: it ends too early")
     return bytes(out)
+
+
+def _check_size(out: bytes | bytearray, limit: int) -> None:
+    if len(out) > limit:
+        raise TooLargeError(f"the decompressed body exceeds the limit of {limit} bytes")

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ import zstandard
 from agent_sdk import client as client_module
 from agent_sdk import errors
 from agent_sdk.client import MAX_ATTEMPTS, PlannerClient
-from hope_schema import ModelGraph, Observations, PlanRequest, Processor
+from hope_schema import DeviceReport, ModelGraph, Observations, PlanRequest, Processor
 from hope_schema.profile import LatencyColumns
 from tests.agent.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan
 
@@ -30,7 +31,8 @@ def run(transport: ScriptedTransport, verb: Callable[[PlannerClient], Awaitable]
         slept.append(seconds)
 
     async def main():
-        async with PlannerClient("http://planner", transport=transport, **{"sleep": sleep, **options}) as client:
+        given = {"url": "http://planner", "transport": transport, "sleep": sleep, **options}
+        async with PlannerClient(**given) as client:
             return await verb(client)
 
     return asyncio.run(main()), slept
@@ -95,6 +97,15 @@ def test_retry_after_is_honoured_in_both_forms() -> None:
         ScriptedTransport(problem(503, Retry_After=date), plan_answer(small_plan())), lambda c: c.plan(REQUEST)
     )
     assert 15 < slept[0] <= 20
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "1 Jan 99999 00:00:00", "Mon, 01 Jan 99999 00:00:00 GMT", "soon"])
+def test_a_retry_after_that_says_nothing_is_ignored(text: str) -> None:
+    """A wait that is no number and no date leaves the ordinary backoff, whatever stands there."""
+    busy = httpx.Response(503, headers=[(b"Retry-After", text.encode())])
+    served, slept = run(ScriptedTransport(busy, plan_answer(small_plan())), lambda c: c.plan(REQUEST))
+    assert served.reply.plan == small_plan()
+    assert 0 <= slept[0] <= client_module.BACKOFF_S
 
 
 def test_a_long_retry_after_is_reported_not_slept() -> None:
@@ -278,6 +289,44 @@ def test_revalidation_keeps_the_copy_or_takes_the_newer() -> None:
     assert transport.requests[1].url.path == "/plans/plan-1"
 
 
+def test_a_tag_that_cannot_be_sent_back_is_dropped() -> None:
+    """An ETag outside ASCII counts as none, so that no later call fails on it."""
+    answer = plan_answer(small_plan())
+    odd = httpx.Response(200, content=answer.content, headers=[(b"ETag", b'"v\xe9"')])
+    transport = ScriptedTransport(odd, plan_answer(small_plan()))
+
+    async def twice(client: PlannerClient):
+        first = await client.plan(REQUEST)
+        return first, await client.revalidate(first)
+
+    (first, _), _ = run(transport, twice)
+    assert first.etag == ""
+    assert "If-None-Match" not in transport.requests[1].headers
+
+
+def test_an_answer_that_drips_is_given_up() -> None:
+    """Bytes that arrive just often enough to stay within the read timeout do not keep a call alive."""
+
+    class Drip(httpx.AsyncByteStream):
+        async def __aiter__(self):
+            while True:
+                yield b" "
+                await asyncio.sleep(0.02)
+
+    transport = ScriptedTransport(httpx.Response(200, stream=Drip()), httpx.Response(200, stream=Drip()))
+    started = time.monotonic()
+    with pytest.raises(errors.PlannerUnavailableError, match=r"after 2 attempts: .* not whole after 0\.2 s"):
+        run(transport, lambda c: c.plan(REQUEST), timeout=httpx.Timeout(0.05), attempts=2)
+    assert time.monotonic() - started < 10
+
+
+def test_a_planner_without_a_read_timeout_may_take_any_time_to_improve_a_plan() -> None:
+    """A wait that is asked for sets no limit where there is none, as with a planner in this process."""
+    transport = ScriptedTransport(plan_answer(small_plan()))
+    run(transport, lambda c: c.plan(REQUEST, wait_s=12), timeout=httpx.Timeout(None))
+    assert transport.requests[0].extensions["timeout"]["read"] is None
+
+
 def test_waiting_is_asked_for_and_waited_for() -> None:
     """``wait_s`` becomes a ``Prefer`` header and lengthens the read timeout by as much."""
     transport = ScriptedTransport(plan_answer(small_plan()), plan_answer(small_plan()))
@@ -319,6 +368,31 @@ def test_a_token_that_would_split_the_header_is_refused() -> None:
     """A token with a line break is refused and not repeated in the message."""
     with pytest.raises(errors.InputError) as caught:
         PlannerClient("http://planner", token="secret\r\nX-Evil: 1")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_user_and_password_in_the_address_are_not_repeated() -> None:
+    """Who puts credentials into the planner's address does not find them in notes, errors and logs."""
+    told = []
+    for address in ("ftp://user:secret@planner", "user:secret@planner", "http://user:secret@planner:port"):
+        with pytest.raises(errors.InputError) as refused:
+            PlannerClient(address)
+        told.append(str(refused.value))
+    faults = (httpx.ConnectError("refused"), httpx.Response(200, headers={"Content-Encoding": "br"}, content=b"x"))
+    for fault in faults:
+        with pytest.raises(errors.PlannerError, match="planner") as caught:
+            run(ScriptedTransport(fault), lambda c: c.plan(REQUEST), url="http://user:secret@planner", attempts=1)
+        told.append(str(caught.value))
+    assert all("secret" not in text and "***@planner" in text for text in told)
+
+
+@pytest.mark.parametrize("status", [301, 302, 304, 307, 308])
+def test_a_redirect_is_no_delivery(status: int) -> None:
+    """A report that was sent elsewhere did not arrive: the error names the address and what to do about it."""
+    moved = httpx.Response(status, headers={"Location": "https://user:secret@planner.example/"})
+    report = DeviceReport(soc="soc", frequency="any", versions={}, sent_at=datetime.now(UTC), measured=())
+    with pytest.raises(errors.PlannerProtocolError, match=r"\*@planner.example/; .* give its address") as caught:
+        run(ScriptedTransport(moved), lambda c: c.report("device", report))
     assert "secret" not in str(caught.value)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -73,4 +74,19 @@ def test_ctrl_c_while_waiting_ends_at_once() -> None:
     with pytest.raises(KeyboardInterrupt):
         wait()
     timer.join()
+    assert loops() == []
+
+
+def test_ctrl_c_does_not_sit_out_a_retry() -> None:
+    """Ctrl-C during the wait that a busy planner asked for ends the call, and closing afterwards waits for nothing."""
+    busy = ScriptedTransport(problem(503, Retry_After="25"))
+    planner = BlockingPlanner(PlannerClient("http://planner", transport=busy))
+    timer = ctrl_c_in(0.2)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        planner.call(lambda client: client.plan(REQUEST))
+    planner.close()
+    timer.join()
+    assert time.monotonic() - started < 10
     assert loops() == []

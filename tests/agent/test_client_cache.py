@@ -12,9 +12,10 @@ import pytest
 from agent_sdk import errors, plan_cache
 from agent_sdk.blocking import BlockingPlanner
 from agent_sdk.client import PlannerClient
+from agent_sdk.engine import IllegalPlanError
 from agent_sdk.obtain import Obtained, PlanSupplier
-from agent_sdk.plan_cache import PlanCache
-from hope_schema import Missing, Observations, PlanRequest, Processor
+from agent_sdk.plan_cache import PlanCache, Unsent
+from hope_schema import Missing, Observations, Plan, PlanRequest, Processor
 from hope_schema.profile import LatencyColumns
 from tests.agent.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan
 
@@ -50,17 +51,29 @@ def supplier(directory: Path, transport: ScriptedTransport | None) -> PlanSuppli
     def connect() -> BlockingPlanner:
         return BlockingPlanner(PlannerClient("http://planner", transport=transport, attempts=1))
 
-    return PlanSupplier(None if transport is None else connect, "http://planner", PlanCache(directory), "device")
+    unsent = Unsent(directory / "unsent")
+    return PlanSupplier(
+        None if transport is None else connect, "http://planner", PlanCache(directory), unsent, "device"
+    )
+
+
+def anything(plan: Plan) -> None:
+    """Take every plan for one that can be carried out."""
 
 
 def obtain(
-    directory: Path, *script, measure: Callable[[Missing], Observations | None] = observed, renew: bool = False
+    directory: Path,
+    *script,
+    measure: Callable[[Missing], Observations | None] = observed,
+    check: Callable[[Plan], None] = anything,
+    wait_s: float | None = None,
+    renew: bool = False,
 ) -> tuple[Obtained, list[str]]:
     """Obtain the plan from a scripted planner; return it and the paths that were asked."""
     transport = ScriptedTransport(*script)
     source = supplier(directory, transport)
     try:
-        obtained = source.obtain(GRAPH, (CPU,), REQUEST, measure, renew=renew)
+        obtained = source.obtain(GRAPH, (CPU,), REQUEST, measure, check, wait_s=wait_s, renew=renew)
     finally:
         source.close()
     assert not transport.script, "the planner was asked less often than expected"
@@ -108,7 +121,7 @@ def test_a_better_plan_is_picked_up_and_kept(tmp_path: Path) -> None:
     assert obtained.served.reply.version == 2
     transport = ScriptedTransport(httpx.Response(304))
     again = supplier(tmp_path, transport)
-    again.obtain(GRAPH, (CPU,), REQUEST, observed)
+    again.obtain(GRAPH, (CPU,), REQUEST, observed, anything)
     again.close()
     assert transport.requests[0].headers["If-None-Match"] == '"v2"'
 
@@ -225,3 +238,143 @@ def test_measured_times_that_cannot_be_sent_are_reported_not_raised(tmp_path: Pa
     source.close()
     assert message is not None
     assert "not sent" in message
+
+
+def provisional(version: int, *, etag: str = '"v1"') -> httpx.Response:
+    """Return the answer with a plan for which a better one is still being solved."""
+    answer = plan_answer(small_plan(), version=version, etag=etag)
+    return httpx.Response(200, json={**answer.json(), "provisional": True}, headers={"ETag": etag})
+
+
+def test_who_waits_is_not_put_off_with_the_provisional_copy(tmp_path: Path) -> None:
+    """With a provisional plan on disk, waiting for a better one is asked for; a final one is only confirmed."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), provisional(1))
+    _, paths = obtain(tmp_path, httpx.Response(304))
+    assert paths == ["GET /plans/plan-1"]
+    better = plan_answer(small_plan(), version=2, etag='"v2"')
+    obtained, paths = obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), better, wait_s=60)
+    assert paths == ["POST /profiles/missing", "POST /plans"]
+    assert obtained.served is not None
+    assert obtained.served.reply.version == 2
+    _, paths = obtain(tmp_path, httpx.Response(304), wait_s=60)
+    assert paths == ["GET /plans/plan-1"]
+
+
+def never(missing: Missing) -> None:
+    """Fail: nothing had to be measured."""
+    pytest.fail("something was measured again")
+
+
+RECEIPT = httpx.Response(202, json={"upload_id": "upload", "rows": 1, "duplicate": False})
+
+
+def test_figures_that_could_not_be_sent_are_sent_at_the_next_start(tmp_path: Path) -> None:
+    """A planner that goes away while the device measures costs nothing: the report counts, the disk keeps."""
+    obtained, _ = obtain(tmp_path, httpx.Response(200, json=ONE_MISSING), httpx.ConnectError("gone"))
+    assert (obtained.source, obtained.profiled_signatures) == ("single", 1)
+    assert obtained.profiling_seconds > 0
+    assert "kept and sent at the next start" in obtained.notes[-1]
+    _, paths = obtain(
+        tmp_path, RECEIPT, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()), measure=never
+    )
+    assert paths == ["POST /profiles", "POST /profiles/missing", "POST /plans"]
+    _, paths = obtain(tmp_path, httpx.Response(304), measure=never)
+    assert paths == ["GET /plans/plan-1"]
+
+
+def test_what_was_measured_is_told_when_the_planner_goes_away_afterwards(tmp_path: Path) -> None:
+    """A planner that fails between upload and plan leaves the number of measured signatures right."""
+    gone = httpx.ConnectError("gone")
+    obtained, _ = obtain(tmp_path, httpx.Response(200, json=ONE_MISSING), RECEIPT, gone)
+    assert (obtained.source, obtained.profiled_signatures) == ("single", 1)
+
+
+def test_kept_figures_that_the_planner_refuses_are_dropped(tmp_path: Path) -> None:
+    """Figures that the planner will never take cost one note, not every start."""
+    obtain(tmp_path, httpx.Response(200, json=ONE_MISSING), httpx.ConnectError("gone"))
+    obtained, _ = obtain(
+        tmp_path, problem(422), httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()), measure=never
+    )
+    assert "dropped" in obtained.notes[-1]
+    obtained, paths = obtain(tmp_path, httpx.Response(304))
+    assert paths == ["GET /plans/plan-1"]
+    assert obtained.notes == ()
+
+
+def test_kept_figures_that_a_planner_chokes_on_do_not_keep_it_from_planning(tmp_path: Path) -> None:
+    """A planner that fails on an upload from an earlier start is asked for its plan all the same."""
+    obtain(tmp_path, httpx.Response(200, json=ONE_MISSING), httpx.ConnectError("gone"))
+    obtained, _ = obtain(
+        tmp_path, problem(500), httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()), measure=never
+    )
+    assert obtained.source == "planner"
+    assert "kept on" in obtained.notes[-1]
+    _, paths = obtain(tmp_path, RECEIPT, httpx.Response(304))
+    assert paths == ["POST /profiles", "GET /plans/plan-1"]
+
+
+def test_figures_that_can_neither_be_sent_nor_kept_are_said_to_be_lost(tmp_path: Path) -> None:
+    """Without a planner and without a disk, nobody is promised that the figures will be sent later."""
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    obtained, _ = obtain(blocked / "plans", httpx.Response(200, json=ONE_MISSING), httpx.ConnectError("gone"))
+    assert "neither be sent nor kept" in obtained.notes[-1]
+
+
+def test_kept_figures_are_bounded_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long time without a planner keeps the newest uploads only, and a damaged file counts as none."""
+    monkeypatch.setattr(plan_cache, "MAX_UNSENT", 2)
+    unsent = Unsent(tmp_path)
+    figures = observed(Missing.model_validate(ONE_MISSING, strict=False))
+    for age, name in ((300, "a"), (200, "b"), (100, "c")):
+        before = set(tmp_path.iterdir())
+        unsent.keep(figures.model_copy(update={"upload_id": name}))
+        (new,) = set(tmp_path.iterdir()) - before
+        os.utime(new, (new.stat().st_mtime - age,) * 2)
+    assert {kept.upload_id for kept in unsent.load()} == {"b", "c"}
+    new.write_bytes(b"{")
+    assert {kept.upload_id for kept in unsent.load()} == {"b"}
+    assert not new.exists()
+
+
+def test_an_illegal_plan_is_no_plan(tmp_path: Path) -> None:
+    """A plan that cannot be carried out is neither kept nor returned: the last good one is used, and it is said."""
+
+    def illegal(plan: Plan) -> None:
+        if plan.makespan_us == 7:
+            raise IllegalPlanError("the order cannot run")
+
+    bad = plan_answer(small_plan().model_copy(update={"makespan_us": 7.0}), version=2, etag='"v2"')
+    obtained, _ = obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), bad, check=illegal)
+    assert (obtained.plan, obtained.source) == (None, "single")
+    assert "the order cannot run" in obtained.notes[0]
+    assert list(tmp_path.glob("*.json")) == []
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()), check=illegal)
+    obtained, _ = obtain(tmp_path, bad, check=illegal)
+    assert (obtained.plan, obtained.source) == (small_plan(), "disk")
+    obtained, _ = obtain(tmp_path, httpx.Response(304), check=illegal)
+    assert (obtained.plan, obtained.notes) == (small_plan(), ())
+
+
+def test_an_illegal_copy_on_disk_is_asked_for_anew(tmp_path: Path) -> None:
+    """A copy that cannot be carried out is not confirmed by the planner but replaced."""
+
+    def illegal(plan: Plan) -> None:
+        raise IllegalPlanError("the order cannot run")
+
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    _, paths = obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()), check=illegal)
+    assert paths == ["POST /profiles/missing", "POST /plans"]
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_cache_that_may_only_be_read_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a plan's time of use cannot be written down, the plan is used all the same."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(f"{path} may only be read")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    obtained, _ = obtain(tmp_path, httpx.ConnectError("refused"))
+    assert (obtained.plan, obtained.source) == (small_plan(), "disk")

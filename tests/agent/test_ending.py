@@ -1,0 +1,112 @@
+"""How it ends: a program that closes nothing still exits, and what is closed stays closed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent_sdk import Agent
+from agent_sdk.blocking import BlockingPlanner
+from agent_sdk.client import PlannerClient
+from agent_sdk.engine import DeviceClosedError
+from agent_sdk.obtain import PlanSupplier
+from agent_sdk.plan_cache import PlanCache, Unsent
+from hope_schema import Missing
+from tests.agent.models import BRANCHING
+from tests.agent.planner_double import ScriptedTransport, plan_answer, small_plan
+from tests.agent.test_client_blocking import loops
+from tests.agent.test_client_cache import (
+    CPU,
+    GRAPH,
+    NOTHING_MISSING,
+    ONE_MISSING,
+    REQUEST,
+    anything,
+    observed,
+    supplier,
+)
+
+CARELESS = """
+import sys
+from agent_sdk import Agent
+from tests.agent.models import BRANCHING
+agent = Agent({planner}, processors="ort@0")
+session = agent.load(BRANCHING)
+print(session.obtained.source)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("planner", "source", "end", "code"),
+    [
+        (None, "planner", "", 0),
+        (None, "planner", "sys.exit(3)", 3),
+        ("http://127.0.0.1:9", "single", "", 0),
+    ],
+)
+def test_a_program_that_never_closes_its_agent_ends(
+    planner: str | None, source: str, end: str, code: int, tmp_path: Path
+) -> None:
+    """The interpreter exits quietly although an agent is open, with a planner inside, with one far away, in failure."""
+    ended = subprocess.run(
+        [sys.executable, "-c", CARELESS.format(planner=repr(planner), end=end)],
+        env={**os.environ, "HOPE_CACHE_DIR": str(tmp_path), "HOPE_SOLVE_BUDGET_S": "0.3"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (code, source)
+    assert "Traceback" not in ended.stderr
+
+
+def test_two_first_calls_open_one_planner(tmp_path: Path) -> None:
+    """Threads that need the planner at the same time share the one that the first of them opens."""
+    answers = {"/profiles/missing": httpx.Response(200, json=NOTHING_MISSING), "/plans": plan_answer(small_plan())}
+    transport = ScriptedTransport(*[lambda request: answers[request.url.path]] * 4)
+    opened = []
+
+    def connect() -> BlockingPlanner:
+        time.sleep(0.2)
+        opened.append(BlockingPlanner(PlannerClient("http://planner", transport=transport)))
+        return opened[-1]
+
+    source = PlanSupplier(connect, "http://planner", PlanCache(tmp_path), Unsent(tmp_path / "unsent"), "device")
+    threads = [
+        threading.Thread(target=source.obtain, args=(GRAPH, (CPU,), REQUEST, observed, anything)) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    source.close()
+    assert len(opened) == 1
+    assert loops() == []
+
+
+def test_a_closed_agent_obtains_nothing(agent: Agent) -> None:
+    """A session of a closed agent refuses to ask for a newer plan, instead of quietly opening another planner."""
+    session = agent.load(BRANCHING)
+    agent.close()
+    with pytest.raises(DeviceClosedError, match="agent is closed"):
+        session.refresh()
+    with pytest.raises(DeviceClosedError, match="agent is closed"):
+        agent.load(BRANCHING)
+    assert loops() == []
+
+
+def test_a_closed_supplier_sends_nothing(tmp_path: Path) -> None:
+    """Figures offered after closing are declined in a sentence, as they are when the planner is away."""
+    source = supplier(tmp_path, ScriptedTransport())
+    source.close()
+    message = source.upload(observed(Missing.model_validate(ONE_MISSING, strict=False)))
+    assert message is not None
+    assert "agent is closed" in message
