@@ -1,4 +1,4 @@
-"""Every error the agent raises, as one tree.
+"""The agent's errors as one tree; those of runs stand in ``engine/errors.py``, of runtimes in ``processors/base.py``.
 
 .. code-block:: text
 

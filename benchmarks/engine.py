@@ -211,7 +211,7 @@ def _spin() -> None:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The lines that the issue's table asks for."""
+    """The lines of the summary."""
     ours = [row for row in rows if row["config"] == "ours"]
     planned = [row for row in rows if row["config"] == "ours_planned"]
     wins = [r["model"] for r in planned if r["ratio_to_best_single"] < 0.99 and len(r["processors_used"]) > 1]

@@ -1,6 +1,6 @@
 """Plan measured phones and compare with the plans that HOPE's authors published for them.
 
-    python -m benchmarks.phones ../shared/phones --budget 5 --json phones.json
+    python -m benchmarks.phones FOLDER --budget 5 --json phones.json
 
 One row per profile, CPU configuration and method. Every schedule is proven legal by the checker.
 """

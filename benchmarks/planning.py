@@ -144,7 +144,7 @@ def bounds(profiles: Sequence[PhoneProfile]) -> None:
 
 
 def three_processors(profiles: Sequence[PhoneProfile], budget: float) -> None:
-    """The third processor of the issue on the NASNets."""
+    """Three processors on the NASNets."""
     for profile in profiles:
         problem = with_third_processor(profile, profile.cpus[-1])
         heft = solve(problem, "heft", Budget(0.0)).schedule.makespan_us

@@ -201,7 +201,7 @@ def test_the_benchmark_answers_bad_input_with_one_line(
 
 
 def test_the_benchmark_runs_as_a_module(tmp_path: Path):
-    """The command line of the issue is a command: without a folder it fails with usage, not with a traceback."""
+    """Without a folder the command fails with usage, not with a traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.phones", str(tmp_path / "nowhere")],
         capture_output=True,

@@ -87,7 +87,7 @@ def test_times_that_are_no_numbers_are_refused(number: str) -> None:
 
 
 def test_a_request_may_hold_one_job_at_most() -> None:
-    """Fields that are reserved for later issues accept today's only value and nothing else."""
+    """Fields that are reserved for later accept today's only value and nothing else."""
     body: dict[str, Any] = {"model_hash": "0" * 64, "soc": "s", "frequency": "f"}
     assert PlanRequest.model_validate_json(json.dumps(body)).method == "auto"
     job = {"model_hash": "0" * 64}

@@ -187,7 +187,7 @@ def test_an_unknown_op_is_refused(model: Model) -> None:
 
 
 def test_parts_are_refused(model: Model) -> None:
-    """Slices of an op belong to another issue; silence would compute the wrong thing."""
+    """Slices of an op cannot be run yet; silence would compute the wrong thing."""
     plan = whole_plan(model, "a")
     step = plan.steps[0].model_copy(update={"part": Part(axis=1, start=0, stop=4)})
     with pytest.raises(IllegalPlanError, match="part of an op"):
