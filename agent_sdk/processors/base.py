@@ -174,13 +174,14 @@ class Executable(ABC):
     @property
     @abstractmethod
     def ran_on(self) -> Mapping[str, str]:
-        """What the runtime says the segment runs on, e.g. ``{"provider": "CPUExecutionProvider"}``."""
+        """The provider or device that the runtime says the segment runs on, and the cores it was given."""
 
     @abstractmethod
     def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> BoundCall:
         """Prepare a call that reads ``inputs`` and writes ``outputs``.
 
-        Both mappings cover the segment's inputs and outputs, in the layouts that the segment declares.
+        Both mappings cover the segment's inputs and outputs, in the layouts that the segment declares. Raises
+        ProcessorError where the runtime refuses a buffer.
         """
 
     @abstractmethod

@@ -11,14 +11,15 @@ from hope_schema import TensorType
 
 ALIGNMENT = 64
 """Bytes; a cache line, and what vector kernels of every CPU runtime like best."""
+FOREIGN = frozenset({"bfloat16", "int4", "uint4"})
+"""NumPy types only where another package registers them: ONNX Runtime refuses these, and 4 bits take a byte in them."""
 
 
 def numpy_dtype(kind: TensorType) -> np.dtype:
-    """The NumPy type of a tensor's elements. Raises UnsupportedOp where NumPy has none (bfloat16, 4 bits)."""
-    try:
-        return np.dtype(kind.dtype)
-    except TypeError:
-        raise UnsupportedOp(f"tensors of type {kind.dtype} cannot be handed between segments on a CPU") from None
+    """The NumPy type of a tensor's elements. Raises UnsupportedOp where NumPy has none of its own."""
+    if kind.dtype in FOREIGN:
+        raise UnsupportedOp(f"tensors of type {kind.dtype} cannot be handed between segments on a CPU")
+    return np.dtype(kind.dtype)
 
 
 def aligned_empty(kind: TensorType) -> np.ndarray:

@@ -89,6 +89,10 @@ class OpenVinoProcessor(HostMemoryProcessor):
     def caller_cores(self) -> frozenset[int]:
         return frozenset(self.cores)
 
+    @property
+    def on_caller_thread(self) -> bool:
+        return self.device == CPU and super().on_caller_thread
+
     def same_layout(self, other: Processor) -> bool:
         return isinstance(other, OpenVinoProcessor) and other.device == self.device
 

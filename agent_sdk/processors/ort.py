@@ -40,8 +40,24 @@ from hope_schema import Processor as ProcessorSpec
 from hope_schema import TensorType
 
 CPU: Final = "CPUExecutionProvider"
-SINGLE_THREAD_PROVIDERS: Final = frozenset({CPU, "AzureExecutionProvider"})
-"""Providers of the wheel that are no accelerator of their own."""
+NO_ACCELERATORS: Final = frozenset({CPU, "AzureExecutionProvider"})
+"""Providers of the wheel that are none."""
+HARDWARE: Final[Mapping[str, str | None]] = {
+    "CUDAExecutionProvider": "cuda0",
+    "TensorrtExecutionProvider": "cuda0",
+    "NvTensorRTRTXExecutionProvider": "cuda0",
+    "MIGraphXExecutionProvider": "rocm0",
+    "ROCMExecutionProvider": "rocm0",
+    "ACLExecutionProvider": None,
+    "ArmNNExecutionProvider": None,
+    "DnnlExecutionProvider": None,
+    "OpenVINOExecutionProvider": None,
+    "XnnpackExecutionProvider": None,
+}
+"""What a provider computes on where that is not its own alone; None is the cores.
+
+The GPUs and NPUs that OpenVINO's own runtime drives are Intel's, which none of these computes on.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -73,18 +89,23 @@ class OrtProcessor(HostMemoryProcessor):
         self._frozen = frozen if frozen is not None else FrozenGraphs()
         on_cpu = provider == CPU
         short = provider.removesuffix("ExecutionProvider").lower()
+        device = None if on_cpu else HARDWARE.get(provider, f"{short}0")
         self.spec = ProcessorSpec(
             id=f"ort@{name_cores(self.cores)}" if on_cpu else f"ort-{short}@0",
             runtime="ort" if on_cpu else f"ort-{short}",
             version=ort.__version__,
             threads=len(self.cores),
             core_class=soc.class_of(cores) if on_cpu else short,
-            resources=tuple(f"cpu{core}" for core in self.cores) if on_cpu else (f"{short}0",),
+            resources=(device,) if device else tuple(f"cpu{core}" for core in self.cores),
         )
 
     @property
     def caller_cores(self) -> frozenset[int]:
         return frozenset(self.cores[:1]) if self.provider == CPU else frozenset(self.cores)
+
+    @property
+    def on_caller_thread(self) -> bool:
+        return self.provider == CPU and super().on_caller_thread
 
     def same_layout(self, other: Processor) -> bool:
         return isinstance(other, OrtProcessor) and other.provider == self.provider
@@ -210,7 +231,9 @@ class OrtExecutable(Executable):
 
     @property
     def ran_on(self) -> Mapping[str, str]:
-        return {"provider": self._processor.provider, "cores": name_cores(self._processor.cores)}
+        if self._session is None:
+            return {}
+        return {"provider": self._session.get_providers()[0], "cores": name_cores(self._processor.cores)}
 
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> OrtCall:
         if self._session is None:
@@ -218,7 +241,10 @@ class OrtExecutable(Executable):
         for name, kind in self.output_types.items():
             if outputs[name].shape != kind.shape:
                 raise WrongOutput(f"{self._processor.id}: buffer for '{name}' is {outputs[name].shape}, not {kind}")
-        return OrtCall(self, self._session, inputs, outputs)
+        try:
+            return OrtCall(self, self._session, inputs, outputs)
+        except Exception as error:
+            raise translated(error, self._processor.id) from error
 
     def kernel_times(self) -> dict[str, list[float]]:
         """End profiling and return the latencies of kernels by frozen node name; once, for a profiled session."""
@@ -349,9 +375,8 @@ def _shared_arena() -> bool:
 
 
 def installed_providers() -> tuple[str, ...]:
-    """Execution providers of the installed wheel, the CPU's first."""
-    others = [name for name in ort.get_available_providers() if name not in SINGLE_THREAD_PROVIDERS]
-    return (CPU, *others)
+    """Execution providers of the installed wheel besides the CPU's."""
+    return tuple(name for name in ort.get_available_providers() if name not in NO_ACCELERATORS)
 
 
 def _first_line(error: Exception) -> str:

@@ -8,13 +8,14 @@ them, not copied), and its tensors are identified with the source graph's by nam
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Final
 import onnx
 import onnxruntime as ort
 
-from agent_sdk.processors.base import OutOfMemory, lacks_memory, machines_fault
+from agent_sdk.processors.base import OutOfMemory, ProcessorLost, lacks_memory, machines_fault
 from agent_sdk.processors.ort_fusion import SUMS, activation, summand, take_apart
 from agent_sdk.processors.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.reader import Model
@@ -211,6 +212,7 @@ class FrozenGraphs:
             return self._open[key]
 
     def _load(self, model: Model, path: Path) -> FrozenGraph | None:
+        where = f"the optimised graph of '{model.name}' in '{self._directory}'"
         if not _complete(path):
             try:
                 weights = self.lights.get(model)[1]
@@ -219,7 +221,6 @@ class FrozenGraphs:
             except OutOfMemory:
                 raise
             except Exception as error:
-                where = f"the optimised graph of '{model.name}' in '{self._directory}'"
                 fault = machines_fault(error, where, str(error).strip() or type(error).__name__)
                 if fault is not None:
                     raise fault from error
@@ -229,7 +230,10 @@ class FrozenGraphs:
                 self._prune(keep=path)
         with suppress(OSError):  # where it cannot be marked as used, nobody can prune it either
             os.utime(path)
-        return FrozenGraph(model, path)
+        try:
+            return FrozenGraph(model, path)
+        except OSError as error:  # somebody has just removed it, or reading fails
+            raise ProcessorLost(f"{where}: {error}") from error
 
     def _prune(self, keep: Path) -> None:
         kept = sorted(
@@ -244,9 +248,10 @@ class FrozenGraphs:
 def freeze(source: Path, target: Path) -> None:
     """Let ONNX Runtime optimise the model file ``source`` and keep the result in the directory ``target``, atomically.
 
-    Weights go through files, one tensor at a time, so that memory holds few copies of them.
+    Weights go through files, one tensor at a time, so that memory holds few copies of them. The scratch folder stands
+    in that of the light model: if this process is killed, it is removed with it.
     """
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}.") as scratch:
+    with tempfile.TemporaryDirectory(dir=source.parent) as scratch:
         optimised, made = (Path(scratch) / name for name in ("optimised", "made"))
         for folder in (optimised, made):
             folder.mkdir()
@@ -264,10 +269,25 @@ def freeze(source: Path, target: Path) -> None:
         entry = proto.metadata_props.add()
         entry.key, entry.value = WEIGHTS_BYTES, str((made / WEIGHTS_FILE).stat().st_size)
         (made / GRAPH_FILE).write_bytes(proto.SerializeToString())
-        if target.exists():
-            shutil.rmtree(target)
-        with suppress(OSError):  # another process may have been faster; its files are as good
-            os.replace(made, target)
+        with _alone_in(target.parent):
+            try:
+                os.replace(made, target)
+            except OSError:  # another process was faster, and its files are as good; or what is there is damaged
+                if not _complete(target):
+                    os.replace(target, Path(scratch) / "damaged")
+                    os.replace(made, target)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out meanwhile, where folders can be locked."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _optimise(source: Path, target: Path) -> None:

@@ -28,12 +28,13 @@ import psutil
 import pytest
 from onnx import TensorProto, helper
 
+from agent_sdk import Agent
 from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
-from agent_sdk.errors import PlanMismatchError, ProcessorError
+from agent_sdk.errors import HopeError, PlanMismatchError, ProcessorError
 from agent_sdk.paths import CACHE_VARIABLE
 from agent_sdk.processors import ort
 from agent_sdk.processors.alone import whole_network
-from agent_sdk.processors.base import OutOfMemory, ProcessorLost, WrongOutput
+from agent_sdk.processors.base import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput
 from agent_sdk.processors.discovery import discover
 from agent_sdk.processors.weights import LightModels
 from agent_sdk.reader import Model, read_model
@@ -49,7 +50,9 @@ from tests.agent.engine.generate import (
     random_model,
     whole_plan,
 )
+from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
+from tests.agent.processors.networks import bfloat16_model
 
 WATCHDOG_S = 30.0
 MIXED = "ort@0,ort@1,ov@0,ov@1"
@@ -261,6 +264,29 @@ def test_a_missing_file_is_not_taken_for_an_unsupported_op(tmp_path: Path) -> No
     processor = openvino.OpenVinoProcessor(read_soc(), frozenset(read_soc().cores[:1]), lights=lights)
     with pytest.raises(ProcessorLost, match=rf"No such file or directory: '{folder}/[^']*'$"):
         processor.compile(whole_network(model))
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_type_that_cannot_cross_borders(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model in bfloat16 inside is answered by a runtime that computes it whole; without one the op is named."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    measure_hastily(monkeypatch)
+    with Agent(processors="ort" if runtime == "ort" else "ort,ov") as agent:
+        if runtime == "ort":
+            with pytest.raises(HopeError, match=r"no processor supports op 'a' \(Cast\)"):
+                agent.load(bfloat16_model())
+        else:
+            with agent.load(bfloat16_model()) as session:
+                assert (session.run({"x": np.ones((4, 8), np.float32)})["y"] == 1).all()
+
+
+@pytest.mark.parametrize("where", [("ort@0", "ov@1"), ("ov@0", "ov@1")])
+def test_a_plan_that_hands_over_such_a_type_is_refused(where: tuple[str, str], mixed: Device) -> None:
+    """Nobody views its memory as another type: opening is one error that names the type."""
+    model = read_model(bfloat16_model())
+    with pytest.raises(UnsupportedOp, match="bfloat16"):
+        Executor(build_program(placed(model, [*where, where[1], where[1]], mixed), model, mixed.processors), mixed)
 
 
 def test_a_plan_for_a_processor_that_is_not_here(mixed: Device, reference: Reference) -> None:

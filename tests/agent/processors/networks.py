@@ -161,6 +161,20 @@ def residual_network(activation: str | None, channels: int, groups: int = 1, **a
     return read_model(made.SerializeToString(), name=f"residual {activation} {channels}")
 
 
+def bfloat16_model() -> onnx.ModelProto:
+    """Two matrix products in bfloat16 that change nothing of a float32 tensor; NumPy has no such type."""
+    weights = helper.make_tensor("w", TensorProto.BFLOAT16, [8, 8], np.eye(8, dtype=np.float32).ravel())
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=TensorProto.BFLOAT16),
+        helper.make_node("MatMul", ["a", "w"], ["b"]),
+        helper.make_node("MatMul", ["b", "w"], ["c"]),
+        helper.make_node("Cast", ["c"], ["y"], to=TensorProto.FLOAT),
+    ]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "bfloat16", infos[:1], infos[1:], [weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
 def cut_points(model: Model, rng: random.Random, largest: int) -> list[list[SuperOp]]:
     """The super-ops in topological order, in runs of random lengths."""
     super_ops = list(merge(model.graph))

@@ -6,10 +6,12 @@ import errno
 import gc
 import os
 import random
+import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import Mock
 
 import numpy as np
@@ -27,7 +29,9 @@ from agent_sdk.processors.discovery import discover
 from agent_sdk.processors.ort import OrtProcessor, session_options
 from agent_sdk.processors.ort_graph import LEVELS
 from agent_sdk.reader import read_model
+from agent_sdk.soc import Soc
 from hope_schema import TensorType, merge
+from hope_schema.graph import DType
 from tests.agent.models import one_op_model
 from tests.agent.processors.networks import (
     cut_points,
@@ -155,12 +159,38 @@ def test_a_wrong_buffer_is_refused(runtime: str, processors: dict[str, Processor
         executable.bind({"x": np.zeros((1, 4), np.float32)}, {"y": np.zeros((1, 3), np.float32)})
 
 
+@pytest.mark.parametrize("dtype", get_args(DType))
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_buffer_of_any_type_has_its_shape_or_is_refused(
+    runtime: str, dtype: DType, processors: dict[str, Processor]
+) -> None:
+    """What NumPy has no type of its own for is unsupported, although the onnx package registers types for it."""
+    processor = of(processors, runtime)[0]
+    kind = TensorType(shape=(4, 8), dtype=dtype)
+    if dtype == "bfloat16" or dtype.endswith("int4"):
+        with pytest.raises(UnsupportedOp, match=dtype):
+            processor.allocate(kind)
+        with pytest.raises(UnsupportedOp, match=dtype):
+            processor.view(np.zeros(64, np.uint8), kind)
+    else:
+        assert processor.view(processor.allocate(kind), kind).shape == (4, 8)
+
+
+def test_a_buffer_that_onnx_runtime_cannot_read_is_refused(processors: dict[str, Processor]) -> None:
+    """Its own error, which is of no class of ours, names the processor."""
+    executable = of(processors, "ort")[0].compile(whole_network(read_model(one_op_model("Relu"))))
+    foreign = np.zeros((1, 4), np.dtype("bfloat16"))
+    with pytest.raises(ProcessorError, match=r"ort@.*numpy"):
+        executable.bind({"x": foreign}, {"y": np.zeros((1, 4), np.float32)})
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_closed_segments_refuse(runtime: str, processors: dict[str, Processor]) -> None:
-    """After close, binding is an error with a reason."""
+    """After close, binding is an error with a reason, and nothing runs anywhere."""
     processor = of(processors, runtime)[0]
     executable = processor.compile(whole_network(read_model(one_op_model("Relu"))))
     executable.close()
+    assert executable.ran_on == {}
     with pytest.raises(ProcessorError, match="closed"):
         executable.bind({"x": np.zeros((1, 4), np.float32)}, {"y": np.zeros((1, 4), np.float32)})
 
@@ -233,6 +263,74 @@ def test_unknown_processors_are_named(tmp_path: Path) -> None:
     chosen = discover("ort", cache=tmp_path)
     assert {processor.spec.runtime for processor in chosen} == {"ort"}
     assert [processor.id for processor in discover("ort@0,ort@0", cache=tmp_path)] == ["ort@0"]
+
+
+def discovered(spec: str | None, cache: Path, packages: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What a new process finds, and whether it has imported OpenVINO; ``packages`` come before the installed ones."""
+    command = (
+        "import sys, pathlib; from agent_sdk.processors.discovery import discover; "
+        f"print([p.id for p in discover({spec!r}, cache=pathlib.Path({str(cache)!r}))], 'openvino' in sys.modules)"
+    )
+    root = Path(__file__).parents[3]
+    paths = os.pathsep.join(str(path) for path in (packages, root) if path)
+    return subprocess.run(
+        [sys.executable, "-c", command], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+
+
+def test_a_runtime_that_is_not_named_is_left_alone(tmp_path: Path, processors: dict[str, Processor]) -> None:
+    """Whoever wants ONNX Runtime alone does not wait for OpenVINO to be imported."""
+    ids = [processor.id for processor in of(processors, "ort")]
+    assert discovered("ort", tmp_path).stdout == f"{ids} False\n"
+    assert discovered(ids[0], tmp_path).stdout == f"{ids[:1]} False\n"
+
+
+@pytest.mark.parametrize("failure", ["ImportError", "RuntimeError", "OSError"])
+def test_a_runtime_that_does_not_start_is_left_out(
+    failure: str, tmp_path: Path, processors: dict[str, Processor]
+) -> None:
+    """A broken OpenVINO costs its own processors: it is told, the others are found, and naming it is an error."""
+    (tmp_path / "openvino").mkdir()
+    (tmp_path / "openvino" / "__init__.py").write_text(f"raise {failure}('lib.so: cannot open')")
+    found = discovered(None, tmp_path, tmp_path)
+    assert found.stdout == f"{[processor.id for processor in of(processors, 'ort')]} False\n"
+    assert "OpenVINO" in found.stderr
+    assert "lib.so: cannot open" in found.stderr
+    assert discovered("ort@0", tmp_path, tmp_path).stderr == ""
+    assert "UnknownNameError: unknown processor 'ov@0'; did you mean ort@0" in (
+        discovered("ov@0", tmp_path, tmp_path).stderr
+    )
+
+
+def test_providers_of_one_device_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA and TensorRT share a GPU, what computes on the cores claims them, and others have hardware of their own."""
+    kinds = ("Tensorrt", "CUDA", "MIGraphX", "Dnnl", "Xnnpack", "OpenVINO", "Azure", "WebGpu", "CPU")
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: [f"{kind}ExecutionProvider" for kind in kinds])
+    soc = Soc("test", "test", dict.fromkeys((0, 1), "core"))
+    found = {processor.id: processor.spec.resources for processor in discover(soc=soc, cache=tmp_path)}
+    cores = ("cpu0", "cpu1")
+    assert {name: resources for name, resources in found.items() if name.startswith("ort-")} == {
+        "ort-tensorrt@0": ("cuda0",),
+        "ort-cuda@0": ("cuda0",),
+        "ort-migraphx@0": ("rocm0",),
+        "ort-dnnl@0": cores,
+        "ort-xnnpack@0": cores,
+        "ort-openvino@0": cores,
+        "ort-webgpu@0": ("webgpu0",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("runtime", "accelerator"),
+    [("ort", "CUDAExecutionProvider"), ("ort", "DnnlExecutionProvider"), ("openvino", "GPU")],
+)
+def test_an_accelerator_does_not_compute_on_the_callers_thread(runtime: str, accelerator: str) -> None:
+    """On a machine with one core too, the CPU time of its caller is not its latency; the core's own is."""
+    module = pytest.importorskip(f"agent_sdk.processors.{runtime}", reason="OpenVINO is an optional extra")
+    maker = {"ort": "OrtProcessor", "openvino": "OpenVinoProcessor"}[runtime]
+    soc = Soc("test", "test", {0: "core"})
+    assert getattr(module, maker)(soc, frozenset({0})).on_caller_thread
+    assert not getattr(module, maker)(soc, frozenset({0}), accelerator).on_caller_thread
 
 
 @pytest.mark.parametrize(

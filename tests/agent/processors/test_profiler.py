@@ -26,7 +26,7 @@ from agent_sdk.turns import Turn
 from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
 from tests.agent.cores import GONE
 from tests.agent.models import one_op_model
-from tests.agent.processors.networks import random_model
+from tests.agent.processors.networks import bfloat16_model, random_model
 
 
 def everything(model: Model, processors: list[Processor]) -> Missing:
@@ -109,6 +109,15 @@ def test_unsupported_is_explicit(processors: list[Processor]) -> None:
         found.latencies.signature, found.latencies.us, strict=True)}  # fmt: skip
     assert figures["Conv"] is None
     assert figures["Neg"] is not None
+
+
+def test_types_that_numpy_has_not_are_unsupported_alone(processors: list[Processor]) -> None:
+    """What begins or ends in bfloat16 cannot run as a segment of its own; that ends no profiling."""
+    model = read_model(bfloat16_model())
+    ours = [processor for processor in processors if processor.spec.runtime == "ort"]
+    found = measured(model, ours, everything(model, ours))
+    assert len(found.latencies.us) == len(found.latencies.signature) > 0
+    assert set(found.latencies.us) == {None}
 
 
 @pytest.mark.parametrize("failure", [OutOfMemory("no room"), ProcessorLost("gone")])
