@@ -103,7 +103,8 @@ class Session:
             try:
                 opened = self._opened_plan(obtained, obtained.plan, notes)
             except UNFIT as error:
-                self.notes.append(f"a newer plan cannot run here at present ({error}); the one before it answers on")
+                note = f"a newer plan cannot run here at present ({error}); the one before it answers on"
+                self.notes += [note] if note not in self.notes else []
                 return False
             self.obtained, self.plan, self.contest = opened
             self.notes = notes

@@ -17,6 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -45,6 +46,9 @@ class Closable(Protocol):
 
 class Ticket:
     """A run's place in the queues.
+
+    ``start`` and ``refuse`` are called with the device's lock held, so that a thread that ends finds every job it was
+    given: they hand on and return.
 
     Attributes:
         resources: per lane what it occupies; empty once given back.
@@ -82,15 +86,18 @@ class Lane:
         self._asleep: list[bool] = []
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._ended = False
 
     def start(self) -> None:
         """Have a thread ready for jobs; for those who will submit some, before others may wait for them.
 
-        Raises ProcessorLost where this process may start no more threads.
+        Raises ProcessorLost where this process may start no more threads, DeviceClosedError once it was stopped.
         """
         if self._thread is not None:
             return
         with self._starting:
+            if self._ended:
+                raise DeviceClosedError(CLOSED)
             if self._thread is None:
                 thread = threading.Thread(target=self._serve, name=f"hope-{self.name}", daemon=True)
                 try:
@@ -110,6 +117,8 @@ class Lane:
 
     def stop(self, timeout_s: float) -> bool:
         """End the thread after its last job; False when it did not end in time."""
+        with self._starting:
+            self._ended = True
         thread = self._thread
         if thread is None:
             return True
@@ -174,6 +183,7 @@ class Device:
         }
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
+        self._ended = False
 
     def __enter__(self) -> Device:
         return self
@@ -233,6 +243,8 @@ class Device:
                     interrupts.raising = True
                     finished.wait()
                 raise
+            finally:
+                interrupts.raising = False
         if failure:
             raise failure[0]
         return result[0]
@@ -269,9 +281,8 @@ class Device:
                     raise DeviceClosedError(queue[0].hangs)
             for queue in queues:
                 queue.append(ticket)
-            starts = self._granted((ticket,))
-        for start in starts:
-            start()
+            for start in self._granted((ticket,)):
+                start()
 
     def enter_if_free(self, ticket: Ticket) -> bool:
         """Join the queues if nobody stands there, so that all lanes may go; nothing is called."""
@@ -310,27 +321,24 @@ class Device:
         with self._lock:
             ticket.hangs = why
             behind = [other for queue in self._queues.values() if ticket in queue for other in queue]
-            calls = self._turned_away(behind, why)
-        for call in calls:
-            call()
+            for call in self._turned_away(behind, why):
+                call()
 
     def withdraw(self, ticket: Ticket) -> list[int]:
         """Take out of the queues the lanes that have not started; return those that have."""
         with self._lock:
             started = [lane for lane, granted in enumerate(ticket.granted) if granted]
             heirs = [heir for lane, on in enumerate(ticket.granted) if not on for heir in self._heirs(ticket, lane)]
-            starts = self._granted(heirs)
-        for start in starts:
-            start()
+            for start in self._granted(heirs):
+                start()
         return started
 
     def leave(self, ticket: Ticket, lane: int) -> bool:
         """Give back what one lane occupies; say whether somebody was waiting for it. Doing it twice does no harm."""
         with self._lock:
             heirs = self._heirs(ticket, lane)
-            starts = self._granted(heirs) if heirs else ()
-        for start in starts:
-            start()
+            for start in self._granted(heirs) if heirs else ():
+                start()
         return bool(heirs)
 
     def _heirs(self, ticket: Ticket, lane: int) -> list[Ticket]:
@@ -361,9 +369,11 @@ class Device:
     def _turned_away(self, tickets: Iterable[Ticket], why: str) -> list[Callable[[], None]]:
         """Take out of the queues what has not started of these; returns whom to tell. Called with the lock held."""
         waiting = {
-            ticket: [lane for lane, granted in enumerate(ticket.granted) if not granted]
+            ticket: lanes
             for ticket in tickets
-            if not all(ticket.granted)
+            if (
+                lanes := [lane for lane, granted in enumerate(ticket.granted) if ticket.resources[lane] and not granted]
+            )
         }
         heirs = [heir for ticket, lanes in waiting.items() for lane in lanes for heir in self._heirs(ticket, lane)]
         refusals = [partial(ticket.refuse, lanes, why) for ticket, lanes in waiting.items()]
@@ -376,23 +386,34 @@ class Device:
     def close(self) -> None:
         """Refuse new runs, end the running ones, close sessions, threads and processors. Idempotent.
 
-        Raises DeviceClosedError when a runtime hangs so that its thread cannot be joined.
+        Raises DeviceClosedError when a runtime hangs, or somebody is at work on a processor for too long: then the
+        processors are left alone, and closing may be tried again.
         """
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
             users = list(self._users)
+        if self._ended:
+            return
         for user in users:
             # A session that hangs is freed by its thread, should that come back in time; if not, it is reported below.
             with contextlib.suppress(ExecutionError):
                 user.close()
         with self._lock:
-            calls = self._turned_away((ticket for queue in self._queues.values() for ticket in queue), CLOSED)
-        for call in calls:
-            call()
+            for call in self._turned_away((ticket for queue in self._queues.values() for ticket in queue), CLOSED):
+                call()
         hanging = [lane.name for lane in self._lanes.values() if not lane.stop(JOIN_S)]
         if hanging:
             raise DeviceClosedError(f"the runtime on {', '.join(hanging)} hangs; its thread could not be joined")
+        end = monotonic() + JOIN_S
+        while busy := [resource for resource, queue in self._queues.items() if queue]:
+            if monotonic() > end:
+                raise DeviceClosedError(f"a run or a call is still at work on {', '.join(busy)}")
+            sleep(0.001)
+        for user in users:
+            try:
+                user.close()
+            except ExecutionError as error:
+                raise DeviceClosedError(str(error)) from error
         for processor in self.processors.values():
             processor.close()
+        self._ended = True

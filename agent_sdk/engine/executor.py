@@ -30,6 +30,8 @@ from agent_sdk.trace import Trace
 GRACE_S = 2.0
 """How long a run that its watchdog ended waits for the segments in flight before it leaves them behind."""
 
+CLOSED = "the session is closed"
+
 LONGEST_S = 1e6
 """Threads cannot wait much longer than that; nobody will notice."""
 
@@ -81,7 +83,6 @@ class Executor:
         self._turn = Turn()
         self._lock = threading.Lock()
         self._closed = False
-        self._overdue = False
         self._abandoned: _Run | None = None
         self._bound = BoundProgram(program)
         self._lanes = [device.lane(name) for name in program.lanes]
@@ -166,7 +167,13 @@ class Executor:
     def _take_turn(self, interrupts: DeferredInterrupts, timeout_s: float | None = None) -> int:
         """Wait until the earlier runs have left the buffers; nanoseconds waited."""
         queueing = perf_counter_ns()
-        if not self._turn.acquire(interrupts, -1 if timeout_s is None else timeout_s):
+        got = False
+        try:
+            got = self._turn.acquire(interrupts, -1 if timeout_s is None else timeout_s)
+        finally:
+            if not got and self._closed:  # the turn may have come while we gave up, and have gone on
+                self._free()
+        if not got:
             raise RunTimeoutError(f"earlier runs of this session took all of the {timeout_s:g} s allowed")
         try:
             self._refuse_when_unusable()
@@ -178,14 +185,16 @@ class Executor:
     def _end_turn(self) -> None:
         """Let the next run have the buffers, or free them where ``close`` could not wait for this one."""
         self._turn.release()
-        if self._overdue:
+        if self._closed:
             self._free()
 
-    def _free(self) -> None:
-        """Free executables and buffers unless a run has the turn, which will do it."""
-        if self._turn.acquire_now():
-            self._bound.close()
-            self._turn.release()
+    def _free(self) -> bool:
+        """Free executables and buffers unless somebody has the turn, who will do it; say whether that was done."""
+        if not self._turn.acquire_now():
+            return False
+        self._bound.close()
+        self._turn.release()
+        return True
 
     def _alone(self, feeds: Feeds, asked: int, interrupts: DeferredInterrupts) -> tuple[Outputs, Trace]:
         """Run a program of one lane in the calling thread: what `_drive` does, with nobody to wait for or to tell.
@@ -227,7 +236,7 @@ class Executor:
             finished = now()
         finally:
             self._turn.release()
-            if self._overdue:
+            if self._closed:
                 self._free()
         return outputs, Trace(
             program,
@@ -384,12 +393,16 @@ class Executor:
         pressed: BaseException | None = None
         try:
             run.interrupts.raising = True
+            end = monotonic() + grace
             for lane in started:
-                run.progress.wait(Progress.CALLER, lane, FINISHED, False, grace)
+                left = max(end - monotonic(), 0.0) if grace >= 0 else -1.0
+                run.progress.wait(Progress.CALLER, lane, FINISHED, False, left)
             run.interrupts.raising = False
         except BaseException as now:  # noqa: BLE001  Ctrl-C: those that have not ended by now are left behind
             run.interrupts.raising = False
             pressed = now
+        if run.home >= 0:
+            self.device.leave(run.ticket, run.home)
         with self._lock:
             run.abandoned = {lane for lane in started if run.progress.done[lane] < FINISHED}
             names = ", ".join(self._lanes[lane].name for lane in sorted(run.abandoned))
@@ -397,8 +410,6 @@ class Executor:
             self.device.hang(
                 run.ticket, f"a runtime still hangs on {names} in a run that was given up; {self._state(run)}"
             )
-        if run.home >= 0:
-            self.device.leave(run.ticket, run.home)
         if pressed is not None and not isinstance(error, KeyboardInterrupt):
             raise pressed from error
 
@@ -414,7 +425,7 @@ class Executor:
 
     def _refuse_when_unusable(self) -> None:
         if self._closed:
-            raise DeviceClosedError("the session is closed")
+            raise DeviceClosedError(CLOSED)
         hanging = self._abandoned
         if hanging is not None:
             raise DeviceClosedError(hanging.ticket.hangs)
@@ -424,17 +435,16 @@ class Executor:
 
         Raises ExecutionError when a run takes too long, e.g. because a runtime hangs: it frees them when it ends.
         """
-        if self._closed:
-            return
+        # NOTE: from here on whoever gives the turn back frees everything, also where this is interrupted.
         self._closed = True
         with DeferredInterrupts() as interrupts:
             got = False
             with suppress(DeviceClosedError):  # a runtime hangs
                 got = self._turn.acquire(interrupts, JOIN_S)
-            if not got:
-                self._overdue = True
-                if not self._turn.acquire_now():
-                    state = "hangs" if self._abandoned else f"is still going on after {JOIN_S:g} s"
-                    raise ExecutionError(f"a run of this session {state}; its memory is freed when it ends")
-            self._bound.close()
-            self._turn.release()
+            if got:
+                self._bound.close()
+                self._turn.release()
+            elif not self._free():
+                state = "hangs" if self._abandoned else f"is still going on after {JOIN_S:g} s"
+                self._turn.withhold(CLOSED)
+                raise ExecutionError(f"a run of this session {state}; its memory is freed when it ends")

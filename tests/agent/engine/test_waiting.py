@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError, build_program
-from agent_sdk.engine.wait import FINISHED, Progress
+from agent_sdk.engine.device import Ticket
+from agent_sdk.engine.wait import FINISHED, Progress, Turn
 from agent_sdk.errors import ExecutionError, InputError
 from agent_sdk.processors.base import Segment
 from agent_sdk.truth import Rehearsal
@@ -58,6 +61,13 @@ def queued(scene: Scene, resource: str, callers: int) -> None:
     while len(scene.device._queues[resource]) < callers:
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def press_once_queued(session: Executor) -> None:
+    """Press Ctrl-C when somebody waits for the session's turn."""
+    while not session._turn._queue:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @contextmanager
@@ -151,6 +161,100 @@ def test_a_run_that_outlasts_closing_frees_its_memory(scene: Scene, monkeypatch:
         assert scene.by_id["a"].open_executables == open_before + 1
     assert isinstance(running.answer(), tuple)
     assert scene.by_id["a"].open_executables == open_before
+
+
+@pytest.mark.parametrize("work", ["run", "call", "call_here"])
+def test_no_processor_is_closed_under_somebody_at_work(
+    work: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing gives up with an error instead, and succeeds when tried again after that."""
+    for name in ("executor", "device"):
+        monkeypatch.setattr(f"agent_sdk.engine.{name}.JOIN_S", 0.1)
+    session = whole(scene, "a")
+    with at_work(scene, "a") as release:
+        calls: dict[str, Callable[[], object]] = {
+            "run": lambda: session.run(scene.feeds),
+            "call": lambda: scene.device.call("a", lambda: release.wait(30)),
+            "call_here": lambda: scene.device.call_here("a", lambda: release.wait(30)),
+        }
+        caller = Caller(calls[work])
+        queued(scene, "x", 1)
+        with pytest.raises(DeviceClosedError):
+            scene.device.close()
+        assert not any(processor.closed for processor in scene.processors)
+    assert not isinstance(caller.answer(), ExecutionError)
+    scene.device.close()
+    assert all(processor.closed for processor in scene.processors)
+
+
+def test_a_device_waits_for_a_session_that_is_being_closed(scene: Scene) -> None:
+    """Whoever closes the session meanwhile, its executables are freed before the processors are."""
+    session = whole(scene, "a")
+    with at_work(scene, "a"):
+        running = Caller(lambda: session.run(scene.feeds))
+        queued(scene, "x", 1)
+        closing = [Caller(session.close), Caller(scene.device.close)]
+        while len(session._turn._queue) < 2:
+            time.sleep(0.001)
+        assert not any(processor.closed for processor in scene.processors)
+    assert isinstance(running.answer(), tuple)
+    assert [caller.answer() for caller in closing] == [None, None]
+
+
+def test_ctrl_c_while_closing_loses_nothing(scene: Scene) -> None:
+    """The run that was waited for frees the session at its end."""
+    before = scene.by_id["a"].open_executables
+    session = whole(scene, "a")
+    with at_work(scene, "a"):
+        running = Caller(lambda: session.run(scene.feeds))
+        queued(scene, "x", 1)
+        threading.Thread(target=press_once_queued, args=(session,)).start()
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+    running.answer()
+    assert scene.by_id["a"].open_executables == before
+
+
+def test_a_turn_that_comes_too_late_frees_the_session(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that gives up waiting just as its turn comes does for a closed session what the run before it could not."""
+    monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
+    before = scene.by_id["a"].open_executables
+    session = whole(scene, "a")
+    forgo = Turn._forgo
+    with at_work(scene, "a") as release:
+        running = Caller(lambda: session.run(scene.feeds))
+        queued(scene, "x", 1)
+
+        def late(turn: Turn, mine: Any) -> None:
+            if threading.current_thread() is hasty:
+                release.set()
+                running.answer()
+            forgo(turn, mine)
+
+        monkeypatch.setattr(Turn, "_forgo", late)
+        monkeypatch.setattr(Turn, "withhold", lambda turn, why: None)
+        hasty = Caller(lambda: session.run(scene.feeds, timeout_s=1))
+        while not session._turn._queue:
+            time.sleep(0.001)
+        with pytest.raises(ExecutionError, match="still going on"):
+            session.close()
+        assert isinstance(hasty.answer(), RunTimeoutError)
+    assert scene.by_id["a"].open_executables == before
+
+
+def test_what_was_turned_away_is_not_turned_away_again(scene: Scene) -> None:
+    """A run of which one lane is at work and another one was refused hears of it once."""
+    holder, run = Ticket([("x",)]), Ticket([("z",), ("x",)])
+    told: list[object] = []
+    for ticket in (holder, run):
+        ticket.start = [lambda: None, lambda: None]
+        ticket.refuse = lambda lanes, why: told.append(lanes)
+        scene.device.enter(ticket)
+    scene.device.hang(run, "it hangs")
+    scene.device.hang(run, "it still hangs")
+    assert told == [[1]]
+    assert scene.device.leave(run, 0) is False
+    scene.device.leave(holder, 0)
 
 
 def test_the_watchdogs_time_is_over_once() -> None:
