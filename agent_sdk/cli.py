@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError
+from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
 
 if TYPE_CHECKING:
     from agent_sdk.report import RunReport
@@ -67,8 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    from agent_sdk.report import printable
-
     text = printable(str(error)) or type(error).__name__
     known = isinstance(error, InputError | PlannerStatusError) or type(error).__module__.startswith("agent_sdk")
     prefix = "" if known else f"unexpected {type(error).__name__} (set HOPE_DEBUG=1 for details): "

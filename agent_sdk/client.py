@@ -155,9 +155,9 @@ class PlannerClient:
         """``POST /profiles/missing``: what this device should measure. Raises ``ModelUnknownError``."""
         return await self._post("/profiles/missing", request, Missing)
 
-    async def upload(self, observations: Observations) -> UploadReceipt:
-        """``POST /profiles``: send measured figures. The upload id makes repeating it harmless."""
-        return await self._post("/profiles", observations, UploadReceipt, key=observations.upload_id)
+    async def upload(self, observations: Observations, *, attempts: int | None = None) -> UploadReceipt:
+        """``POST /profiles``: send measured figures, at most ``attempts`` times. The upload id makes that harmless."""
+        return await self._post("/profiles", observations, UploadReceipt, key=observations.upload_id, attempts=attempts)
 
     async def plan(self, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
         """``POST /plans``: the plan for a key, solved now if need be. Raises ``ModelUnknownError``.
@@ -210,8 +210,11 @@ class PlannerClient:
             await self.submit_model(graph)
             return await call()
 
-    async def _post(self, path: str, message: BaseModel, kind: type[Answer], key: str | None = None) -> Answer:
-        answer, request_id = await self._call("POST", path, body=message.model_dump_json().encode(), key=key)
+    async def _post(
+        self, path: str, message: BaseModel, kind: type[Answer], key: str | None = None, attempts: int | None = None
+    ) -> Answer:
+        body = message.model_dump_json().encode()
+        answer, request_id = await self._call("POST", path, body=body, key=key, attempts=attempts)
         return _parse(answer.body, kind, request_id)
 
     async def _call(
@@ -250,8 +253,9 @@ class PlannerClient:
                     answer = await self._once(request)
             except (httpx.TransportError, TimeoutError) as error:
                 if last or isinstance(error, httpx.UnsupportedProtocol):
-                    late = f"the answer was not whole after {limit_s:g} s"
-                    reason = late if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+                    reason = str(error) or type(error).__name__
+                    if isinstance(error, TimeoutError) and limit_s is not None:
+                        reason = f"the answer was not whole after {limit_s:g} s"
                     raise PlannerUnavailableError(
                         f"no answer from the planner at {self.url} after {attempt} attempts: {reason}",
                         request_id=request_id,
@@ -326,8 +330,8 @@ class _Answer:
 
 
 def _shown(url: str | httpx.URL) -> str:
-    """Return an address as it may stand in messages: without the user and password it may hold."""
-    return re.sub(r"(^|//)[^/?#]*@", r"\1***@", str(url))
+    """Return an address as it may stand in messages: without the user and password it may hold, however spelt."""
+    return re.sub(r"(^|//)[^?#]*@", r"\1***@", str(url))
 
 
 def _bearer(token: str) -> str:

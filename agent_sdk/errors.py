@@ -51,6 +51,7 @@ __all__ = [
     "RateLimitedError",
     "ServerError",
     "UnknownNameError",
+    "printable",
     "status_error",
 ]
 
@@ -194,3 +195,8 @@ def status_error(status: int, problem: ProblemDetails | None, request_id: str | 
         return ModelUnknownError(status, problem, request_id)
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else PlannerStatusError)
     return kind(status, problem, request_id)
+
+
+def printable(text: str) -> str:
+    """Return text that files or the planner gave as one line that may be sent to a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -15,6 +16,7 @@ from agent_sdk.errors import (
     BadRequestError,
     ConflictError,
     NotFoundError,
+    PermissionDeniedError,
     PlanMismatchError,
     PlannerError,
     PlannerProtocolError,
@@ -34,7 +36,7 @@ Check = Callable[[Plan], object]
 
 OFFLINE: Final = (PlannerUnavailableError, ServerError, RateLimitedError, PlannerProtocolError)
 """Failures of the planner that a device outlives with what it has; refusals (4xx) are the caller's to mend."""
-REFUSED: Final = (BadRequestError, ConflictError)
+REFUSED: Final = (BadRequestError, ConflictError, PermissionDeniedError)
 """What the planner answers to figures that it will never take."""
 
 
@@ -228,18 +230,18 @@ class PlanSupplier:
         """Send what an earlier call measured and could not send."""
         for observations in self._unsent.load():
             try:
-                self._send(observations)
-            except PlannerUnavailableError:
-                raise
-            except (*REFUSED, *OFFLINE) as error:
-                # NOTE: figures that a planner chokes on must not keep it from answering what it can.
+                self._send(observations, attempts=1)
+            except PlannerError as error:
+                # NOTE: they must not keep the planner from answering; what is wrong, the next call says too.
                 fate = "dropped" if isinstance(error, REFUSED) else "kept on"
                 profiled.notes += (f"figures measured at an earlier start were {fate}: {error}",)
+                if isinstance(error, PlannerUnavailableError | RateLimitedError):
+                    return
 
-    def _send(self, observations: Observations) -> None:
+    def _send(self, observations: Observations, attempts: int | None = None) -> None:
         """Upload figures; they are kept until the planner has taken them, or says that it never will."""
         try:
-            self._call(lambda client: client.upload(observations))
+            self._call(lambda client: client.upload(observations, attempts=attempts))
         except REFUSED:
             self._unsent.drop(observations)
             raise
@@ -294,6 +296,9 @@ class PlanSupplier:
         started = time.perf_counter()
         try:
             return planner.call(verb)
+        except (RuntimeError, CancelledError):  # of a client that was closed meanwhile
+            self._refuse_when_closed()
+            raise
         finally:
             self._waited_s += time.perf_counter() - started
 

@@ -148,9 +148,10 @@ def _replace(path: Path, message: Contract, most: int) -> bool:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
+    except OSError:
+        return False
+    with suppress(OSError):  # another process may be removing some at the same moment
         files = sorted(path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
         for old in files[:-most]:
             old.unlink(missing_ok=True)
-    except OSError:
-        return False
     return True

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from agent_sdk.report import printable
+from agent_sdk.errors import printable
 
 
 class ProgressListener(Protocol):

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agent_sdk.errors import printable
 from hope_schema import Plan
 
 TOLERANCE = 1e-4
@@ -111,11 +112,6 @@ class RunReport:
         if not math.isfinite(self.max_rel_error or 0.0):
             row["max_rel_error"] = None
         return {**row, "speedup": self.speedup, "correct": self.correct}
-
-
-def printable(text: str) -> str:
-    """Return text that files or the planner gave as one line that may be sent to a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
 
 
 def planned_bars(plan: Plan) -> tuple[Bar, ...]:

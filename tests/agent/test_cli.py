@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import onnx
@@ -114,6 +115,16 @@ def test_misuse_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureF
         cli.main(arguments)
     assert caught.value.code == cli.BAD_INPUT
     assert capsys.readouterr().out == ""
+
+
+def test_what_is_not_installed_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command comes with the base package; what the agent's extra brings may be missing, also while complaining."""
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.delitem(sys.modules, "agent_sdk.report", raising=False)
+    assert cli.main(["zoo", "list"]) == cli.FAILED
+    assert capsys.readouterr().err.count("rich.console") == 1
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -320,6 +320,12 @@ def test_an_answer_that_drips_is_given_up() -> None:
     assert time.monotonic() - started < 10
 
 
+def test_a_planner_that_is_away_is_named_without_a_time_limit_too() -> None:
+    """Where no read timeout is set, a connection that fails is still a planner that is away."""
+    with pytest.raises(errors.PlannerUnavailableError, match="refused"):
+        run(ScriptedTransport(httpx.ConnectError("refused")), lambda c: c.plan(REQUEST), timeout=None, attempts=1)
+
+
 def test_a_planner_without_a_read_timeout_may_take_any_time_to_improve_a_plan() -> None:
     """A wait that is asked for sets no limit where there is none, as with a planner in this process."""
     transport = ScriptedTransport(plan_answer(small_plan()))
@@ -374,7 +380,12 @@ def test_a_token_that_would_split_the_header_is_refused() -> None:
 def test_a_user_and_password_in_the_address_are_not_repeated() -> None:
     """Who puts credentials into the planner's address does not find them in notes, errors and logs."""
     told = []
-    for address in ("ftp://user:secret@planner", "user:secret@planner", "http://user:secret@planner:port"):
+    for address in (
+        "ftp://user:secret@planner",
+        "user:secret@planner",
+        "http://user:secret@planner:port",
+        "ftp://user:se/secret@planner",
+    ):
         with pytest.raises(errors.InputError) as refused:
             PlannerClient(address)
         told.append(str(refused.value))

@@ -45,11 +45,11 @@ def observed(missing: Missing) -> Observations:
     )
 
 
-def supplier(directory: Path, transport: ScriptedTransport | None) -> PlanSupplier:
+def supplier(directory: Path, transport: ScriptedTransport | None, attempts: int = 1) -> PlanSupplier:
     """Return a supplier whose planner is the script; None: no planner at all."""
 
     def connect() -> BlockingPlanner:
-        return BlockingPlanner(PlannerClient("http://planner", transport=transport, attempts=1))
+        return BlockingPlanner(PlannerClient("http://planner", transport=transport, attempts=attempts))
 
     unsent = Unsent(directory / "unsent")
     return PlanSupplier(
@@ -68,10 +68,11 @@ def obtain(
     check: Callable[[Plan], None] = anything,
     wait_s: float | None = None,
     renew: bool = False,
+    attempts: int = 1,
 ) -> tuple[Obtained, list[str]]:
     """Obtain the plan from a scripted planner; return it and the paths that were asked."""
     transport = ScriptedTransport(*script)
-    source = supplier(directory, transport)
+    source = supplier(directory, transport, attempts)
     try:
         obtained = source.obtain(GRAPH, (CPU,), REQUEST, measure, check, wait_s=wait_s, renew=renew)
     finally:
@@ -313,12 +314,32 @@ def test_kept_figures_that_a_planner_chokes_on_do_not_keep_it_from_planning(tmp_
     assert paths == ["POST /profiles", "GET /plans/plan-1"]
 
 
+@pytest.mark.parametrize("answer", [problem(404), httpx.Response(429, headers={"Retry-After": "20"}), problem(503)])
+def test_kept_figures_cost_a_start_no_more_than_a_note(answer: httpx.Response, tmp_path: Path) -> None:
+    """Whatever the planner says of an upload from an earlier start, a plan that is current is confirmed at once."""
+    obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
+    Unsent(tmp_path / "unsent").keep(observed(Missing.model_validate(ONE_MISSING, strict=False)))
+    obtained, paths = obtain(tmp_path, answer, httpx.Response(304), measure=never, attempts=4)
+    assert paths == ["POST /profiles", "GET /plans/plan-1"]
+    assert obtained.source == "planner"
+    assert "kept on" in obtained.notes[-1]
+
+
 def test_figures_that_can_neither_be_sent_nor_kept_are_said_to_be_lost(tmp_path: Path) -> None:
     """Without a planner and without a disk, nobody is promised that the figures will be sent later."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     obtained, _ = obtain(blocked / "plans", httpx.Response(200, json=ONE_MISSING), httpx.ConnectError("gone"))
     assert "neither be sent nor kept" in obtained.notes[-1]
+
+
+def test_figures_are_kept_whoever_tidies_up_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may send and remove a file of the same folder while the oldest are looked for."""
+    unsent = Unsent(tmp_path)
+    figures = observed(Missing.model_validate(ONE_MISSING, strict=False))
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda here, pattern: [*glob(here, pattern), here / "gone.json"])
+    assert unsent.keep(figures)
 
 
 def test_kept_figures_are_bounded_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

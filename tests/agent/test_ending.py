@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -90,6 +91,29 @@ def test_two_first_calls_open_one_planner(tmp_path: Path) -> None:
     source.close()
     assert len(opened) == 1
     assert loops() == []
+
+
+def test_who_asks_while_the_agent_is_closed_is_told_so(tmp_path: Path) -> None:
+    """A client that goes away under a call means a closed agent, and nobody waits on for an answer."""
+    found: list[Exception] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        source = PlanSupplier(
+            lambda: BlockingPlanner(PlannerClient(url)), url, PlanCache(tmp_path), Unsent(tmp_path / "unsent"), "device"
+        )
+
+        def ask() -> None:
+            try:
+                source.obtain(GRAPH, (CPU,), REQUEST, observed, anything)
+            except Exception as error:  # noqa: BLE001  any is a finding
+                found.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        server.accept()[0].settimeout(1)
+        source.close()
+        thread.join(60)
+    assert [type(error) for error in found] == [DeviceClosedError]
 
 
 def test_a_closed_agent_obtains_nothing(agent: Agent) -> None:
