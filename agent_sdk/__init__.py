@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agent_sdk.agent import Agent
-    from agent_sdk.client import PlannerClient
+    from agent_sdk.planner.client import PlannerClient
     from agent_sdk.session import Session
 
 __all__ = ["Agent", "PlannerClient", "Session"]
 
-_HOME = {"Agent": "agent_sdk.agent", "PlannerClient": "agent_sdk.client", "Session": "agent_sdk.session"}
+_HOME = {"Agent": "agent_sdk.agent", "PlannerClient": "agent_sdk.planner.client", "Session": "agent_sdk.session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,21 +17,21 @@ from typing import Final, Self
 import onnx
 from pydantic import ValidationError
 
-from agent_sdk.blocking import BlockingPlanner
-from agent_sdk.client import TOKEN_VARIABLE, PlannerClient
-from agent_sdk.embedded import EMBEDDED_URL, embedded_client
+from agent_sdk.device.discovery import discover
+from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device, build_program
 from agent_sdk.errors import InputError
-from agent_sdk.identity import device_id, stored_token, versions
-from agent_sdk.obtain import Obtained, PlanSupplier
+from agent_sdk.measure.profiler import profile
+from agent_sdk.model import Model, read_model
 from agent_sdk.paths import cache_directory, state_directory
-from agent_sdk.plan_cache import PlanCache, Settled, Unsent
-from agent_sdk.processors.discovery import discover
-from agent_sdk.profiler import profile
+from agent_sdk.planner.blocking import BlockingPlanner
+from agent_sdk.planner.cache import PlanCache, Settled, Unsent
+from agent_sdk.planner.client import TOKEN_VARIABLE, PlannerClient
+from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
+from agent_sdk.planner.identity import device_id, stored_token, versions
+from agent_sdk.planner.obtain import Obtained, PlanSupplier
 from agent_sdk.progress import ProgressListener, Silence
-from agent_sdk.reader import Model, read_model
 from agent_sdk.session import Session
-from agent_sdk.soc import read_soc
 from hope_schema import DeviceReport, MeasuredRun, Missing, Observations, Plan, PlanReply, PlanRequest
 from hope_schema.hashing import digest
 from hope_schema.plan import Method

@@ -1,4 +1,4 @@
-"""The agent's errors as one tree; those of runs stand in ``engine/errors.py``, of runtimes in ``processors/base.py``.
+"""The agent's errors as one tree; those of runs stand in ``engine/errors.py``, of runtimes in ``runtimes/base.py``.
 
 .. code-block:: text
 

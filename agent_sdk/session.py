@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from agent_sdk.contest import PLAN, Contest
 from agent_sdk.engine import DeviceClosedError, Executor, build_program
+from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, ProcessorError
-from agent_sdk.obtain import Obtained
-from agent_sdk.plan_cache import Settled
-from agent_sdk.processors.base import Processor
-from agent_sdk.processors.weights import copies_at_once
-from agent_sdk.reader import Model
-from agent_sdk.single import single_processor_plan
-from agent_sdk.trace import Trace
-from agent_sdk.truth import Truth, observations, remeasure
+from agent_sdk.measure.truth import Truth, observations, remeasure
+from agent_sdk.model import Model
+from agent_sdk.model.weights import copies_at_once
+from agent_sdk.planner.cache import Settled
+from agent_sdk.planner.obtain import Obtained
+from agent_sdk.runtimes.base import Processor
+from agent_sdk.selection.contest import PLAN, Contest
+from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.verify import random_inputs
 from hope_schema import Plan
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 
 from agent_sdk.errors import InputError
-from agent_sdk.reader import Model, extract
+from agent_sdk.model import Model, extract
 from hope_schema import ModelGraph
 
 

@@ -24,10 +24,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.wait import POLL_NS
-from agent_sdk.processors.discovery import discover
-from agent_sdk.reader import Model, read_model
+from agent_sdk.model import Model, read_model
 from hope_schema import Cause, Plan, Step
 
 MUST_US = {"same thread": 3.0, "across threads": 30.0}

@@ -28,15 +28,15 @@ from typing import Any
 
 import numpy as np
 
-from agent_sdk import zoo
+import hope_zoo as zoo
 from agent_sdk.agent import Agent
+from agent_sdk.cli.examine import answer_error, executor_error
 from agent_sdk.engine import Device
-from agent_sdk.examine import answer_error, executor_error
-from agent_sdk.reader import pre_softmax_outputs
+from agent_sdk.measure.steady import Witness, calm, counted
+from agent_sdk.measure.timing import Timing, timed
+from agent_sdk.measure.truth import Rehearsal
+from agent_sdk.model import pre_softmax_outputs
 from agent_sdk.session import Session
-from agent_sdk.steady import Witness, calm, counted
-from agent_sdk.timing import Timing, timed
-from agent_sdk.truth import Rehearsal
 from agent_sdk.verify import random_inputs, reference, relative_error
 from benchmarks import dispatch
 from benchmarks.runtimes import ORT_CONFIGS, Run, baselines

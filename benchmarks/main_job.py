@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_sdk.agent import Agent
-from agent_sdk.reader import read_model
+from agent_sdk.model import read_model
 
 STARTS = 5
 

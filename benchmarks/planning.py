@@ -18,8 +18,7 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from agent_sdk.reader import read_model
-from agent_sdk.zoo import shipped
+from agent_sdk.model import read_model
 from benchmarks.phones import verdict
 from benchmarks.profiles import GPU, BadProfile, PhoneProfile, find, phone_problem
 from hope_schema import (
@@ -32,6 +31,7 @@ from hope_schema import (
     TransferColumns,
     merge,
 )
+from hope_zoo import shipped
 from planner_api.planning import Budget, PlanningError, Problem, build_problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.partial import Partial

@@ -10,8 +10,8 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 
-from agent_sdk import zoo
-from agent_sdk.reader import extract, read_model
+import hope_zoo as zoo
+from agent_sdk.model import extract, read_model
 from hope_schema import ModelGraph, merge
 
 NETWORKS = ("inception_v1", "lstm", "nasnet_mobile", "nasnet_large")

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import numpy as np
 import onnxruntime as ort
 
-from agent_sdk.reader import Model
+from agent_sdk.model import Model
 
 Outputs = Mapping[str, np.ndarray]
 Run = Callable[[Mapping[str, np.ndarray]], Outputs]
@@ -46,7 +46,7 @@ def onnxruntime(model: Model, threads: int, *, parallel: bool = False) -> Run:
 
 def openvino(model: Model) -> dict[str, Run]:
     """OpenVINO on all cores, tuned for latency; and over all its devices together where it has several."""
-    from agent_sdk.processors.openvino import runtime
+    from agent_sdk.runtimes.openvino.processor import runtime
 
     core = runtime()
     part = core.read_model(model.proto.SerializeToString())

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.processors.discovery import discover
-from agent_sdk.processors.ort import OrtProcessor
-from agent_sdk.reader import Model, read_model
-from agent_sdk.single import single_processor_plan
+from agent_sdk.model import Model, read_model
+from agent_sdk.runtimes.ort.processor import OrtProcessor
+from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.verify import random_inputs
 from hope_schema import Plan
 

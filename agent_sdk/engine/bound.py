@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from agent_sdk.device.cores import bind_to
 from agent_sdk.engine.errors import FeedError
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.program import Program, ProgramSegment
-from agent_sdk.processors.base import BoundCall, Buffer, Executable, Processor, WrongOutput
-from agent_sdk.processors.cores import bind_to
+from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Processor, WrongOutput
 from hope_schema import HOST
 
 COPY_BELOW_BYTES = 128 * 1024

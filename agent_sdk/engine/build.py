@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from agent_sdk.engine.errors import IllegalPlanError
 from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait, lane_of, seat_of
 from agent_sdk.errors import PlanMismatchError
-from agent_sdk.processors.base import Processor, Segment
+from agent_sdk.runtimes.base import Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan, Step
 
 if TYPE_CHECKING:
-    from agent_sdk.reader import Model
+    from agent_sdk.model import Model
 
 
 def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor]) -> Program:

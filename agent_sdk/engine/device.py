@@ -21,13 +21,13 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from agent_sdk.device.cores import bind_to, bound_to
 from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.wait import pause_briefly
 from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
-from agent_sdk.processors.base import Processor, ProcessorLost
-from agent_sdk.processors.cores import bind_to, bound_to
+from agent_sdk.runtimes.base import Processor, ProcessorLost
 
 T = TypeVar("T")
 

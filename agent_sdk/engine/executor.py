@@ -15,17 +15,17 @@ from time import monotonic, perf_counter_ns
 
 import numpy as np
 
+from agent_sdk.device.cores import bound_to
 from agent_sdk.engine.bound import BoundProgram, Feeds, Outputs
 from agent_sdk.engine.device import JOIN_S, Device, Ticket
 from agent_sdk.engine.errors import DeviceClosedError, RunTimeoutError, SegmentFailedError
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.memory import MemoryPlan
 from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.wait import FINISHED, Progress, Turn
 from agent_sdk.errors import ExecutionError, InputError
-from agent_sdk.processors.base import Executable
-from agent_sdk.processors.cores import bound_to
-from agent_sdk.trace import Trace
+from agent_sdk.runtimes.base import Executable
 
 GRACE_S = 2.0
 """How long a run that its watchdog ended waits for the segments in flight before it leaves them behind."""

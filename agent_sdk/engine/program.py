@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from agent_sdk.processors.base import Processor, Segment
+from agent_sdk.runtimes.base import Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan
 
 if TYPE_CHECKING:
-    from agent_sdk.reader import Model
+    from agent_sdk.model import Model
 
 
 @dataclass(frozen=True)

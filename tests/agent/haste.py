@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent_sdk import examine, session, turns
-from agent_sdk.steady import Witness
+from agent_sdk import session
+from agent_sdk.cli import examine
+from agent_sdk.measure import turns
+from agent_sdk.measure.steady import Witness
 
 
 def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.reader import read_model
+from agent_sdk.model import read_model
 from agent_sdk.verify import random_inputs, reference
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from agent_sdk import cli, paths
-from agent_sdk.client import PlannerClient
+from agent_sdk import paths
+from agent_sdk.cli import commands as cli
 from agent_sdk.errors import status_error
+from agent_sdk.planner.client import PlannerClient
 from tests.agent.models import branching_model, one_op_model
 
 
@@ -122,7 +123,7 @@ def test_what_is_not_installed_is_said_in_one_line(
 ) -> None:
     """The command comes with the base package; what the agent's extra brings may be missing, also while complaining."""
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    monkeypatch.delitem(sys.modules, "agent_sdk.report", raising=False)
+    monkeypatch.delitem(sys.modules, "agent_sdk.cli.report", raising=False)
     assert cli.main(["zoo", "list"]) == cli.FAILED
     assert capsys.readouterr().err.count("rich.console") == 1
 

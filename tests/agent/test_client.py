@@ -12,9 +12,9 @@ import httpx
 import pytest
 import zstandard
 
-from agent_sdk import client as client_module
 from agent_sdk import errors
-from agent_sdk.client import MAX_ATTEMPTS, PlannerClient
+from agent_sdk.planner import client as client_module
+from agent_sdk.planner.client import MAX_ATTEMPTS, PlannerClient
 from hope_schema import DeviceReport, ModelGraph, Observations, PlanRequest, Processor
 from hope_schema.profile import LatencyColumns
 from tests.agent.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan

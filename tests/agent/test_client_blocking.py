@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agent_sdk.blocking import BlockingPlanner
-from agent_sdk.client import PlannerClient
 from agent_sdk.errors import AuthenticationError
+from agent_sdk.planner.blocking import BlockingPlanner
+from agent_sdk.planner.client import PlannerClient
 from hope_schema import PlanRequest
 from tests.agent.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_sdk import errors, plan_cache
-from agent_sdk.blocking import BlockingPlanner
-from agent_sdk.client import PlannerClient
+from agent_sdk import errors
 from agent_sdk.engine import IllegalPlanError
-from agent_sdk.obtain import Obtained, PlanSupplier
-from agent_sdk.plan_cache import PlanCache, Unsent
+from agent_sdk.planner import cache as plan_cache
+from agent_sdk.planner.blocking import BlockingPlanner
+from agent_sdk.planner.cache import PlanCache, Unsent
+from agent_sdk.planner.client import PlannerClient
+from agent_sdk.planner.obtain import Obtained, PlanSupplier
 from hope_schema import Missing, Observations, Plan, PlanRequest, Processor
 from hope_schema.profile import LatencyColumns
 from tests.agent.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan

@@ -7,7 +7,7 @@ import gzip
 import pytest
 import zstandard
 
-from agent_sdk import wire
+from agent_sdk.planner import wire
 
 TEXT = b"{" + b"a" * 5000 + bytes(range(256)) * 50
 ZSTD = zstandard.ZstdCompressor().compress(TEXT)

@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from agent_sdk import Agent
-from agent_sdk.blocking import BlockingPlanner
-from agent_sdk.client import PlannerClient
 from agent_sdk.engine import DeviceClosedError
-from agent_sdk.obtain import PlanSupplier
-from agent_sdk.plan_cache import PlanCache, Unsent
+from agent_sdk.planner.blocking import BlockingPlanner
+from agent_sdk.planner.cache import PlanCache, Unsent
+from agent_sdk.planner.client import PlannerClient
+from agent_sdk.planner.obtain import PlanSupplier
 from hope_schema import Missing
 from tests.agent.models import BRANCHING
 from tests.agent.planner_double import ScriptedTransport, plan_answer, small_plan

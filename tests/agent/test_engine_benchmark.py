@@ -7,7 +7,7 @@ from itertools import repeat
 
 import pytest
 
-from agent_sdk.steady import SLOW, Witness
+from agent_sdk.measure.steady import SLOW, Witness
 from benchmarks import engine
 from benchmarks.engine import measure
 

@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 from agent_sdk import Agent
-from agent_sdk.contest import PLAN
+from agent_sdk.cli.examine import examine
 from agent_sdk.engine import Executor
-from agent_sdk.examine import examine
-from agent_sdk.trace import Trace
+from agent_sdk.engine.trace import Trace
+from agent_sdk.selection.contest import PLAN
 from tests.agent.models import BRANCHING, one_op_model
 
 Answer = tuple[dict[str, np.ndarray], Trace]

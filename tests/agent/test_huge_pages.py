@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_sdk import huge_pages
+from agent_sdk.device import huge_pages
 
 MIB = 2**20
 

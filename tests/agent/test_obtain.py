@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent_sdk import Agent, errors
-from agent_sdk.client import PlannerClient, ServedPlan
-from agent_sdk.identity import device_id, store_token, stored_token
+from agent_sdk.planner.client import PlannerClient, ServedPlan
+from agent_sdk.planner.identity import device_id, store_token, stored_token
 from hope_schema import PlanRequest
 from tests.agent.models import BRANCHING
 

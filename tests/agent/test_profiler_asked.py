@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agent_sdk import Agent
-from agent_sdk.profiler import profile
-from agent_sdk.reader import read_model
+from agent_sdk.measure.profiler import profile
+from agent_sdk.model import read_model
 from hope_schema import HOST, Missing, MissingTransfer, TensorType
 from tests.agent.models import one_op_model
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from agent_sdk.reader import Model, ModelError, extract, pre_softmax_outputs, read_model
-from agent_sdk.reader.twins import tensor_classes
+from agent_sdk.model import Model, ModelError, extract, pre_softmax_outputs, read_model
+from agent_sdk.model.twins import tensor_classes
 from hope_schema import ModelGraph, merge
 from tests import CAMPAIGN
 from tests.agent.random_models import CHANNELS, SIDE, RandomModel, evaluate, sorted_proto

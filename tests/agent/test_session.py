@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from agent_sdk import Agent, Session
-from agent_sdk.client import ServedPlan
-from agent_sdk.contest import PLAN, Contest
+from agent_sdk.cli.examine import examine
+from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
 from agent_sdk.errors import ExecutionError
-from agent_sdk.examine import examine
-from agent_sdk.obtain import Obtained
-from agent_sdk.processors import OutOfMemory
+from agent_sdk.measure.steady import Witness
+from agent_sdk.planner.client import ServedPlan
+from agent_sdk.planner.obtain import Obtained
+from agent_sdk.runtimes import OutOfMemory
+from agent_sdk.selection.contest import PLAN, Contest
+from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.session import likeliest
-from agent_sdk.single import single_processor_plan
-from agent_sdk.soc import read_soc
-from agent_sdk.steady import Witness
 from agent_sdk.verify import relative_error
 from hope_schema import PlanReply
 from tests.agent.cores import GONE
@@ -70,7 +70,7 @@ def test_memory_is_settled_before_the_first_request(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Executor, "run", noted_run)
     monkeypatch.setattr(Contest, "trial", noted_trial)
-    for module in ("agent_sdk.truth", "agent_sdk.contest"):
+    for module in ("agent_sdk.measure.truth", "agent_sdk.selection.contest"):
         monkeypatch.setattr(f"{module}.collapse", lambda: events.append("collapse"))
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING):
         at = next(index for index, event in enumerate(events) if isinstance(event, set))
@@ -133,7 +133,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
 
     with agent.load(BRANCHING, all_rivals=True) as session:
         monkeypatch.setattr(session.plan_executor, "run", fail)
-        monkeypatch.setattr("agent_sdk.examine.answer_error", lambda *given: 0.0)
+        monkeypatch.setattr("agent_sdk.cli.examine.answer_error", lambda *given: 0.0)
         report, _ = examine(session, runs=3, compare=False, seed=0)
         assert report.executed == session.contest.current != PLAN
     assert any(note.startswith("the plan failed") for note in report.notes)

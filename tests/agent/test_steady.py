@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_sdk import steady
-from agent_sdk.processors.cores import bound_to
-from agent_sdk.steady import SLOW, Witness, counted
+from agent_sdk.device.cores import bound_to
+from agent_sdk.measure import steady
+from agent_sdk.measure.steady import SLOW, Witness, counted
 from tests.agent.cores import GONE
 
 

@@ -15,13 +15,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from agent_sdk import zoo
+import hope_zoo as zoo
+from agent_sdk.cli.report import TOLERANCE
 from agent_sdk.errors import ModelError, UnknownNameError
-from agent_sdk.reader import Model, pre_softmax_outputs, read_model
-from agent_sdk.report import TOLERANCE
+from agent_sdk.model import Model, pre_softmax_outputs, read_model
 from agent_sdk.verify import relative_error
-from agent_sdk.zoo import shipped
 from hope_schema import merge
+from hope_zoo import shipped
 from tests import CAMPAIGN
 
 PHONES = Path(__file__).parents[3] / "shared" / "phones"
@@ -151,7 +151,7 @@ def test_topologies_match_the_published_profiles(name: str, profile: str) -> Non
 
 def _unweighted(name: str) -> onnx.ModelProto:
     """Return the network with all weights zero, which is all that its shapes need and quick to make."""
-    from agent_sdk.zoo.catalogue import _entry
+    from hope_zoo.catalogue import _entry
 
     topology = _entry(name)[1]()
     graph = onnx.helper.make_graph(

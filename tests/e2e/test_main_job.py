@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent_sdk import cli, examine
+from agent_sdk import cli
+from agent_sdk.cli import examine
 
 PROMISED = {
     "model", "model_hash", "soc", "frequency", "processors", "plan_id", "plan_cached", "method", "planned_us",

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_sdk.reader import read_model
-from agent_sdk.zoo import shipped
+from agent_sdk.model import read_model
 from benchmarks.planning import synthetic_profile
 from benchmarks.profiles import phone_problem
+from hope_zoo import shipped
 from planner_api.planning import build_problem, solver
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial

@@ -12,9 +12,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device
-from agent_sdk.processors.discovery import discover
-from agent_sdk.reader import Model
+from agent_sdk.model import Model
 from tests.agent.engine.generate import random_model
 from tests.agent.engine.scene import Scene
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from agent_sdk.processors.base import Processor
-from agent_sdk.reader import Model, read_model
+from agent_sdk.model import Model, read_model
+from agent_sdk.runtimes.base import Processor
 from hope_schema import Cause, Plan, Step, SuperOp, merge
 
 SHAPE = (1, 8, 6, 6)

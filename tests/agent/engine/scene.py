@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.reader import Model
+from agent_sdk.model import Model
 from tests.agent.engine.generate import dealt_plan, random_inputs
 from tests.agent.engine.simulated import four_processors
 

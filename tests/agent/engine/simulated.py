@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnxruntime as ort
 
-from agent_sdk.processors.base import BoundCall, Executable, Processor, Segment
-from agent_sdk.reader import extract
+from agent_sdk.model import extract
+from agent_sdk.runtimes.base import BoundCall, Executable, Processor, Segment
 from hope_schema import Processor as Spec
 from hope_schema import TensorType
 

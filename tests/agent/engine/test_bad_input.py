@@ -29,16 +29,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk import Agent
+from agent_sdk.device.discovery import discover
+from agent_sdk.device.soc import Soc, read_soc
 from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
 from agent_sdk.errors import HopeError, PlanMismatchError, ProcessorError
+from agent_sdk.measure.alone import whole_network
+from agent_sdk.model import Model, read_model
+from agent_sdk.model.weights import LightModels
 from agent_sdk.paths import CACHE_VARIABLE
-from agent_sdk.processors import ort
-from agent_sdk.processors.alone import whole_network
-from agent_sdk.processors.base import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput
-from agent_sdk.processors.discovery import discover
-from agent_sdk.processors.weights import LightModels
-from agent_sdk.reader import Model, read_model
-from agent_sdk.soc import Soc, read_soc
+from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput
+from agent_sdk.runtimes.ort import processor as ort
 from hope_schema import ModelGraph, Plan, merge
 from tests.agent.cores import GONE
 from tests.agent.engine.conftest import RUNTIMES, Reference
@@ -256,7 +256,7 @@ def test_only_a_shortage_is_called_one(number: int, meaning: type[ProcessorError
 
 def test_a_missing_file_is_not_taken_for_an_unsupported_op(tmp_path: Path) -> None:
     """Where somebody has removed the weights, OpenVINO's processor says which file is missing."""
-    openvino = pytest.importorskip("agent_sdk.processors.openvino", reason="OpenVINO is an optional extra")
+    openvino = pytest.importorskip("agent_sdk.runtimes.openvino.processor", reason="OpenVINO is an optional extra")
     lights = LightModels(tmp_path)
     model = read_model(branching_model())
     _, folder = lights.get(model)
@@ -330,7 +330,7 @@ def test_ctrl_c_ends_the_command_with_130(tmp_path: Path) -> None:
     onnx.save(branching_model(), path)
     command = (
         "import sys, pytest; from tests.agent.haste import measure_hastily; measure_hastily(pytest.MonkeyPatch()); "
-        "from agent_sdk.cli import main; sys.exit(main(sys.argv[1:]))"
+        "from agent_sdk.cli.commands import main; sys.exit(main(sys.argv[1:]))"
     )
     arguments = ["run", "--model", str(path), "--processors", "ort@0,ort@1", "--method", "greedy", "--runs", "100000"]
     environment = {**os.environ, CACHE_VARIABLE: str(tmp_path), "HOPE_SOLVE_BUDGET_S": "0.3", "PYTHONUNBUFFERED": "1"}

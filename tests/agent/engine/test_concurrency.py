@@ -16,8 +16,8 @@ from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.device import Ticket
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.wait import FINISHED, Progress, Turn
-from agent_sdk.processors.base import Segment
-from agent_sdk.reader import Model
+from agent_sdk.model import Model
+from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, random_model, whole_plan
 from tests.agent.engine.scene import Scene

@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, FeedError, build_program
-from agent_sdk.processors.discovery import discover
-from agent_sdk.reader import Model, read_model
-from agent_sdk.trace import Trace, to_perfetto
+from agent_sdk.engine.trace import Trace, to_perfetto
+from agent_sdk.model import Model, read_model
 from hope_schema import Plan
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference

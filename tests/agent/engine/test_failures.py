@@ -10,7 +10,6 @@ import weakref
 import numpy as np
 import pytest
 
-from agent_sdk.contest import PLAN, Contest
 from agent_sdk.engine import (
     DeviceClosedError,
     Executor,
@@ -21,8 +20,9 @@ from agent_sdk.engine import (
 from agent_sdk.engine.device import Ticket
 from agent_sdk.engine.wait import Progress
 from agent_sdk.errors import ExecutionError
-from agent_sdk.processors.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
-from agent_sdk.reader import Model
+from agent_sdk.model import Model
+from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
+from agent_sdk.selection.contest import PLAN, Contest
 from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
@@ -326,7 +326,7 @@ def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is dropped when its first run takes too long, and the others serve."""
-    monkeypatch.setattr("agent_sdk.contest.FIRST_RUN_S", 1.0)
+    monkeypatch.setattr("agent_sdk.selection.contest.FIRST_RUN_S", 1.0)
     monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
     release = threading.Event()

@@ -16,7 +16,7 @@ import pytest
 
 from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, build_program
 from agent_sdk.engine.device import Lane
-from agent_sdk.processors.base import Segment
+from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
 from tests.agent.engine.scene import Scene

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent_sdk.engine import Device, IllegalPlanError, Program, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.errors import PlanMismatchError
-from agent_sdk.reader import Model
+from agent_sdk.model import Model
 from hope_schema import HOST, Part, Plan, merge
 from tests.agent.engine.generate import dealt_plan, plan_of, random_legal_plan, random_model, random_order, whole_plan
 from tests.agent.engine.simulated import four_processors

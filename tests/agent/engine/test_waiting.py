@@ -18,8 +18,8 @@ from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutErro
 from agent_sdk.engine.device import Ticket
 from agent_sdk.engine.wait import FINISHED, Progress, Turn
 from agent_sdk.errors import ExecutionError, InputError
-from agent_sdk.processors.base import Segment
-from agent_sdk.truth import Rehearsal
+from agent_sdk.measure.truth import Rehearsal
+from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
 from tests.agent.engine.scene import Scene

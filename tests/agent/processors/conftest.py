@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent_sdk.processors import Processor
-from agent_sdk.processors.discovery import discover
+from agent_sdk.device.discovery import discover
+from agent_sdk.runtimes import Processor
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.processors import Buffer, Processor, Segment
-from agent_sdk.reader import Model, read_model
+from agent_sdk.model import Model, read_model
+from agent_sdk.runtimes import Buffer, Processor, Segment
 from hope_schema import SuperOp, merge
 
 SIDE = 8

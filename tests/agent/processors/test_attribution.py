@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent_sdk.processors.attribution import share_out
-from agent_sdk.processors.discovery import discover
-from agent_sdk.processors.ort_graph import FrozenGraphs
-from agent_sdk.processors.ort_profile import attribute
-from agent_sdk.processors.work import work
-from agent_sdk.reader import read_model
+from agent_sdk.device.discovery import discover
+from agent_sdk.measure.attribution import share_out
+from agent_sdk.measure.work import work
+from agent_sdk.model import read_model
+from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.runtimes.ort.profile import attribute
 from hope_schema import ModelGraph, Op, merge
 from tests.agent.processors.networks import random_model
 
@@ -99,7 +99,7 @@ def test_a_whole_network_shows_all_of_its_convolutions(name: str, tmp_path_facto
 )
 def test_openvino_names_belong_to_ops(names: str, found: list[str]) -> None:
     """A kernel's list of names gives the ops among them, whatever the runtime appends and ids hold."""
-    from agent_sdk.processors.openvino import ops_named
+    from agent_sdk.runtimes.openvino.processor import ops_named
 
     ids = ("r1", "r2", "conv,1", "step/input", "step/input/from")
     graph = SimpleNamespace(op=dict.fromkeys(ids))
@@ -109,8 +109,8 @@ def test_openvino_names_belong_to_ops(names: str, found: list[str]) -> None:
 @pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
 def test_a_change_of_layout_belongs_to_nobody(tmp_path_factory: pytest.TempPathFactory) -> None:
     """OpenVINO names a reorder after the op it stands before, or within whose name it begins: it is neither's."""
-    from agent_sdk.processors.alone import whole_network
-    from agent_sdk.processors.openvino import OpenVinoProcessor, covered_ops
+    from agent_sdk.measure.alone import whole_network
+    from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor, covered_ops
 
     model = read_model("squeezenet")
     processor = next(p for p in discover("ov", cache=tmp_path_factory.mktemp("ov")) if p.spec.threads == 1)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_sdk.contest import PLAN, RECHECK, ROUNDS, WINDOW, Contest
 from agent_sdk.engine import DeviceClosedError, RunTimeoutError, SegmentFailedError
 from agent_sdk.engine.errors import FeedError
 from agent_sdk.errors import ExecutionError
-from agent_sdk.steady import Witness
+from agent_sdk.measure.steady import Witness
+from agent_sdk.selection.contest import PLAN, RECHECK, ROUNDS, WINDOW, Contest
 from tests.agent.haste import measure_hastily
 
 

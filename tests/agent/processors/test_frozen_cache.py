@@ -14,13 +14,14 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from agent_sdk.processors import ProcessorLost, ort_graph
-from agent_sdk.processors.base import segment_of
-from agent_sdk.processors.ort import OrtProcessor
-from agent_sdk.processors.ort_graph import FrozenGraph, FrozenGraphs
-from agent_sdk.processors.weights import GRAPH_FILE
-from agent_sdk.reader import Model
-from agent_sdk.soc import read_soc
+from agent_sdk.device.soc import read_soc
+from agent_sdk.model import Model
+from agent_sdk.model.weights import GRAPH_FILE
+from agent_sdk.runtimes import ProcessorLost
+from agent_sdk.runtimes.base import segment_of
+from agent_sdk.runtimes.ort import graph as ort_graph
+from agent_sdk.runtimes.ort.graph import FrozenGraph, FrozenGraphs
+from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import merge
 from tests.agent.processors.networks import random_model
 
@@ -64,7 +65,7 @@ def freeze_and_cut(folder: Path, start: Barrier, said: SimpleQueue[str]) -> None
         used = set()
         start.wait(PATIENCE_S)
         with (
-            patch("agent_sdk.processors.ort.log.warning", lambda text, *values: said.put(text % values)),
+            patch("agent_sdk.runtimes.ort.processor.log.warning", lambda text, *values: said.put(text % values)),
             patch("fcntl.flock", Mock(side_effect=OSError)) if kind == "without locks" else nullcontext(),
             patch.object(ort_graph, "_complete", looked_at if kind == "damaged" else COMPLETE),
         ):

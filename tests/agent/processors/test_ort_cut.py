@@ -14,16 +14,16 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from agent_sdk import zoo
-from agent_sdk.processors import ort_graph
-from agent_sdk.processors.alone import whole_network
-from agent_sdk.processors.base import OutOfMemory, segment_of
-from agent_sdk.processors.ort import OrtProcessor
-from agent_sdk.processors.ort_cut import cut, physical
-from agent_sdk.processors.ort_graph import FrozenGraph, FrozenGraphs
-from agent_sdk.processors.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels
-from agent_sdk.reader import Model, read_model
-from agent_sdk.soc import read_soc
+import hope_zoo as zoo
+from agent_sdk.device.soc import read_soc
+from agent_sdk.measure.alone import whole_network
+from agent_sdk.model import Model, read_model
+from agent_sdk.model.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels
+from agent_sdk.runtimes.base import OutOfMemory, segment_of
+from agent_sdk.runtimes.ort import graph as ort_graph
+from agent_sdk.runtimes.ort.cut import cut, physical
+from agent_sdk.runtimes.ort.graph import FrozenGraph, FrozenGraphs
+from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import SuperOp, merge
 from tests import CAMPAIGN
 from tests.agent.processors.networks import (

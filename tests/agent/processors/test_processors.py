@@ -19,17 +19,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from agent_sdk import zoo
+import hope_zoo as zoo
+from agent_sdk.device.cores import bound_to
+from agent_sdk.device.discovery import discover
+from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError, UnknownNameError
-from agent_sdk.processors import OutOfMemory, Processor, ProcessorLost, Segment, UnsupportedOp, WrongOutput
-from agent_sdk.processors.alone import whole_network
-from agent_sdk.processors.base import segment_of
-from agent_sdk.processors.cores import bound_to
-from agent_sdk.processors.discovery import discover
-from agent_sdk.processors.ort import OrtProcessor, session_options
-from agent_sdk.processors.ort_graph import LEVELS
-from agent_sdk.reader import read_model
-from agent_sdk.soc import Soc
+from agent_sdk.measure.alone import whole_network
+from agent_sdk.model import read_model
+from agent_sdk.runtimes import OutOfMemory, Processor, ProcessorLost, Segment, UnsupportedOp, WrongOutput
+from agent_sdk.runtimes.base import segment_of
+from agent_sdk.runtimes.ort.graph import LEVELS
+from agent_sdk.runtimes.ort.processor import OrtProcessor, session_options
 from hope_schema import TensorType, merge
 from hope_schema.graph import DType
 from tests.agent.models import one_op_model
@@ -268,7 +268,7 @@ def test_unknown_processors_are_named(tmp_path: Path) -> None:
 def discovered(spec: str | None, cache: Path, packages: Path | None = None) -> subprocess.CompletedProcess[str]:
     """What a new process finds, and whether it has imported OpenVINO; ``packages`` come before the installed ones."""
     command = (
-        "import sys, pathlib; from agent_sdk.processors.discovery import discover; "
+        "import sys, pathlib; from agent_sdk.device.discovery import discover; "
         f"print([p.id for p in discover({spec!r}, cache=pathlib.Path({str(cache)!r}))], 'openvino' in sys.modules)"
     )
     root = Path(__file__).parents[3]
@@ -326,7 +326,7 @@ def test_providers_of_one_device_exclude_each_other(tmp_path: Path, monkeypatch:
 )
 def test_an_accelerator_does_not_compute_on_the_callers_thread(runtime: str, accelerator: str) -> None:
     """On a machine with one core too, the CPU time of its caller is not its latency; the core's own is."""
-    module = pytest.importorskip(f"agent_sdk.processors.{runtime}", reason="OpenVINO is an optional extra")
+    module = pytest.importorskip(f"agent_sdk.runtimes.{runtime}", reason="OpenVINO is an optional extra")
     maker = {"ort": "OrtProcessor", "openvino": "OpenVinoProcessor"}[runtime]
     soc = Soc("test", "test", {0: "core"})
     assert getattr(module, maker)(soc, frozenset({0})).on_caller_thread
@@ -337,12 +337,12 @@ def test_an_accelerator_does_not_compute_on_the_callers_thread(runtime: str, acc
     ("what", "instead", "meaning", "said"),
     [
         (
-            "agent_sdk.processors.ort.profile_folder",
+            "agent_sdk.runtimes.ort.processor.profile_folder",
             Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
             OutOfMemory,
             "tracing: .*No space left",
         ),
-        ("agent_sdk.processors.ort_profile.Path.read_bytes", lambda path: b'[{"cat": "No', OutOfMemory, "is cut off"),
+        ("agent_sdk.runtimes.ort.profile.Path.read_bytes", lambda path: b'[{"cat": "No', OutOfMemory, "is cut off"),
         ("tempfile.tempdir", "/absent", ProcessorLost, "tracing: .*No such file"),
     ],
     ids=["full", "cut off", "no folder"],

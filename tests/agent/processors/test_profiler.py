@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from agent_sdk import profiler
-from agent_sdk.processors import OutOfMemory, Processor, ProcessorLost, Segment, weights
-from agent_sdk.processors.ort import OrtProcessor
-from agent_sdk.processors.weights import UNKNOWN_BYTES, available_bytes, copies_at_once
-from agent_sdk.profiler import handover_us, profile
-from agent_sdk.reader import Model, read_model
-from agent_sdk.soc import Soc
-from agent_sdk.steady import SLOW
-from agent_sdk.timing import Timing
-from agent_sdk.turns import Turn
+from agent_sdk.device.soc import Soc
+from agent_sdk.measure import profiler
+from agent_sdk.measure.profiler import handover_us, profile
+from agent_sdk.measure.steady import SLOW
+from agent_sdk.measure.timing import Timing
+from agent_sdk.measure.turns import Turn
+from agent_sdk.model import Model, read_model, weights
+from agent_sdk.model.weights import UNKNOWN_BYTES, available_bytes, copies_at_once
+from agent_sdk.runtimes import OutOfMemory, Processor, ProcessorLost, Segment
+from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
 from tests.agent.cores import GONE
 from tests.agent.models import one_op_model

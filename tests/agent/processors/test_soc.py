@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_sdk.processors.cores import name_cores
-from agent_sdk.processors.discovery import core_sets
-from agent_sdk.soc import Soc, core_classes, read_soc
+from agent_sdk.device.cores import name_cores
+from agent_sdk.device.discovery import core_sets
+from agent_sdk.device.soc import Soc, core_classes, read_soc
 
 
 def tree(root: Path, files: dict[str, list[int | str]]) -> Path:

@@ -8,7 +8,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_sdk.timing import MAX_REPEATS, MIN_REPEATS, WARM_UP, measure, summarise
+from agent_sdk.measure.timing import MAX_REPEATS, MIN_REPEATS, WARM_UP, measure, summarise
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=40))

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, Program, build_program
-from agent_sdk.processors.discovery import discover
-from agent_sdk.truth import POLLED_US, SEGMENT_US, SLEEPING_US, observations, remeasure, simulate
+from agent_sdk.measure.truth import POLLED_US, SEGMENT_US, SLEEPING_US, observations, remeasure, simulate
 from tests.agent.engine.generate import random_legal_plan, whole_plan
 from tests.agent.processors.networks import image, random_model
 

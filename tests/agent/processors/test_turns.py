@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_sdk import turns
-from agent_sdk.processors import Processor, ProcessorLost
-from agent_sdk.steady import SLOW, Witness
-from agent_sdk.turns import LEAST_ROUNDS, MOST_ROUNDS, ROUNDS, Turn, take_turns, turn
+from agent_sdk.measure import turns
+from agent_sdk.measure.steady import SLOW, Witness
+from agent_sdk.measure.turns import LEAST_ROUNDS, MOST_ROUNDS, ROUNDS, Turn, take_turns, turn
+from agent_sdk.runtimes import Processor, ProcessorLost
 
 KINDS = ("one core", "gang", "other gang")
 

@@ -1,0 +1,219 @@
+"""What one run found out: as one JSON object for machines, as a table and a timeline for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agent_sdk.errors import printable
+from agent_sdk.planner.obtain import PlanSource
+from hope_schema import Plan
+
+TOLERANCE = 1e-4
+"""Largest ``max |Δ| / max |reference|`` that counts as the same answer by default; layouts and fusions reorder sums."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something that occupied a processor from ``start_us`` to ``finish_us`` (microseconds from the run's start)."""
+
+    processor: str
+    start_us: float
+    finish_us: float
+    kind: Literal["compute", "transfer"] = "compute"
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The result of ``hope-agent run``. Times in microseconds unless the name says otherwise.
+
+    Attributes:
+        planned_us: the plan's makespan, never below ``lower_bound_us``.
+        predicted_us: the makespan after re-measuring the chosen segments; ``planned_us`` until then.
+        measured_us: median end-to-end time of what was executed.
+        plan_measured_us: median of the plan itself, also when a faster single processor was executed instead.
+        baselines_us: median per single processor.
+        runs: how many runs ``measured_us`` is the median of.
+        executed: ``plan``, or the id of the single processor that ran instead; ``processors_used`` and ``segments``
+            are what was executed.
+        plan_processors_used: the processors that the plan uses, executed or not.
+        max_rel_error: max |Δ| / max |reference| over the outputs, of a final softmax over what enters it, whose outputs
+            are compared with what ONNX Runtime makes of that; infinite where one is missing, of another shape or not
+            finite; None when nothing was compared.
+        tolerance: the largest ``max_rel_error`` that counts as right.
+        planner_ms: time spent in calls to the planner, milliseconds.
+        notes: everything that was not as it should be, said in sentences.
+    """
+
+    model: str
+    model_hash: str
+    ops: int
+    super_ops: int
+    soc: str
+    frequency: str
+    processors: tuple[str, ...]
+    plan_id: str | None
+    plan_version: int | None
+    plan_cached: bool
+    plan_source: PlanSource
+    method: str
+    planned_us: float
+    predicted_us: float
+    lower_bound_us: float
+    gap: float
+    measured_us: float
+    plan_measured_us: float
+    baselines_us: dict[str, float]
+    executed: str
+    processors_used: tuple[str, ...]
+    segments: int
+    plan_processors_used: tuple[str, ...]
+    plan_segments: int
+    runs: int
+    max_rel_error: float | None
+    profiled_signatures: int
+    profiling_seconds: float
+    planner_ms: float
+    tolerance: float = TOLERANCE
+    notes: tuple[str, ...] = ()
+    planned: tuple[Bar, ...] = field(default=(), repr=False)
+    measured: tuple[Bar, ...] = field(default=(), repr=False)
+
+    @property
+    def correct(self) -> bool:
+        """Whether the outputs were compared and found equal within ``tolerance`` (NaN is never equal)."""
+        return self.max_rel_error is not None and self.max_rel_error <= self.tolerance
+
+    @property
+    def best_baseline(self) -> tuple[str, float] | None:
+        """The fastest single processor and its time, if they were measured."""
+        return min(self.baselines_us.items(), key=lambda item: item[1]) if self.baselines_us else None
+
+    @property
+    def speedup(self) -> float | None:
+        """Best single processor ÷ measured, above 1 when the plan gained; None without ``--compare``."""
+        return self.best_baseline[1] / self.measured_us if self.best_baseline and self.measured_us else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything but the timelines, ready for ``json.dumps``.
+
+        JSON knows no infinity: an infinite ``max_rel_error`` becomes null, and ``correct`` is false.
+        """
+        row = asdict(self)
+        del row["planned"], row["measured"]
+        if not math.isfinite(self.max_rel_error or 0.0):
+            row["max_rel_error"] = None
+        return {**row, "speedup": self.speedup, "correct": self.correct}
+
+
+def planned_bars(plan: Plan) -> tuple[Bar, ...]:
+    """Return a plan's steps as bars; a step's interval includes the transfers it pays for."""
+    return tuple(Bar(step.processor, step.start_us, step.finish_us) for step in plan.steps)
+
+
+def show(report: RunReport, console: Console) -> None:
+    """Print the table, the timelines and the notes."""
+    console.print(_table(report), markup=False)
+    width = max(20, min(100, console.width - 30))
+    everything = [*report.planned, *report.measured]
+    if everything:
+        span = max(bar.finish_us for bar in everything) or 1.0
+        names = dict.fromkeys(bar.processor for bar in everything)
+        console.print()
+        for title, bars in (("planned", report.planned), ("measured", report.measured)):
+            for name in names:
+                row = [bar for bar in bars if bar.processor == name]
+                if row:
+                    _print_row(console, title, name, _lane(row, span, width, console))
+                    title = ""
+        _print_row(console, "", "", Text(_axis(span, width), style="dim"))
+    for note in report.notes:
+        console.print(Text("note: ", style="yellow") + Text(printable(note)))
+
+
+def _table(report: RunReport) -> Table:
+    table = _titled(f"{report.model}: {report.ops} ops in {report.super_ops} super-ops")
+    table.add_column("", style="bold")
+    table.add_column("latency", justify="right")
+    table.add_column("")
+    bound = f"bound {_ms(report.lower_bound_us)}, gap {report.gap:.1%}, method {report.method}"
+    table.add_row("planned", _ms(report.planned_us), bound)
+    used = f"{', '.join(report.plan_processors_used)}; {_count(report.plan_segments, 'segment')}"
+    if report.executed == "plan":
+        table.add_row("predicted", _ms(report.predicted_us), "after re-measuring the chosen segments")
+        table.add_row("measured", _ms(report.measured_us), f"{used}; median of {_count(report.runs, 'run')}")
+    else:
+        table.add_row("plan measured", _ms(report.plan_measured_us), f"{used}; not used: slower here")
+        table.add_row("predicted", _ms(report.predicted_us), f"for {report.executed} alone, after re-measuring it")
+        table.add_row("measured", _ms(report.measured_us), f"{report.executed} alone, which is faster here")
+    for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
+        table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")
+    if report.speedup is not None:
+        table.add_row("speed-up", f"{report.speedup:.2f} x", "best single processor / measured")
+    table.add_section()
+    if report.max_rel_error is not None:
+        verdict = Text("right", style="green") if report.correct else Text("WRONG", style="bold red")
+        table.add_row("outputs", verdict, f"largest relative error {report.max_rel_error:.2e} before softmax")
+    plan = "no planner" if report.plan_id is None else f"{report.plan_id} version {report.plan_version}"
+    came = {"planner": "cached" if report.plan_cached else "solved now", "disk": "from disk", "single": "made here"}
+    table.add_row("plan", came[report.plan_source], f"{plan}; {report.planner_ms:.1f} ms in the planner")
+    table.add_row("profiled", _count(report.profiled_signatures, "signature"), f"in {report.profiling_seconds:.1f} s")
+    table.add_row("device", "", f"{report.soc} at {report.frequency}; {', '.join(report.processors)}")
+    return table
+
+
+def _titled(title: str) -> Table:
+    """An empty table; a title given as a string would be read as markup."""
+    return Table(title=Text(printable(title), style="table.title"), title_justify="left")
+
+
+def _print_row(console: Console, title: str, name: str, lane: Text) -> None:
+    console.print(Text(f"{title:9.9} {name:12.12} ", style="bold") + lane, no_wrap=True, crop=True)
+
+
+def _lane(bars: Iterable[Bar], span_us: float, width: int, console: Console) -> Text:
+    """Draw one processor's bars over ``width`` cells; a cell shows what filled most of it."""
+    unicode = (console.encoding or "").lower().startswith("utf")
+    marks = {"compute": "█" if unicode else "#", "transfer": "▒" if unicode else "=", "idle": "·" if unicode else "."}
+    styles = {"compute": "green", "transfer": "yellow", "idle": "dim"}
+    cell = span_us / width
+    filled: list[dict[str, float]] = [{"compute": 0.0, "transfer": 0.0} for _ in range(width)]
+    for bar in bars:
+        first, last = int(bar.start_us / cell), min(width - 1, int(bar.finish_us / cell))
+        for index in range(max(0, first), last + 1):
+            overlap = min(bar.finish_us, (index + 1) * cell) - max(bar.start_us, index * cell)
+            filled[index][bar.kind] += max(0.0, overlap)
+    lane = Text()
+    for shares in filled:
+        kind = max(shares, key=lambda name: shares[name]) if sum(shares.values()) > 0.25 * cell else "idle"
+        lane.append(marks[kind], style=styles[kind])
+    return lane
+
+
+def _axis(span_us: float, width: int) -> str:
+    end = _ms(span_us)
+    return "0" + end.rjust(width - 1)
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.2f} ms" if us >= 100 else f"{us / 1000:.4f} ms"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def list_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a plain table, e.g. of the zoo or of this machine's processors."""
+    table = _titled(title)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table

@@ -1,0 +1,1 @@
+"""Clocks, interleaved timing, profiling, and what a plan is worth once it was measured."""

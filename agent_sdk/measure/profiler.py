@@ -1,0 +1,366 @@
+"""The benchmarking engine (HOPE section 4.1): op latencies per processor kind and transfer costs per tensor type.
+
+Only what the planner lacks is measured, each signature once per kind of processor, in this order, so that a budget
+that runs out leaves the least useful figures absent:
+
+1. whole-network runs under each runtime's own profiler, where it has one, then without, the kinds in turns:
+   latencies of fused kernels in the layouts they really use, scaled so that together they give the whole's;
+2. super-ops alone, for what such a run does not show (an op the runtime fused away, a network it refuses whole);
+3. transfers: the change of layout on either side plus the move;
+4. the engine's fixed costs: a launch per kind, a hand-over between threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Final
+
+from onnx import TensorProto, helper
+
+from agent_sdk.device.cores import bind_to, bound_to
+from agent_sdk.engine.interrupt import DeferredInterrupts
+from agent_sdk.measure.alone import bound, time_executable, time_segment, whole_network
+from agent_sdk.measure.steady import Witness, calm
+from agent_sdk.measure.timing import Timing, measure, scaled, summarise
+from agent_sdk.measure.turns import take_turns, turn
+from agent_sdk.model import Model, read_model
+from agent_sdk.model.weights import copies_at_once
+from agent_sdk.runtimes import (
+    CompilationFailed,
+    OutOfMemory,
+    Processor,
+    ProcessorError,
+    ProcessorLost,
+    SilentFallback,
+    UnsupportedOp,
+    WrongOutput,
+)
+from agent_sdk.runtimes.base import segment_of
+from agent_sdk.runtimes.host import aligned_empty
+from hope_schema import (
+    HOST,
+    LatencyColumns,
+    Missing,
+    Observations,
+    Overheads,
+    SuperOp,
+    TensorType,
+    TransferColumns,
+    merge,
+)
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int, str], None]
+"""Called with figures done, figures asked for, and what is being measured."""
+
+REFUSALS: Final = (UnsupportedOp, CompilationFailed, SilentFallback, WrongOutput)
+"""Failures that say: this op cannot run there. Anything else leaves the figure absent."""
+WHOLE_SHARE: Final = 0.5
+"""Part of the budget that whole-network runs may take, so that something is left for the rest."""
+PROFILERS_SHARE: Final = 0.7
+"""Part of that which the runtimes' profilers may take; the rest is for timing the networks without them."""
+HANDOVERS: Final = 200
+CHAIN: Final = 8
+"""Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
+REST_S: Final = 0.001
+"""Longer than any runtime's workers poll before they sleep."""
+
+
+def profile(
+    model: Model,
+    processors: Sequence[Processor],
+    missing: Missing,
+    *,
+    soc: str,
+    frequency: str,
+    device_id: str,
+    budget_s: float = 60.0,
+    progress: Progress | None = None,
+) -> Observations:
+    """Measure what is missing for ``model`` on ``processors`` within ``budget_s`` seconds.
+
+    Figures that were not reached stay absent; ops a runtime refuses are *unsupported*, explicitly. The calling
+    thread is bound to the measured processor's cores meanwhile. The machine should be otherwise quiet.
+    """
+    run = _Profiling(model, processors, missing, time.monotonic() + budget_s, progress or (lambda *_: None))
+    run.whole_networks(time.monotonic() + WHOLE_SHARE * budget_s)
+    run.single_super_ops()
+    run.transfers()
+    overheads = Overheads(launch_us=run.launches(), handover_us=handover_us(processors))
+    return Observations(
+        soc=soc,
+        frequency=frequency,
+        processors=tuple(processor.spec for processor in processors),
+        latencies=run.latency_columns(),
+        transfers=run.transfer_columns(),
+        overheads=overheads,
+        device_id=device_id,
+        upload_id=f"profile-{uuid.uuid4().hex}",
+    )
+
+
+@dataclass
+class _Profiling:
+    """One profiling run: what is asked for, and what was found so far."""
+
+    model: Model
+    processors: Sequence[Processor]
+    missing: Missing
+    deadline: float
+    progress: Progress
+    latencies: dict[tuple[str, str], Timing | None] = field(default_factory=dict)
+    moves: dict[tuple[TensorType, str, str], Timing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.by_kind: dict[str, Processor] = {}
+        for processor in self.processors:
+            self.by_kind.setdefault(processor.spec.kind, processor)
+        self.occurrences: dict[str, list[SuperOp]] = {}
+        for super_op in merge(self.model.graph):
+            self.occurrences.setdefault(super_op.signature, []).append(super_op)
+        self.asked = [
+            (row.signature, row.kind)
+            for row in self.missing.latencies
+            if row.signature in self.occurrences and row.kind in self.by_kind
+        ]
+        known = {HOST, *self.by_kind}
+        types = {tensor.type for tensor in self.model.graph.tensors}
+        self.asked_moves = [
+            (row.tensor, row.source, row.target)
+            for row in self.missing.transfers
+            if row.tensor in types and row.source in known and row.target in known
+        ]
+        self.conversions: dict[tuple[str, TensorType, bool], Timing] = {}
+
+    def done(self, what: str) -> None:
+        self.progress(len(self.latencies) + len(self.moves), len(self.asked) + len(self.asked_moves), what)
+
+    def out_of_time(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    def whole_networks(self, deadline: float) -> None:
+        """Ask each kind's runtime which op takes which share of the whole network, then time that on all of them."""
+        shares: dict[str, Mapping[str, Timing]] = {}
+        kinds = list(dict.fromkeys(kind for _, kind in self.asked))
+        for index, kind in enumerate(kinds):
+            now = time.monotonic()
+            if now >= deadline:
+                break
+            self.done(f"the whole network on {self.by_kind[kind].id}")
+            share = PROFILERS_SHARE * (deadline - now) / (len(kinds) - index)
+            try:
+                shares[kind] = self.by_kind[kind].time_ops(self.model, now + share)
+            except ProcessorError as error:
+                log.info("no whole-network profile on %s: %s", self.by_kind[kind].id, error)
+        kinds = [kind for kind, found in shares.items() if found]
+        together = copies_at_once(self.model)
+        groups = [kinds[start : start + together] for start in range(0, len(kinds), together)]
+        if not groups:
+            return
+        with Witness() as witness:  # one for all groups: what it knows of full speed is the same for all of them
+            for index, group in enumerate(groups):
+                now = time.monotonic()
+                share = (deadline - now) / (len(groups) - index)
+                for kind, whole in self._in_turns(group, now + share, witness).items():
+                    found = scaled(shares[kind], whole.us)
+                    for signature in {signature for signature, own in self.asked if own == kind}:
+                        samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
+                        if samples:
+                            self.latencies[signature, kind] = _merged(samples)
+                    self.done(f"the whole network on {self.by_kind[kind].id}")
+
+    def _in_turns(self, kinds: Sequence[str], deadline: float, witness: Witness) -> dict[str, Timing]:
+        """The latency of the whole network on each of these kinds; says where even the best of it was disturbed."""
+        with ExitStack() as opened:
+            calls = {}
+            for kind in kinds:
+                if self.out_of_time():
+                    break
+                processor = self.by_kind[kind]
+                try:
+                    executable = opened.enter_context(closing(processor.compile(whole_network(self.model))))
+                    calls[kind] = partial(turn, processor, bound(executable), witness)
+                except ProcessorError as error:
+                    log.info("'%s' does not run as a whole on %s: %s", self.model.name, processor.id, error)
+            found, slowness = take_turns(calls, deadline, self.deadline)
+        if not calm(slowness):
+            log.info(
+                "other work, or a core that was not at full speed, disturbed even the calmest rounds of '%s': "
+                "processors of several cores may look slower beside the others than they are",
+                self.model.name,
+            )
+        return found
+
+    def single_super_ops(self) -> None:
+        """Compile and time alone what no whole-network run has shown."""
+        for signature, kind in self.asked:
+            if (signature, kind) in self.latencies:
+                continue
+            if self.out_of_time():
+                return
+            processor = self.by_kind[kind]
+            segment = segment_of(self.occurrences[signature][0], self.model)
+            try:
+                self.latencies[signature, kind] = time_segment(processor, segment, self.deadline)
+            except REFUSALS as error:
+                log.info("unsupported: %s", error)
+                self.latencies[signature, kind] = None
+            except (OutOfMemory, ProcessorLost) as error:
+                log.warning("not measured: %s", error)
+            self.done(f"{signature} on {processor.id}")
+
+    def transfers(self) -> None:
+        """Layout change at the source, move, layout change at the target; nothing inside one layout family."""
+        for tensor, source, target in self.asked_moves:
+            if self.out_of_time():
+                return
+            try:
+                self.moves[tensor, source, target] = self._transfer(tensor, source, target)
+            except ProcessorError as error:
+                log.info("transfer not measured: %s", error)
+            self.done(f"{tensor} from {source} to {target}")
+
+    def _transfer(self, tensor: TensorType, source: str, target: str) -> Timing:
+        giver, taker = self.by_kind.get(source), self.by_kind.get(target)
+        if giver and taker and taker.same_layout(giver) and taker.hands_over_native:
+            return Timing(0.0, 0.0, 1)
+        parts = []
+        if giver is not None:
+            parts.append(self._conversion(giver, tensor, outwards=True))
+        if taker is not None:
+            parts.append(self._conversion(taker, tensor, outwards=False))
+        if giver is None or taker is None or not taker.shares_memory(giver):
+            parts.append(_move(tensor, giver, taker, self.deadline))
+        return Timing(sum(p.us for p in parts), sum(p.spread_us for p in parts), min(p.count for p in parts))
+
+    def _conversion(self, processor: Processor, tensor: TensorType, *, outwards: bool) -> Timing:
+        key = (processor.spec.kind, tensor, outwards and processor.conversion_differs)
+        if key not in self.conversions:
+            call = processor.conversion(tensor, outwards=outwards)
+            if call is None:
+                self.conversions[key] = Timing(0.0, 0.0, 1)
+            else:
+                with bound_to(processor.caller_cores):
+                    self.conversions[key] = measure(call, own_thread=processor.on_caller_thread, deadline=self.deadline)
+        return self.conversions[key]
+
+    def launches(self) -> dict[str, float]:
+        """What launching a segment costs per kind, beyond its kernels.
+
+        A chain of kernels that all cores share, and one of them alone, each after a rest in which a gang's workers
+        fall asleep as they do while another processor is at work: what does not grow with the chain is the launch.
+        """
+        chains = [read_model(_chain(length), name=f"chain{length}") for length in (1, 1 + CHAIN)]
+        found = {}
+        for kind, processor in self.by_kind.items():
+            try:
+                one, many = (self._rested(processor, chain) for chain in chains)
+                found[kind] = max(0.0, one - (many - one) / CHAIN)
+            except ProcessorError as error:
+                log.info("launch cost not measured: %s", error)
+        return found
+
+    def _rested(self, processor: Processor, model: Model) -> float:
+        with closing(processor.compile(whole_network(model))) as executable:
+            return time_executable(executable, self.deadline, after=lambda _: time.sleep(REST_S)).us
+
+    def latency_columns(self) -> LatencyColumns:
+        rows = list(self.latencies.items())
+        return LatencyColumns(
+            signature=tuple(signature for (signature, _), _ in rows),
+            kind=tuple(kind for (_, kind), _ in rows),
+            us=tuple(timing.us if timing else None for _, timing in rows),
+            spread_us=tuple(timing.spread_us if timing else 0.0 for _, timing in rows),
+            count=tuple(timing.count if timing else 1 for _, timing in rows),
+        )
+
+    def transfer_columns(self) -> TransferColumns:
+        rows = list(self.moves.items())
+        return TransferColumns(
+            tensor=tuple(tensor for (tensor, _, _), _ in rows),
+            source=tuple(source for (_, source, _), _ in rows),
+            target=tuple(target for (_, _, target), _ in rows),
+            us=tuple(timing.us for _, timing in rows),
+            spread_us=tuple(timing.spread_us for _, timing in rows),
+            count=tuple(timing.count for _, timing in rows),
+        )
+
+
+def handover_us(processors: Sequence[Processor]) -> float:
+    """What waking a thread on another core costs, one way; zero where all processors are served by one thread.
+
+    Measured as the engine does it: a lock that the other thread waits for.
+    """
+    sets = list(dict.fromkeys(processor.caller_cores for processor in processors))
+    pair = next(((a, b) for a in sets for b in sets if not a & b), None)
+    if pair is None:
+        return 0.0
+    ping, pong = threading.Lock(), threading.Lock()
+    ping.acquire()
+    pong.acquire()
+
+    def answer() -> None:
+        with suppress(ProcessorLost):  # wherever it runs, it must answer
+            bind_to(pair[1])
+        for _ in range(HANDOVERS):
+            ping.acquire()
+            pong.release()
+
+    other = threading.Thread(target=answer, name="hope-handover")
+    samples = []
+    # Ctrl-C waits for these milliseconds: the other thread would wait for ever.
+    with DeferredInterrupts(), ExitStack() as seat:
+        with suppress(ProcessorLost):
+            seat.enter_context(bound_to(pair[0]))
+        other.start()
+        for _ in range(HANDOVERS):
+            started = time.perf_counter_ns()
+            ping.release()
+            pong.acquire()
+            samples.append((time.perf_counter_ns() - started) / 2e3)
+        other.join()
+    return summarise(samples).us
+
+
+def _merged(occurrences: Sequence[Timing]) -> Timing:
+    """One figure for a signature that stands several times in a network; as often, it costs what they cost."""
+    return Timing(
+        us=statistics.fmean(timing.us for timing in occurrences),
+        spread_us=statistics.fmean(timing.spread_us for timing in occurrences),
+        count=sum(timing.count for timing in occurrences),
+    )
+
+
+def _move(tensor: TensorType, giver: Processor | None, taker: Processor | None, deadline: float) -> Timing:
+    """Time the move alone, between two processors or between one and the host."""
+    array = aligned_empty(tensor)
+    array[...] = 0
+    if taker is None:
+        assert giver is not None
+        buffer = giver.from_host(array)
+        return measure(lambda: giver.to_host(buffer), own_thread=False, deadline=deadline)
+    into = taker.allocate(tensor)
+    if giver is None:
+        return measure(lambda: taker.from_host(array, into), own_thread=False, deadline=deadline)
+    buffer = giver.from_host(array)
+    return measure(lambda: taker.transfer(buffer, giver, into), own_thread=False, deadline=deadline)
+
+
+def _chain(length: int) -> bytes:
+    """A model of ``length`` softmaxes in a row: nobody fuses them, and every runtime shares out their rows."""
+    names = [f"t{index}" for index in range(length + 1)]
+    nodes = [helper.make_node("Softmax", list(ends[:1]), list(ends[1:]), axis=-1) for ends in pairwise(names)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 512]) for name in (names[0], names[-1])]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(made.SerializeToString())

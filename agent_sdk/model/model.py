@@ -1,0 +1,279 @@
+"""The model an agent holds: its graph for planning, its proto for running, and pieces cut out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+from onnx import defs, helper
+from pydantic import ValidationError
+
+import hope_zoo as zoo
+from agent_sdk.errors import ModelError
+from agent_sdk.model.dtypes import DTYPE, ELEMENT_TYPE
+from agent_sdk.model.equal import DEFAULT_DOMAINS
+from agent_sdk.model.fold import StaticGraph, fold
+from agent_sdk.model.source import load_proto
+from hope_schema import ModelGraph, Op, Tensor
+from hope_schema.graph import AttributeValue
+
+RELABELLING = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Dropout"})
+"""Types that may stand between a softmax and the output without changing which values come out."""
+NORMALISING = frozenset({"Softmax", "LogSoftmax"})
+"""Final types that squeeze differences between outputs; comparisons are made on what enters them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A static, constant-folded model.
+
+    ``graph`` is what the planner sees; ``proto`` is the same ops with weights, in topological order, batch 1;
+    ``path`` is where it was read from, if from a file. Do not change ``proto``.
+    """
+
+    graph: ModelGraph
+    proto: onnx.ModelProto = field(repr=False)
+    name: str
+    path: Path | None = None
+
+    @cached_property
+    def content_digest(self) -> str:
+        """SHA-256 over ops and weights, however the model reached us. Computed on first use: 2 to 3 s per gigabyte."""
+        return _digest(self.proto)
+
+    @cached_property
+    def node_index(self) -> dict[str, int]:
+        """Op id to the position of its node in ``proto.graph.node``."""
+        return {_op_id(node): index for index, node in enumerate(self.proto.graph.node)}
+
+    @cached_property
+    def constants(self) -> dict[str, onnx.TensorProto]:
+        """Initialisers by name."""
+        return {tensor.name: tensor for tensor in self.proto.graph.initializer}
+
+
+def read_model(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, name: str | None = None, seed: int = 0
+) -> Model:
+    """Read an ONNX model: a zoo network's name, a file's path, a file's bytes, or a ModelProto (copied, not changed).
+
+    A symbolic batch becomes 1, constants are folded, ops that no output needs or that equal others are dropped.
+    ``name`` overrides the file's or graph's own name; ``seed`` chooses the weights of a zoo network. A file called like
+    a zoo network is meant by ``./lstm`` or a Path. Raises ModelError, naming the op where one is to blame: no such
+    file, not ONNX, cut off, no outputs, a dynamic shape, control flow, an unknown op, a name that stands twice, a
+    cycle, too large; UnknownNameError for a bare name that is neither a zoo network nor a file.
+    """
+    if isinstance(source, str) and _is_bare(source) and (source in zoo.names() or not os.path.exists(source)):
+        name = name or source
+        source = zoo.path(source, seed)
+    proto, found_name, path = load_proto(source)
+    name = name or _printable(found_name)
+    try:
+        static = fold(proto)
+        graph = _to_graph(static, name)
+    except ModelError as error:
+        raise ModelError(_printable(f"model '{path or name}': {error}")) from error
+    _rewrite(proto, static)
+    return Model(graph=graph, proto=proto, name=name, path=path)
+
+
+def _is_bare(text: str) -> bool:
+    """Whether the text looks like a network's name rather than a path."""
+    return bool(text) and os.path.basename(text) == text and not os.path.splitext(text)[1]
+
+
+def _printable(message: str) -> str:
+    """One line: names in a damaged or hostile file may hold anything."""
+    return "".join(character if character.isprintable() else "?" for character in message)
+
+
+def extract(model: Model, op_ids: Iterable[str], inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
+    """Cut the named ops out of the model as a valid model of their own, with just the initialisers they read.
+
+    ``inputs`` and ``outputs`` are the tensors that cross its border, in the order the piece shall have. Costs time and
+    memory in proportion to the piece, not to the model. Raises ModelError for an unknown op, a tensor that nothing
+    in the piece provides, or an output that the piece does not compute.
+    """
+    wanted = set(op_ids)
+    unknown = wanted - model.node_index.keys()
+    if unknown:
+        raise ModelError(f"model '{model.name}' has no op '{min(unknown)}'")
+    nodes = [model.proto.graph.node[index] for index in sorted(model.node_index[op_id] for op_id in wanted)]
+    if not nodes or not outputs:
+        raise ModelError(f"a piece of model '{model.name}' needs at least one op and one output")
+    own = {name for node in nodes for name in node.output if name}
+    constants: dict[str, onnx.TensorProto] = {}
+    available = set(inputs)
+    for node in nodes:
+        for name in filter(None, node.input):
+            if name in model.constants:
+                constants[name] = model.constants[name]
+            elif name not in available:
+                raise ModelError(
+                    f"op '{_op_id(node)}' reads '{name}', which is neither an input nor computed before it"
+                )
+        available.update(filter(None, node.output))
+    for name in outputs:
+        if name not in own:
+            raise ModelError(f"the piece does not compute its output '{name}'")
+    for name in inputs:
+        if name in own or name not in model.graph.tensor:
+            raise ModelError(f"'{name}' cannot be an input of the piece")
+    piece = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="hope")
+    piece.opset_import.extend(model.proto.opset_import)
+    piece.graph.name = f"{model.name}/{outputs[0]}"
+    piece.graph.node.extend(nodes)
+    piece.graph.initializer.extend(constants.values())
+    piece.graph.input.extend(_value_info(model.graph.tensor[name]) for name in inputs)
+    piece.graph.output.extend(_value_info(model.graph.tensor[name]) for name in outputs)
+    return piece
+
+
+def pre_softmax_outputs(graph: ModelGraph) -> tuple[str, ...]:
+    """For each graph output, in order, the tensor to compare instead: what enters its final softmax, if there is one.
+
+    A softmax over a thousand classes of random weights is near uniform whatever the input, so equal outputs after it
+    prove little. Only relabelling ops (reshapes and the like) may stand between the softmax and the output; what enters
+    it must be computed, not be an input.
+    """
+    chosen = []
+    for output in graph.outputs:
+        name, seen = output, output
+        while (op_id := graph.producer.get(seen)) is not None:
+            op = graph.op[op_id]
+            if not op.inputs:
+                break
+            if op.type in NORMALISING and op.inputs[0] in graph.producer:
+                name = op.inputs[0]
+            elif op.type not in RELABELLING:
+                break
+            seen = op.inputs[0]
+        chosen.append(name)
+    return tuple(chosen)
+
+
+def _op_id(node: onnx.NodeProto) -> str:
+    return str(next(name for name in node.output if name))
+
+
+def _value_info(tensor: Tensor) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPE[tensor.dtype], tensor.shape)
+
+
+def _to_graph(static: StaticGraph, name: str) -> ModelGraph:
+    ops = []
+    for node in static.nodes:
+        ops.append(
+            {
+                "type": node.op_type if node.domain in DEFAULT_DOMAINS else f"{node.domain}:{node.op_type}",
+                "attributes": _attributes(node, static.opsets),
+                "inputs": tuple(name for name in node.input if name and name not in static.constants),
+                "outputs": tuple(name for name in node.output if name),
+                "parameters": tuple(static.types[name] for name in node.input if name in static.constants),
+            }
+        )
+    activations = [*static.inputs, *(name for node in static.nodes for name in node.output if name)]
+    try:
+        return ModelGraph(
+            name=name[:256],
+            tensors=tuple(
+                Tensor(name=tensor, shape=static.types[tensor].shape, dtype=static.types[tensor].dtype)
+                for tensor in activations
+            ),
+            ops=tuple(Op.model_validate(op) for op in ops),
+            inputs=static.inputs,
+            outputs=static.outputs,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ModelError(f"cannot be planned: {place + ': ' if place else ''}{first['msg']}") from error
+
+
+def _attributes(node: onnx.NodeProto, opsets: Mapping[str, int]) -> dict[str, AttributeValue]:
+    """The node's attributes as plain values; those equal to their default are left out, so that equal ops look equal.
+
+    A tensor-valued attribute is a weight: only its type is told. Infinities become text, which JSON can say.
+    """
+    domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+    defaults = defs.get_schema(node.op_type, opsets[domain], domain).attributes
+    found: dict[str, AttributeValue] = {}
+    for attribute in node.attribute:
+        if not attribute.name:
+            continue
+        value = helper.get_attribute_value(attribute)
+        default = defaults[attribute.name].default_value if attribute.name in defaults else None
+        if default is not None and default.type == attribute.type and helper.get_attribute_value(default) == value:
+            continue
+        found[attribute.name] = _plain(value)
+    return found
+
+
+def _plain(value: object) -> AttributeValue:
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, str)):
+        items = [_scalar(item) for item in value]
+        if any(isinstance(item, str) for item in items):
+            return tuple(str(item) for item in items)
+        return tuple(item for item in items if not isinstance(item, str))
+    return _scalar(value)
+
+
+def _scalar(value: object) -> int | float | str:
+    if isinstance(value, onnx.TensorProto):
+        return f"{DTYPE.get(value.data_type, 'tensor')}[{','.join(map(str, value.dims))}]"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, (int, float)):
+        return value
+    return type(value).__name__
+
+
+def _rewrite(proto: onnx.ModelProto, static: StaticGraph) -> None:
+    """Put the folded graph into ``proto`` in place: weights that stay are not copied."""
+    graph = proto.graph
+    nodes = []
+    for node in static.nodes:
+        kept = onnx.NodeProto()
+        kept.CopyFrom(node)
+        nodes.append(kept)
+    held = {tensor.name for tensor in graph.initializer}
+    added = [tensor for name, tensor in static.constants.items() if name not in held]
+    graph.initializer.extend(added)
+    for index in range(len(graph.initializer) - 1, -1, -1):
+        if graph.initializer[index].name not in static.constants:
+            del graph.initializer[index]
+    for repeated, values in (
+        (graph.node, nodes),
+        (graph.input, [_info(static, name) for name in static.inputs]),
+        (graph.output, [_info(static, name) for name in static.outputs]),
+        (graph.value_info, []),
+    ):
+        del repeated[:]
+        repeated.extend(values)
+    # Since version 4, initialisers need not be listed as inputs, and a listed one may be overridden by the caller.
+    proto.ir_version = max(proto.ir_version, 4)
+
+
+def _info(static: StaticGraph, name: str) -> onnx.ValueInfoProto:
+    kind = static.types[name]
+    return helper.make_tensor_value_info(name, ELEMENT_TYPE[kind.dtype], kind.shape)
+
+
+def _digest(proto: onnx.ModelProto) -> str:
+    """SHA-256 over operator sets, ops and weights; one initialiser is serialised at a time to spare memory."""
+    content = hashlib.sha256()
+    for entry in sorted(proto.opset_import, key=lambda entry: entry.domain):
+        content.update(f"{entry.domain}={entry.version};".encode())
+    for message in (*proto.graph.node, *proto.graph.input, *proto.graph.output):
+        content.update(hashlib.sha256(message.SerializeToString(deterministic=True)).digest())
+    for tensor in sorted(proto.graph.initializer, key=lambda tensor: tensor.name):
+        content.update(hashlib.sha256(tensor.SerializeToString(deterministic=True)).digest())
+    return content.hexdigest()

@@ -1,0 +1,192 @@
+"""From what a caller holds (a path, bytes, a ModelProto) to one self-contained ModelProto that we may change."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import external_data_helper, inliner
+
+from agent_sdk.errors import ModelError
+from agent_sdk.model.equal import DEFAULT_DOMAINS
+from hope_schema.base import MAX_OPS
+
+MAX_NODES = 4 * MAX_OPS
+"""Most nodes a file may hold before folding, those of local functions counted at every call."""
+FunctionId = tuple[str, str, str]
+"""Domain, name and overload: what a call and a local function are matched by."""
+MAX_MODEL_BYTES = 2**31 - 1
+"""Most bytes a model may have, weights in external files included: protobuf's own limit, so a cut piece always fits."""
+
+
+def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str, Path | None]:
+    """Return the model with all its weights inside and local functions inlined, what to call it, and its path.
+
+    The ModelProto belongs to the caller of this function: it is never one that was passed in.
+    Raises ModelError when there is no such file, or it is not a whole ONNX model of at most MAX_MODEL_BYTES.
+    """
+    path: Path | None = None
+    if isinstance(source, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source)
+        name = proto.graph.name or "model"
+    elif isinstance(source, bytes):
+        proto = _parse(source, "the given bytes")
+        name = proto.graph.name or "model"
+    else:
+        path = Path(source)
+        proto = _parse(_read(path), f"'{path}'")
+        name = path.stem
+    where = f"'{path}'" if path else "the given model"
+    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output or proto.graph.input):
+        raise ModelError(f"{where} is not an ONNX model, or it was cut off: it holds no graph")
+    if not proto.opset_import:
+        raise ModelError(f"{where} is not a valid ONNX model, or it was cut off: it names no operator set")
+    if any(isinstance(text, bytes) for text in _texts(proto)):
+        raise ModelError(f"{where} is damaged: some of its names are not valid text")
+    _load_external(proto, path.parent if path else None, where)
+    if proto.functions:
+        _check_expansion(proto, where)
+        try:
+            proto = inliner.inline_local_functions(proto)
+        except (ValueError, RuntimeError, onnx.checker.ValidationError) as error:
+            raise ModelError(f"{where}: its local functions cannot be inlined: {error}") from error
+    return proto, name, path
+
+
+def _check_expansion(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse local functions that would expand to too much: a few that call each other twice double with each."""
+    bodies: defaultdict[FunctionId, list[onnx.NodeProto]] = defaultdict(list)
+    for function in proto.functions:
+        bodies[_key(function.domain, function.name, function.overload)] += _nested(function.node)
+    calls = {key: Counter(map(_called, body)) for key, body in bodies.items()}
+    sizes = {key: sum(node.ByteSize() for node in body) for key, body in bodies.items()}
+    pending = Counter(map(_called, _nested(proto.graph.node)))
+    nodes = size = 0
+    # NOTE: every turn of a cycle counts at least one node, so this ends.
+    while pending := Counter({key: times for key, times in pending.items() if key in bodies}):
+        inner: Counter[FunctionId] = Counter()
+        for key, times in pending.items():
+            nodes += times * len(bodies[key])
+            size += times * sizes[key]
+            for called, count in calls[key].items():
+                inner[called] += times * count
+        if nodes > MAX_NODES or size > MAX_MODEL_BYTES:
+            raise ModelError(
+                f"{where}: its local functions expand to more than {MAX_NODES} nodes or {MAX_MODEL_BYTES} bytes"
+            )
+        pending = inner
+
+
+def _called(node: onnx.NodeProto) -> FunctionId:
+    return _key(node.domain, node.op_type, node.overload)
+
+
+def _key(domain: str, name: str, overload: str) -> FunctionId:
+    return "" if domain in DEFAULT_DOMAINS else domain, name, overload
+
+
+def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes and those of the subgraphs in them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _nested(graph.node)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise ModelError(f"there is no model file '{path}'")
+        size = path.stat().st_size
+        if size > MAX_MODEL_BYTES:
+            raise ModelError(f"'{path}' has {size} bytes; a model may have at most {MAX_MODEL_BYTES}")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"the model file '{path}' cannot be read: {error}") from error
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    if not data:
+        raise ModelError(f"{where} is empty, not an ONNX model")
+    if len(data) > MAX_MODEL_BYTES:
+        raise ModelError(f"{where} has {len(data)} bytes; a model may have at most {MAX_MODEL_BYTES}")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, RuntimeError) as error:
+        raise ModelError(f"{where} is not an ONNX model, or it was cut off") from error
+    return proto
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor that carries data: initialisers, then tensor-valued attributes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
+    """Yield every name in the model; protobuf hands out bytes for text that is not UTF-8."""
+    graph = proto.graph
+    yield graph.name
+    yield from (entry.domain for entry in proto.opset_import)
+    yield from (tensor.name for tensor in graph.initializer)
+    for info in (*graph.input, *graph.output):
+        yield info.name
+        yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
+    for node in graph.node:
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+
+
+def _load_external(proto: onnx.ModelProto, folder: Path | None, where: str) -> None:
+    """Read weights that lie in files beside the model; ``onnx`` itself refuses paths that leave the folder."""
+    external = [tensor for tensor in tensors(proto.graph) if external_data_helper.uses_external_data(tensor)]
+    if external and folder is None:
+        raise ModelError(f"{where} keeps weights in external files: give its path, not its bytes")
+    left = MAX_MODEL_BYTES
+    try:
+        for tensor in external:
+            expected = expected_bytes(tensor)
+            # NOTE: a tensor without a length takes the rest of its file; bound it before a byte is read.
+            info = external_data_helper.ExternalDataInfo(tensor)
+            if info.length is None:
+                entry = tensor.external_data.add()
+                entry.key, entry.value = "length", str(expected)
+            elif info.length != expected:
+                raise ModelError(f"{where}: weights '{tensor.name}' need {expected} bytes, {info.length} are declared")
+            left -= expected
+            if left < 0:
+                raise ModelError(f"{where} has more than {MAX_MODEL_BYTES} bytes of weights, the most a model may have")
+            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+            tensor.ClearField("data_location")
+    except (OSError, ValueError, EncodeError, onnx.checker.ValidationError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"{where}: its external weights cannot be read: {error}") from error
+
+
+def expected_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes the tensor's shape and element type call for, in raw form (two 4-bit elements share a byte)."""
+    count = 1
+    for dimension in tensor.dims:
+        if dimension < 0:
+            raise ModelError(f"weights '{tensor.name}' have a negative dimension: {list(tensor.dims)}")
+        count *= dimension
+    if tensor.data_type in (onnx.TensorProto.UINT4, onnx.TensorProto.INT4):
+        return (count + 1) // 2
+    try:
+        return count * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    except KeyError as error:
+        raise ModelError(f"weights '{tensor.name}' have an element type that ONNX does not know") from error

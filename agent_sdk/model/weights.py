@@ -1,0 +1,172 @@
+"""A model's weights in one file that every session maps into memory, instead of a copy in each.
+
+Runtimes that load a model from bytes copy its weights, several times over while they do. A *light* model refers to
+a file instead: cutting pieces out of it copies no weights, and runtimes map the file, so all of them share its pages.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import onnx
+from onnx import external_data_helper, numpy_helper
+
+from agent_sdk.model import Model
+from agent_sdk.paths import CACHE_VARIABLE
+from agent_sdk.runtimes.base import OutOfMemory
+
+WEIGHTS_FILE: Final = "weights.bin"
+INLINE_BYTES: Final = 1024
+"""Initialisers up to this size stay in the graph file; shape constants must."""
+ALIGNMENT: Final = 64
+"""Bytes: a weight that straddles cache lines slows the vector kernels down."""
+STALE_S: Final = 86_400.0
+"""Folders older than this that nobody has locked are left over from a process that was killed, and are removed."""
+PREFIX: Final = "hope-weights-"
+SIDE_BY_SIDE: Final = 1 / 8
+"""Part of the available memory that the weights of networks compiled side by side may take; each may hold a copy."""
+UNKNOWN_BYTES: Final = 8 * 2**30
+"""What counts as available where the system does not tell."""
+GRAPH_FILE: Final = "graph.onnx"
+
+
+def copies_at_once(model: Model) -> int:
+    """How many times a model may be compiled side by side on this machine at present; at least once."""
+    weights = sum(int(tensor.ByteSize()) for tensor in model.proto.graph.initializer)
+    return max(1, int(SIDE_BY_SIDE * available_bytes()) // max(1, weights))
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that this process can have without anybody swapping, as Linux tells: the machine's, or its group's."""
+    found = []
+    with suppress(OSError, ValueError, IndexError, StopIteration):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):  # no number where the group has no limit
+        group = root / "sys/fs/cgroup"
+        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return min(found, default=UNKNOWN_BYTES)
+
+
+class LightModels:
+    """Light models, each with its weights file in a temporary folder below ``directory`` as long as the model lives.
+
+    Safe to use from several threads. A folder is locked while it is used, so that no other process takes it for a
+    killed one's. A file that a session has mapped stays readable after its folder is gone.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._open: weakref.WeakKeyDictionary[Model, tuple[Model, tempfile.TemporaryDirectory[str]]]
+        self._open = weakref.WeakKeyDictionary()
+
+    def get(self, model: Model) -> tuple[Model, Path]:
+        """The light form of ``model`` and the folder of its weights. Raises OutOfMemory, also for want of disk."""
+        with self._lock:
+            if model not in self._open:
+                try:
+                    self._open[model] = self._made(model)
+                except OSError as error:
+                    where = self._directory or tempfile.gettempdir()
+                    raise OutOfMemory(
+                        f"the weights of '{model.name}' cannot be written to '{where}': {error.strerror}; make room "
+                        f"there, or set {CACHE_VARIABLE} to another directory"
+                    ) from error
+            light, folder = self._open[model]
+            return light, Path(folder.name)
+
+    def _made(self, model: Model) -> tuple[Model, tempfile.TemporaryDirectory[str]]:
+        if self._directory is not None and not self._open:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            _remove_stale(self._directory)
+        folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._directory)
+        _lock_while_used(folder)
+        return lightened(model, Path(folder.name)), folder
+
+
+def _lock_while_used(folder: tempfile.TemporaryDirectory[str]) -> None:
+    handle = os.open(folder.name, os.O_RDONLY)
+    weakref.finalize(folder, os.close, handle)
+    with suppress(OSError):  # where folders cannot be locked, nobody can lock and then remove one either
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove_stale(directory: Path) -> None:
+    for path in directory.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # somebody uses it, or has just removed it
+            if time.time() - path.stat().st_mtime > STALE_S:
+                handle = os.open(path, os.O_RDONLY)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path)
+                finally:
+                    os.close(handle)
+
+
+def lightened(model: Model, folder: Path) -> Model:
+    """The same model with its large initialisers in ``folder``; written one at a time."""
+    proto = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="hope")
+    proto.opset_import.extend(model.proto.opset_import)
+    proto.graph.name = model.proto.graph.name or "model"
+    proto.graph.node.extend(model.proto.graph.node)
+    proto.graph.input.extend(model.proto.graph.input)
+    proto.graph.output.extend(model.proto.graph.output)
+    for node in proto.graph.node:
+        # Runtimes name what they make after these, which is how their kernels and tensors are recognised again.
+        node.name = next(name for name in node.output if name)
+    with WeightsFile(folder / WEIGHTS_FILE) as weights:
+        proto.graph.initializer.extend(weights.keep(tensor) for tensor in model.proto.graph.initializer)
+    (folder / GRAPH_FILE).write_bytes(proto.SerializeToString())
+    return replace(model, proto=proto)
+
+
+class WeightsFile:
+    """A file of initialisers, each on its own cache line, written one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._name = path.name
+
+    def __enter__(self) -> WeightsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def keep(self, tensor: onnx.TensorProto, folder: Path | None = None) -> onnx.TensorProto:
+        """Write a large tensor's data here and return a reference to them; return a small one whole.
+
+        ``folder`` is where the tensor's own external data lie, if it has any.
+        """
+        made = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        if external_data_helper.uses_external_data(tensor):
+            place = external_data_helper.ExternalDataInfo(tensor)
+            with (folder or Path()).joinpath(place.location).open("rb") as file:
+                file.seek(place.offset or 0)
+                raw = file.read(place.length if place.length else -1)
+        elif tensor.HasField("raw_data"):
+            raw = tensor.raw_data
+        else:
+            raw = numpy_helper.to_array(tensor).tobytes()
+        if len(raw) <= INLINE_BYTES:
+            made.raw_data = raw
+            return made
+        self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
+        offset = self._file.tell()
+        self._file.write(raw)
+        made.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", self._name), ("offset", offset), ("length", len(raw))):
+            entry = made.external_data.add()
+            entry.key, entry.value = key, str(value)
+        return made

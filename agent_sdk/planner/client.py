@@ -1,0 +1,374 @@
+"""The planner over HTTP: every call typed, bounded, compressed, and retried only where that is safe.
+
+Every ``POST`` here is idempotent by construction (a graph is known by its hash, an upload by its id, a plan by
+its key), so a lost answer is simply asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import os
+import random
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from agent_sdk.errors import (
+    InputError,
+    ModelUnknownError,
+    PlannerProtocolError,
+    PlannerUnavailableError,
+    RateLimitedError,
+    status_error,
+)
+from agent_sdk.planner import wire
+from hope_schema import (
+    DeviceReport,
+    Enrolment,
+    EnrolmentReceipt,
+    Missing,
+    MissingRequest,
+    ModelGraph,
+    ModelReceipt,
+    Observations,
+    PlanReply,
+    PlanRequest,
+    ProblemDetails,
+    UploadReceipt,
+)
+from hope_schema.hashing import digest
+
+TOKEN_VARIABLE: Final = "HOPE_TOKEN"
+"""Environment variable that holds the bearer token when none is given."""
+MAX_ATTEMPTS: Final = 4
+"""Attempts per call, the first included."""
+BACKOFF_S: Final = 0.2
+"""Longest wait before the first retry; doubles each time, and the actual wait is a random part of it (full jitter)."""
+MAX_WAIT_S: Final = 30.0
+"""Longest wait between two attempts; a planner that asks for more is reported instead of waited for."""
+MAX_RESPONSE_BYTES: Final = 64 * 2**20
+"""Largest answer accepted, before and after decompression."""
+RETRIED_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504})
+"""Answers that say "later"; 500 is a fault that repeating would only repeat."""
+TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
+"""Default limits in seconds; a plan may wait longer, see ``PlannerClient.plan``."""
+ATTEMPT_READS: Final = 4
+"""One attempt may take as many read timeouts, beside the wait asked for: each byte that drips in renews only one."""
+
+Source = Literal["hit", "miss", "unchanged"]
+Answer = TypeVar("Answer", bound=BaseModel)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ServedPlan:
+    """A plan as it came from the planner.
+
+    Attributes:
+        reply: the plan and what stands beside it.
+        etag: its strong ETag, ``""`` if the planner sent none that can be sent back.
+        source: whether the planner had it (``hit``), solved it now (``miss``), or confirmed by 304 that the copy
+            given to it is still the newest (``unchanged``).
+    """
+
+    reply: PlanReply
+    etag: str
+    source: Source
+
+
+class PlannerClient:
+    """An async client of one planner. Use as ``async with PlannerClient(url) as planner``.
+
+    Args:
+        url: the planner's address, ``http://`` or ``https://``.
+        token: bearer token; without one ``HOPE_TOKEN`` is used, and without that none is sent.
+        transport: replaces the network, e.g. by an in-process ASGI app (see ``agent_sdk.planner.embedded``).
+        encoding: how request bodies of a kilobyte and more are compressed.
+        attempts: attempts per call, the first included.
+        sleep: waits between attempts; a test passes its own.
+
+    Raises:
+        InputError: the address is not an HTTP URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        encoding: wire.Encoding = "zstd",
+        attempts: int = MAX_ATTEMPTS,
+        timeout: httpx.Timeout = TIMEOUT,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        try:
+            parsed = httpx.URL(url)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise InputError(f"'{_shown(url)}' is not a planner address: {error}") from error
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise InputError(f"'{_shown(url)}' is not a planner address; expected something like http://127.0.0.1:8000")
+        self.url = _shown(url)
+        self._encoding: wire.Encoding = encoding
+        self._attempts = max(1, attempts)
+        self._sleep = sleep
+        self._jitter = random.Random()
+        headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
+        token = token or os.environ.get(TOKEN_VARIABLE) or None
+        if token is not None:
+            headers["Authorization"] = _bearer(token)
+        self._http = httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=timeout, transport=transport, follow_redirects=False
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def submit_model(self, graph: ModelGraph) -> ModelReceipt:
+        """``POST /models``: make the graph known. Repeating it is harmless."""
+        return await self._post("/models", graph, ModelReceipt, key=graph.model_hash)
+
+    async def model(self, model_hash: str) -> ModelGraph:
+        """``GET /models/{hash}``: the graph the planner holds. Raises ``NotFoundError`` when it holds none."""
+        answer, request_id = await self._call("GET", f"/models/{model_hash}")
+        return _parse(answer.body, ModelGraph, request_id)
+
+    async def missing(self, request: MissingRequest) -> Missing:
+        """``POST /profiles/missing``: what this device should measure. Raises ``ModelUnknownError``."""
+        return await self._post("/profiles/missing", request, Missing)
+
+    async def upload(self, observations: Observations, *, attempts: int | None = None) -> UploadReceipt:
+        """``POST /profiles``: send measured figures, at most ``attempts`` times. The upload id makes that harmless."""
+        return await self._post("/profiles", observations, UploadReceipt, key=observations.upload_id, attempts=attempts)
+
+    async def plan(self, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
+        """``POST /plans``: the plan for a key, solved now if need be. Raises ``ModelUnknownError``.
+
+        ``wait_s`` asks the planner to hold the answer up to that many seconds for an improved plan.
+        """
+        headers = {} if wait_s is None else {"Prefer": f"wait={max(0, round(wait_s))}"}
+        answer, request_id = await self._call(
+            "POST",
+            "/plans",
+            body=request.model_dump_json().encode(),
+            key=digest(request.model_dump(mode="json")),
+            headers=headers,
+            patience_s=wait_s or 0.0,
+        )
+        return _served(answer, request_id)
+
+    async def revalidate(self, copy: ServedPlan) -> ServedPlan:
+        """``GET /plans/{id}`` with ``If-None-Match``: the copy itself if it is still the newest, else the newer one.
+
+        Raises ``NotFoundError`` when the planner no longer holds the plan.
+        """
+        headers = {"If-None-Match": copy.etag} if copy.etag else {}
+        answer, request_id = await self._call("GET", f"/plans/{copy.reply.plan_id}", headers=headers)
+        if answer.status == httpx.codes.NOT_MODIFIED:
+            return ServedPlan(copy.reply, copy.etag, "unchanged")
+        return _served(answer, request_id)
+
+    async def enrol(self, claim: str, request: Enrolment) -> EnrolmentReceipt:
+        """``POST /devices``: exchange a claim token for a token of this device's own, shown this once.
+
+        Raises ``AuthenticationError`` for a claim that is unknown, spent or expired, ``ConflictError`` when the device
+        is enrolled already. NOTE: not retried, because a claim is spent by the first attempt that arrives.
+        """
+        body = request.model_dump_json().encode()
+        answer, request_id = await self._call(
+            "POST", "/devices", body=body, headers={"Authorization": _bearer(claim)}, attempts=1
+        )
+        return _parse(answer.body, EnrolmentReceipt, request_id)
+
+    async def report(self, device_id: str, report: DeviceReport) -> None:
+        """``PUT /devices/{id}/report``: versions, and measured against predicted times; the newest report stands."""
+        await self._call("PUT", f"/devices/{quote(device_id)}/report", body=report.model_dump_json().encode())
+
+    async def submitting(self, graph: ModelGraph, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Await ``call()``; if the planner does not know the model, send its graph once and try again."""
+        try:
+            return await call()
+        except ModelUnknownError:
+            await self.submit_model(graph)
+            return await call()
+
+    async def _post(
+        self, path: str, message: BaseModel, kind: type[Answer], key: str | None = None, attempts: int | None = None
+    ) -> Answer:
+        body = message.model_dump_json().encode()
+        answer, request_id = await self._call("POST", path, body=body, key=key, attempts=attempts)
+        return _parse(answer.body, kind, request_id)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        patience_s: float = 0.0,
+        attempts: int | None = None,
+    ) -> tuple[_Answer, str]:
+        """Send one request, again where that may help, and return the answer and its request id."""
+        request_id = uuid.uuid4().hex
+        headers = {**(headers or {}), "X-Request-ID": request_id}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        if body is not None:
+            body, encoding = wire.compress(body, self._encoding)
+            headers["Content-Type"] = "application/json"
+            if encoding != "identity":
+                headers["Content-Encoding"] = encoding
+        timeout = self._http.timeout
+        limit_s = None
+        if timeout.read is not None:
+            limit_s = ATTEMPT_READS * timeout.read + patience_s
+            read = timeout.read + patience_s
+            timeout = httpx.Timeout(connect=timeout.connect, read=read, write=timeout.write, pool=timeout.pool)
+        allowed = attempts or self._attempts
+        for attempt in range(1, allowed + 1):
+            last = attempt == allowed
+            try:
+                request = self._http.build_request(method, path, content=body, headers=headers, timeout=timeout)
+                async with asyncio.timeout(limit_s):
+                    answer = await self._once(request)
+            except (httpx.TransportError, TimeoutError) as error:
+                if last or isinstance(error, httpx.UnsupportedProtocol):
+                    reason = str(error) or type(error).__name__
+                    if isinstance(error, TimeoutError) and limit_s is not None:
+                        reason = f"the answer was not whole after {limit_s:g} s"
+                    raise PlannerUnavailableError(
+                        f"no answer from the planner at {self.url} after {attempt} attempts: {reason}",
+                        request_id=request_id,
+                    ) from error
+                await self._sleep(self._backoff(attempt))
+                continue
+            if answer.status < 300 or (answer.status == httpx.codes.NOT_MODIFIED and "If-None-Match" in headers):
+                return answer, answer.request_id or request_id
+            if answer.status < 400:
+                raise self._elsewhere(answer, request_id)
+            asked = answer.retry_after_s
+            if last or answer.status not in RETRIED_STATUSES or (asked is not None and asked > MAX_WAIT_S):
+                raise _refusal(answer, request_id)
+            await self._sleep(self._backoff(attempt) if asked is None else asked)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _once(self, request: httpx.Request) -> _Answer:
+        """Send one request and read its answer within the limits."""
+        response = await self._http.send(request, stream=True)
+        request_id = response.headers.get("X-Request-ID")
+        try:
+            raw = bytearray()
+            async for chunk in response.aiter_raw():
+                raw += chunk
+                if len(raw) > MAX_RESPONSE_BYTES:
+                    raise wire.TooLargeError(f"the answer exceeds the limit of {MAX_RESPONSE_BYTES} bytes")
+            # NOTE: an answer without a body, such as a 304, may still name the encoding that a body would have had.
+            encoding = response.headers.get("Content-Encoding", "") if raw else ""
+            body = wire.decompress(bytes(raw), encoding, MAX_RESPONSE_BYTES)
+        except ValueError as error:
+            raise PlannerProtocolError(
+                f"unusable answer from {_shown(request.url)}: {error}", request_id=request_id
+            ) from error
+        finally:
+            await response.aclose()
+        return _Answer(response.status_code, response.headers, body, request_id)
+
+    def _elsewhere(self, answer: _Answer, request_id: str) -> PlannerProtocolError:
+        """Return the error for a redirect: followed, it could carry the token to a stranger."""
+        where = _shown(answer.headers.get("Location", ""))
+        return PlannerProtocolError(
+            f"the planner at {self.url} answered {answer.status}"
+            + (f" and points to {where}; if that is your planner, give its address instead" if where else " unasked"),
+            request_id=answer.request_id or request_id,
+        )
+
+    def _backoff(self, attempt: int) -> float:
+        """Seconds to wait before the next attempt: full jitter, so that a fleet does not return in step."""
+        return self._jitter.uniform(0.0, min(MAX_WAIT_S, BACKOFF_S * 2 ** (attempt - 1)))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    headers: httpx.Headers
+    body: bytes
+    request_id: str | None
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """``Retry-After`` in seconds, whether it was sent as seconds or as a date."""
+        text = self.headers.get("Retry-After")
+        if text is None:
+            return None
+        try:
+            if text.strip().isdecimal():
+                return float(text)
+            when = email.utils.parsedate_tz(text)
+            return None if when is None else max(0.0, email.utils.mktime_tz(when) - time.time())
+        except (ValueError, OverflowError):
+            return None
+
+
+def _shown(url: str | httpx.URL) -> str:
+    """Return an address as it may stand in messages: without the user and password it may hold, however spelt."""
+    return re.sub(r"(^|//)[^?#]*@", r"\1***@", str(url))
+
+
+def _bearer(token: str) -> str:
+    if not (token.isascii() and token.isprintable()):
+        raise InputError("the token holds characters that cannot stand in an HTTP header")
+    return f"Bearer {token}"
+
+
+def _refusal(answer: _Answer, request_id: str) -> Exception:
+    """Return the typed error for an answer of 400 or above."""
+    problem = None
+    if "json" in answer.headers.get("Content-Type", ""):
+        try:
+            problem = ProblemDetails.model_validate_json(answer.body)
+        except ValidationError:
+            problem = None
+    error = status_error(answer.status, problem, answer.request_id or request_id)
+    if isinstance(error, RateLimitedError):
+        error.retry_after_s = answer.retry_after_s
+    return error
+
+
+def _parse(body: bytes, kind: type[Answer], request_id: str) -> Answer:
+    """Return the body as a message of the contract."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise PlannerProtocolError(
+            f"the planner's answer is not a {kind.__name__}: {where}: {first['msg']} [request {request_id}]",
+            request_id=request_id,
+        ) from error
+
+
+def _served(answer: _Answer, request_id: str) -> ServedPlan:
+    source: Source = "hit" if answer.headers.get("Hope-Plan-Cache", "").lower() == "hit" else "miss"
+    etag = answer.headers.get("ETag", "")
+    # NOTE: a tag outside ASCII could not be sent back; without one, the plan is simply asked for anew.
+    return ServedPlan(_parse(answer.body, PlanReply, request_id), etag if etag.isascii() else "", source)

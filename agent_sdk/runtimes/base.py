@@ -1,0 +1,303 @@
+"""What the engine and the profiler know of a runtime: one small interface, one file per runtime behind it.
+
+Layouts. A tensor has one *plain* layout (row-major, the source graph's shape) that every runtime can read.
+Inside a *layout family* (processors for which ``same_layout`` holds, e.g. ONNX Runtime on one core and on all
+cores) a tensor may also travel in the runtime's own *native* layout (say NCHWc blocks): the pointer is handed
+over and nobody converts. Which form a tensor takes is a property of the program, agreed by writer and readers:
+
+* the writer's segment lists it in ``exports`` and every reader's segment lists it in ``imports``: plain;
+* neither does: native. All of its readers must then belong to the writer's layout family.
+
+So the engine puts into ``exports`` every graph output and every tensor with a reader of another family, and
+into ``imports`` every graph input and every tensor that its writer exports.
+
+Memory. Buffers are opaque to the engine: it allocates memory with ``Processor.allocate``, looks at it as the physical
+types in ``Executable.output_types`` (``Processor.view``), one tensor after the other, binds these buffers once
+(``Executable.bind``) and reuses them for later runs.
+Where ``shares_memory`` holds, ``transfer`` returns a view of the same memory: made once, it stays right for
+every later run, costs nothing per run, and lives only as long as the buffer it looks at.
+
+Errors. All are ``agent_sdk.errors.ProcessorError``; messages name the processor, the cause and the cure::
+
+    ProcessorError
+    ├── UnsupportedOp       the runtime cannot run an op here (the profiler records it explicitly)
+    ├── CompilationFailed   the runtime refused a segment for another reason
+    ├── SilentFallback      the runtime took the segment but would run it elsewhere
+    ├── WrongOutput         a segment returned a shape or type that the graph does not declare
+    ├── OutOfMemory         a buffer or a segment did not fit, into memory or on the disk
+    └── ProcessorLost       the runtime failed while running, the device is gone, or the system refused a file
+"""
+
+from __future__ import annotations
+
+import errno
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from agent_sdk.errors import ProcessorError
+from agent_sdk.measure.timing import Timing
+from hope_schema import Processor as ProcessorSpec
+from hope_schema import SuperOp, TensorType
+
+if TYPE_CHECKING:
+    from agent_sdk.model import Model
+
+NO_MEMORY: Final = (
+    "bad_alloc",
+    "bad allocation",
+    "failed to allocate",
+    "cannot allocate memory",
+    "out of memory",
+    "failed to write external initializers",
+    "no space left on device",
+)
+"""What runtimes say, in lower case, when memory or the disk runs out."""
+SHORTAGES: Final = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
+"""What the operating system says then; its other errors have other causes and cures."""
+
+Buffer: TypeAlias = Any
+"""Memory of one tensor on one processor; only the processor that made it looks inside."""
+
+
+class UnsupportedOp(ProcessorError):  # noqa: N818  the tree reads as prose
+    """The runtime cannot run an op on this processor."""
+
+
+class CompilationFailed(ProcessorError):  # noqa: N818
+    """The runtime refused a segment for a reason other than an unsupported op."""
+
+
+class SilentFallback(ProcessorError):  # noqa: N818
+    """The runtime accepted a segment but would run (part of) it on another device."""
+
+
+class WrongOutput(ProcessorError):  # noqa: N818
+    """A segment returned a shape or an element type that the graph does not declare."""
+
+
+class OutOfMemory(ProcessorError):  # noqa: N818
+    """A buffer or a compiled segment did not fit into the processor's memory, or its files on the disk."""
+
+
+class ProcessorLost(ProcessorError):  # noqa: N818
+    """The runtime failed while running, its device disappeared, or the operating system refused it a file."""
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether a runtime failed for want of memory, or of disk; none of them has an error of its own for that."""
+    if isinstance(error, OSError):
+        return error.errno in SHORTAGES
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(mark in text for mark in NO_MEMORY)
+
+
+def machines_fault(error: Exception, where: str, text: str) -> ProcessorError | None:
+    """What to raise when this machine failed, not the runtime; None where the runtime itself refused.
+
+    NOTE: taken for a refusal, the trouble of one device would be told to the planner as *unsupported* for all.
+    """
+    if lacks_memory(error):
+        return OutOfMemory(f"{where}: {text}; make room, or use fewer processors or a smaller model")
+    if isinstance(error, OSError):
+        return ProcessorLost(f"{where}: {text}")
+    return None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of source ops that one processor compiles and launches as one unit.
+
+    ``ops`` are source op ids in a topological order. ``inputs`` are the activation tensors read from outside
+    (graph inputs included), ``outputs`` the tensors somebody outside reads (graph outputs included).
+    ``imports`` are the inputs that arrive, and ``exports`` the outputs that leave, in the plain layout.
+    """
+
+    model: Model
+    ops: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    exports: frozenset[str]
+    imports: frozenset[str]
+
+    def __post_init__(self) -> None:
+        if not self.ops or not self.outputs:
+            raise ValueError("a segment has at least one op and one output")
+        if not self.exports <= set(self.outputs) or not self.imports <= set(self.inputs):
+            raise ValueError("a segment exports only its outputs and imports only its inputs")
+
+
+def segment_of(super_op: SuperOp, model: Model) -> Segment:
+    """A segment of one super-op alone, with every boundary tensor in the plain layout."""
+    return Segment(
+        model=model,
+        ops=tuple(op.id for op in super_op.ops),
+        inputs=super_op.inputs,
+        outputs=super_op.outputs,
+        exports=frozenset(super_op.outputs),
+        imports=frozenset(super_op.inputs),
+    )
+
+
+class BoundCall(ABC):
+    """A launch of a compiled segment with its buffers, which it holds on to; it may be called any number of times.
+
+    It returns when the outputs are there for anybody to read. An asynchronous runtime waits for its own queue at the
+    end: where a segment ends another processor reads, or the clock is read.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Run. Raises ProcessorLost, WrongOutput or OutOfMemory."""
+
+    @abstractmethod
+    def rebind(self, name: str, buffer: Buffer) -> None:
+        """Read the input ``name`` from another buffer of the same type from now on."""
+
+
+class Executable(ABC):
+    """A compiled segment. It runs on its processor's thread, one call at a time.
+
+    ``input_types`` and ``output_types`` are the *physical* shapes and element types of its buffers; for a native
+    tensor they may differ from the graph's (blocked and padded channels).
+    """
+
+    segment: Segment
+    input_types: Mapping[str, TensorType]
+    output_types: Mapping[str, TensorType]
+
+    @property
+    @abstractmethod
+    def ran_on(self) -> Mapping[str, str]:
+        """The provider or device that the runtime says the segment runs on, and the cores it was given."""
+
+    @abstractmethod
+    def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> BoundCall:
+        """Prepare a call that reads ``inputs`` and writes ``outputs``.
+
+        Both mappings cover the segment's inputs and outputs, in the layouts that the segment declares. Raises
+        ProcessorError where the runtime refuses a buffer.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the compiled segment. Calls bound before must not be made any more."""
+
+    def run(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer] | None = None) -> Mapping[str, Buffer]:
+        """Run once and return the output buffers, freshly allocated unless given."""
+        if outputs is None:
+            outputs = {name: self.processor.allocate(kind) for name, kind in self.output_types.items()}
+        self.bind(inputs, outputs)()
+        return outputs
+
+    @property
+    @abstractmethod
+    def processor(self) -> Processor:
+        """The processor it was compiled for."""
+
+
+class Processor(ABC):
+    """A runtime on a set of hardware resources.
+
+    ``spec`` says which; its ``kind`` is what latencies are keyed by. The engine runs a processor's segments on
+    one thread bound to ``caller_cores``; ``compile`` and ``allocate`` may be called from any thread.
+    """
+
+    spec: ProcessorSpec
+
+    @property
+    def id(self) -> str:
+        """The processor's name on this device, e.g. ``ort@0-1``."""
+        return self.spec.id
+
+    @property
+    @abstractmethod
+    def caller_cores(self) -> frozenset[int]:
+        """The CPUs that the thread which runs this processor's segments is bound to."""
+
+    @property
+    def on_caller_thread(self) -> bool:
+        """Whether segments compute on the calling thread alone, so that its CPU time is their latency."""
+        return self.spec.threads == 1
+
+    def supports(self, super_op: SuperOp, model: Model) -> bool:
+        """Say whether this processor runs every op of ``super_op``, by asking the runtime. Raises like ``compile``."""
+        try:
+            self.compile(segment_of(super_op, model)).close()
+        except UnsupportedOp:
+            return False
+        return True
+
+    @abstractmethod
+    def compile(self, segment: Segment) -> Executable:
+        """Compile a segment.
+
+        Raises UnsupportedOp, SilentFallback, OutOfMemory, ProcessorLost or CompilationFailed.
+        """
+
+    @abstractmethod
+    def allocate(self, kind: TensorType) -> Buffer:
+        """Make an uninitialised buffer of a physical type. Raises OutOfMemory."""
+
+    @abstractmethod
+    def view(self, buffer: Buffer, kind: TensorType) -> Buffer:
+        """The memory of an allocated buffer, or its beginning, as a physical type that needs no more of it."""
+
+    @abstractmethod
+    def from_host(self, array: np.ndarray, into: Buffer | None = None) -> Buffer:
+        """Bring a plain host array here. With ``into`` it is copied there, else it may share the array's memory."""
+
+    @abstractmethod
+    def to_host(self, buffer: Buffer) -> np.ndarray:
+        """The plain tensor in ``buffer`` as a host array; may be a view that the next run overwrites."""
+
+    @abstractmethod
+    def same_layout(self, other: Processor) -> bool:
+        """Whether ``other`` is of the same layout family: its buffers are used here as they are, at no cost."""
+
+    @abstractmethod
+    def shares_memory(self, other: Processor) -> bool:
+        """Whether plain buffers of ``other`` can be viewed here without a copy. Implied by ``same_layout``."""
+
+    def transfer(self, buffer: Buffer, source: Processor, into: Buffer | None = None) -> Buffer:
+        """Bring a plain tensor from ``source`` here.
+
+        Where ``shares_memory(source)`` holds and ``into`` is absent, the result is a view (see the module text).
+        Otherwise the tensor is copied, into ``into`` if given, and there when this returns.
+        """
+        if self.same_layout(source) and into is None:
+            return buffer
+        return self.from_host(source.to_host(buffer), into)
+
+    hands_over_native: bool = True
+    """Whether segments inside the layout family hand native tensors to each other; False where borders are plain."""
+
+    conversion_differs: bool = True
+    """Whether the two directions of ``conversion`` cost differently, so that both are worth timing."""
+
+    def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
+        """A call that changes one tensor of this type from native to plain (``outwards``) or back, to be timed.
+
+        None where segments read and write the plain layout at no extra cost.
+        """
+        return None
+
+    def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
+        """Latencies by super-op id within whole-network runs under the runtime's own profiler, which slows them down.
+
+        Ends soon after ``deadline`` (``time.monotonic``). Super-ops it cannot tell apart from others are absent;
+        empty where the runtime has no profiler. Raises like ``compile``.
+        """
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything that belongs to the processor. Its executables must be closed before."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec.id!r}, kind={self.spec.kind!r})"

@@ -1,0 +1,1 @@
+"""OpenVINO: its processors."""

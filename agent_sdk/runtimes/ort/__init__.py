@@ -1,0 +1,1 @@
+"""ONNX Runtime: its processors, and segments cut from its own optimised graph."""

@@ -1,0 +1,316 @@
+"""Cuts a segment out of ONNX Runtime's frozen graph, fusions and blocked layouts included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+from agent_sdk.model import extract
+from agent_sdk.model.dtypes import ELEMENT_TYPE
+from agent_sdk.model.weights import LightModels
+from agent_sdk.runtimes.base import Segment
+from agent_sdk.runtimes.ort.graph import BLOCKED_DOMAIN, FrozenGraph
+from hope_schema import TensorType
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A model for one session: what to compile, how, and which of its names carry the segment's tensors.
+
+    ``inputs`` maps a segment's inputs to session inputs; one that is equal to another, or is not needed, is absent.
+    ``optimise`` says that the piece is source ops, still to be optimised, not a cut of the frozen graph. ``weights``
+    is the folder of the weights that it refers to.
+    """
+
+    proto: onnx.ModelProto
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    input_types: Mapping[str, TensorType]
+    output_types: Mapping[str, TensorType]
+    optimise: bool
+    weights: Path
+
+
+def cut(frozen: FrozenGraph, segment: Segment, lights: LightModels) -> Piece:
+    """The piece for a segment: from the frozen graph, or from the source where fusion swallowed a border."""
+    try:
+        return _Cutter(frozen, segment).piece()
+    except NotThere:
+        return from_source(frozen, segment, lights)
+
+
+class NotThere(Exception):  # noqa: N818
+    """The frozen graph does not hold a tensor of the segment's border; never leaves this module."""
+
+
+def physical(kind: TensorType, *, blocked: bool) -> TensorType:
+    """The shape a tensor has in memory: blocked ones have their channels padded to whole blocks."""
+    if not blocked:
+        return kind
+    size = block_size()
+    batch, channels, *area = kind.shape
+    return TensorType(shape=(batch, -(-channels // size) * size, *area), dtype=kind.dtype)
+
+
+def arriving_types(frozen: FrozenGraph, segment: Segment) -> dict[str, TensorType]:
+    """What a segment's inputs look like in memory when they arrive."""
+    tensor = segment.model.graph.tensor
+    return {
+        name: physical(tensor[name].type, blocked=name not in segment.imports and frozen.native_blocked(name))
+        for name in segment.inputs
+    }
+
+
+@cache
+def block_size() -> int:
+    """Channels per block of this machine's kernels, asked of the runtime; 1 where it has no blocked layout."""
+    try:
+        session = ort.InferenceSession(
+            reorder_model(TensorType(shape=(1, 4, 1, 1), dtype="float32"), outwards=False).SerializeToString(),
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,
+        )
+        return int(session.run(None, {"x": np.zeros((1, 4, 1, 1), np.float32)})[0].shape[1])
+    except Exception:  # noqa: BLE001  the runtime raises its own unrelated classes
+        return 1
+
+
+def reorder_model(kind: TensorType, *, outwards: bool) -> onnx.ModelProto:
+    """A model that changes one tensor from plain to blocked, or back (``outwards``)."""
+    node = _reorder_output("x", "y", kind.shape[1]) if outwards else _reorder_input("x", "y")
+    open_shape = [None] * len(kind.shape)
+    graph = helper.make_graph(
+        [node],
+        "reorder",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, open_shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, open_shape)],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(BLOCKED_DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def from_source(frozen: FrozenGraph, segment: Segment, lights: LightModels) -> Piece:
+    """The segment's source ops, wrapped so that its border has the layouts that the frozen graph prescribes."""
+    light, weights = lights.get(segment.model)
+    proto = extract(light, segment.ops, segment.inputs, segment.outputs)
+    graph = segment.model.graph
+    inputs, outputs, types = {}, {}, {}
+    for name in segment.inputs:
+        inputs[name] = name
+        if name not in segment.imports and frozen.native_blocked(name):
+            inputs[name] = _unused(f"{name}/blocked", graph.tensor)
+            proto.graph.node.insert(0, _reorder_output(inputs[name], name, graph.tensor[name].shape[1]))
+            _declare(proto.graph.input, name, inputs[name], physical(graph.tensor[name].type, blocked=True))
+    for name in segment.outputs:
+        blocked = name not in segment.exports and frozen.native_blocked(name)
+        outputs[name] = name
+        types[name] = physical(graph.tensor[name].type, blocked=blocked)
+        if blocked:
+            outputs[name] = _unused(f"{name}/blocked", graph.tensor)
+            proto.graph.node.append(_reorder_input(name, outputs[name]))
+            _declare(proto.graph.output, name, outputs[name], types[name])
+    if BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:
+        proto.opset_import.append(helper.make_opsetid(BLOCKED_DOMAIN, 1))
+    return Piece(proto, inputs, outputs, arriving_types(frozen, segment), types, True, weights)
+
+
+def plain_piece(segment: Segment, lights: LightModels) -> Piece:
+    """The segment's source ops with a plain border, for providers and models without a frozen graph."""
+    graph = segment.model.graph
+    light, weights = lights.get(segment.model)
+    return Piece(
+        proto=extract(light, segment.ops, segment.inputs, segment.outputs),
+        inputs={name: name for name in segment.inputs},
+        outputs={name: name for name in segment.outputs},
+        input_types={name: graph.tensor[name].type for name in segment.inputs},
+        output_types={name: graph.tensor[name].type for name in segment.outputs},
+        optimise=True,
+        weights=weights,
+    )
+
+
+@dataclass
+class _Cutter:
+    """One walk from the segment's outputs back to its inputs through the frozen graph."""
+
+    frozen: FrozenGraph
+    segment: Segment
+    inputs: dict[str, str] = field(default_factory=dict)
+    declared: dict[str, TensorType] = field(default_factory=dict)
+    visited: set[int] = field(default_factory=set)
+    reorders: dict[str, onnx.NodeProto] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        classes = self.frozen.class_of
+        graph = self.segment.model.graph
+        self.arrives: dict[str, str] = {}
+        for name in self.segment.inputs:
+            self.arrives.setdefault(classes[name], name)
+        self.own = {classes[name] for op in self.segment.ops for name in graph.op[op].outputs}
+        self.border = self.arrives.keys() | {classes[name] for name in self.segment.outputs}
+
+    def piece(self) -> Piece:
+        graph = self.segment.model.graph
+        outputs: dict[str, str] = {}
+        types: dict[str, TensorType] = {}
+        copies: list[onnx.NodeProto] = []
+        for name in self.segment.outputs:
+            klass = self.frozen.class_of[name]
+            if klass in self.arrives:
+                raise NotThere(name)
+            blocked = name not in self.segment.exports and self.frozen.native_blocked(name)
+            made = self._made(klass, blocked)
+            if made in outputs.values():
+                twin = _unused(f"{name}/twin", graph.tensor)
+                copies.append(helper.make_node("Identity", [made], [twin]))
+                made = twin
+            outputs[name] = made
+            types[name] = physical(graph.tensor[name].type, blocked=blocked)
+        nodes = [self.frozen.nodes[index] for index in sorted(self.visited)]
+        proto = onnx.ModelProto(ir_version=self.frozen.proto.ir_version, producer_name="hope")
+        proto.opset_import.extend(self.frozen.proto.opset_import)
+        if BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:
+            proto.opset_import.append(helper.make_opsetid(BLOCKED_DOMAIN, 1))
+        proto.graph.name = f"{segment_name(self.segment)}"
+        proto.graph.node.extend(_sorted([*self.reorders.values(), *nodes, *copies]))
+        constants = dict.fromkeys(n for node in nodes for n in node.input if n in self.frozen.constants)
+        proto.graph.initializer.extend(self.frozen.constants[name] for name in constants)
+        for name, kind in self.declared.items():
+            proto.graph.input.append(_value_info(name, kind))
+        for name, made in outputs.items():
+            proto.graph.output.append(_value_info(made, types[name]))
+        return Piece(
+            proto, self.inputs, outputs, arriving_types(self.frozen, self.segment), types, False, self.frozen.directory
+        )
+
+    def _made(self, klass: str, blocked: bool) -> str:
+        """The frozen tensor that holds a class in the form wanted, with everything that computes it visited."""
+        name = self.frozen.forms.get((klass, blocked))
+        if name is None:
+            other = self.frozen.forms.get((klass, not blocked))
+            if other is None:
+                raise NotThere(klass)
+            self._visit(other)
+            return self._reordered(other, klass, blocked)
+        self._visit(name)
+        return name
+
+    def _visit(self, name: str) -> None:
+        """Visit the producer of a frozen tensor and all it depends on, as far as the segment's inputs."""
+        stack = [name]
+        while stack:
+            index = self._producer(stack.pop())
+            if index is None:
+                raise NotThere(name)
+            if index in self.visited:
+                continue
+            self.visited.add(index)
+            node = self.frozen.nodes[index]
+            meaning = self.frozen.meaning.get(node.output[0])
+            if meaning is not None and meaning[0] not in self.own and meaning[0] not in self.arrives:
+                raise NotThere(name)
+            for read in self.frozen.inputs_of(node):
+                if not self._arrived(read):
+                    stack.append(read)
+
+    def _producer(self, name: str) -> int | None:
+        """What computes a frozen tensor: one kernel, or where a border falls inside that, the last of its steps."""
+        fusion = self.frozen.fusions.get(name)
+        if fusion is None or self.border.isdisjoint(fusion.inside):
+            return self.frozen.producer.get(name)
+        return fusion.steps[-1]
+
+    def _arrived(self, read: str) -> bool:
+        """If a frozen tensor holds one of the segment's inputs, provide it in the form it is read in."""
+        if read in self.declared or read in self.reorders:
+            return True
+        klass, blocked = self.frozen.meaning.get(read, ("", False))
+        name = self.arrives.get(klass)
+        if name is None:
+            return False
+        kind = self.segment.model.graph.tensor[name].type
+        comes_blocked = name not in self.segment.imports and self.frozen.native_blocked(name)
+        if name not in self.inputs:
+            direct = self.frozen.forms.get((klass, comes_blocked)) or _unused(f"{name}/arriving", self.frozen.producer)
+            self.inputs[name] = direct
+            self.declared[direct] = physical(kind, blocked=comes_blocked)
+        arriving = self.inputs[name]
+        if read == arriving:
+            return True
+        if comes_blocked == blocked:
+            self.reorders[read] = helper.make_node("Identity", [arriving], [read], name=f"{read}/twin")
+        elif blocked and (len(kind.shape) != 4 or kind.shape[1] % 4):
+            raise NotThere(name)
+        else:
+            self.reorders[read] = (
+                _reorder_input(arriving, read) if blocked else _reorder_output(arriving, read, kind.shape[1])
+            )
+        return True
+
+    def _reordered(self, name: str, klass: str, blocked: bool) -> str:
+        """Convert a tensor made here into the form it must leave in."""
+        kind = self.frozen.source.tensor[klass]
+        if len(kind.shape) != 4 or (blocked and kind.shape[1] % 4):
+            raise NotThere(klass)
+        made = _unused(f"{klass}/{'blocked' if blocked else 'plain'}", self.frozen.producer)
+        self.reorders[made] = _reorder_input(name, made) if blocked else _reorder_output(name, made, kind.shape[1])
+        return made
+
+
+def segment_name(segment: Segment) -> str:
+    """A name for what a segment compiles to, for the runtime's own messages."""
+    return f"{segment.model.name}/{segment.ops[-1]}"
+
+
+def _sorted(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Topological order; the frozen file's is one already, but converted tensors stand anywhere between."""
+    maker = {name: node for node in nodes for name in node.output if name}
+    order: list[onnx.NodeProto] = []
+    placed: set[int] = set()
+    for root in nodes:
+        stack = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if id(node) in placed:
+                continue
+            if ready:
+                placed.add(id(node))
+                order.append(node)
+                continue
+            stack.append((node, True))
+            stack += [(maker[name], False) for name in node.input if name in maker and id(maker[name]) not in placed]
+    return order
+
+
+def _reorder_output(name: str, made: str, channels: int) -> onnx.NodeProto:
+    return helper.make_node(
+        "ReorderOutput", [name], [made], name=f"{made}/reorder", domain=BLOCKED_DOMAIN, channels=channels
+    )
+
+
+def _reorder_input(name: str, made: str) -> onnx.NodeProto:
+    return helper.make_node("ReorderInput", [name], [made], name=f"{made}/reorder", domain=BLOCKED_DOMAIN)
+
+
+def _declare(infos: list[onnx.ValueInfoProto], name: str, renamed: str, kind: TensorType) -> None:
+    """Replace the declaration of ``name`` by one of ``renamed``."""
+    for info in infos:
+        if info.name == name:
+            info.CopyFrom(_value_info(renamed, kind))
+
+
+def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, ELEMENT_TYPE[kind.dtype], kind.shape)
+
+
+def _unused(name: str, taken: Mapping[str, object]) -> str:
+    while name in taken:
+        name += "'"
+    return name

@@ -1,0 +1,383 @@
+"""ONNX Runtime on one core, on several cores together (a gang), or on another execution provider of the wheel."""
+
+# ruff: noqa: D102  what the overridden methods promise stands in base.py
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import cache, partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnxruntime as ort
+
+from agent_sdk.device.cores import name_cores
+from agent_sdk.device.soc import Soc
+from agent_sdk.errors import ProcessorError
+from agent_sdk.measure.alone import time_executable, whole_network
+from agent_sdk.measure.timing import LONG_US, Timing
+from agent_sdk.model import Model
+from agent_sdk.runtimes.base import (
+    BoundCall,
+    CompilationFailed,
+    Executable,
+    Processor,
+    ProcessorLost,
+    Segment,
+    SilentFallback,
+    UnsupportedOp,
+    WrongOutput,
+    machines_fault,
+)
+from agent_sdk.runtimes.host import HostMemoryProcessor, aligned_empty
+from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, physical, plain_piece, reorder_model
+from agent_sdk.runtimes.ort.graph import LEVELS, FrozenGraphs
+from agent_sdk.runtimes.ort.profile import attribute, kernel_times, profile_folder
+from hope_schema import Processor as ProcessorSpec
+from hope_schema import TensorType
+
+CPU: Final = "CPUExecutionProvider"
+NO_ACCELERATORS: Final = frozenset({CPU, "AzureExecutionProvider"})
+"""Providers of the wheel that are none."""
+HARDWARE: Final[Mapping[str, str | None]] = {
+    "CUDAExecutionProvider": "cuda0",
+    "TensorrtExecutionProvider": "cuda0",
+    "NvTensorRTRTXExecutionProvider": "cuda0",
+    "MIGraphXExecutionProvider": "rocm0",
+    "ROCMExecutionProvider": "rocm0",
+    "ACLExecutionProvider": None,
+    "ArmNNExecutionProvider": None,
+    "DnnlExecutionProvider": None,
+    "OpenVINOExecutionProvider": None,
+    "XnnpackExecutionProvider": None,
+}
+"""What a provider computes on where that is not its own alone; None is the cores.
+
+The GPUs and NPUs that OpenVINO's own runtime drives are Intel's, which none of these computes on.
+"""
+
+log = logging.getLogger(__name__)
+
+SPIN_US: Final = "200"
+"""How long a gang's worker polls for the next kernel before it sleeps: longer than any gap inside a run."""
+
+ARENA_BYTES: Final = 128 * 2**20
+"""Address space of the arena's first block; memory is taken when it is touched."""
+DEAD_BYTES: Final = 64 * 1024
+"""What a free piece of memory may be larger than a request before it is split."""
+
+_QUIET: Final = 3
+_SILENT_RUN: Final = ort.RunOptions()
+
+
+class OrtProcessor(HostMemoryProcessor):
+    """ONNX Runtime with ``len(cores)`` threads, one per core.
+
+    The engine's thread is the first of them, bound to the first core; the runtime's workers are bound to the
+    others. ``provider`` is an execution provider of the installed wheel; with any but the CPU's, falling back
+    to the CPU is refused.
+    """
+
+    def __init__(
+        self, soc: Soc, cores: frozenset[int], provider: str = CPU, *, frozen: FrozenGraphs | None = None
+    ) -> None:
+        self.cores = tuple(sorted(cores))
+        self.provider = provider
+        self._frozen = frozen if frozen is not None else FrozenGraphs()
+        on_cpu = provider == CPU
+        short = provider.removesuffix("ExecutionProvider").lower()
+        device = None if on_cpu else HARDWARE.get(provider, f"{short}0")
+        self.spec = ProcessorSpec(
+            id=f"ort@{name_cores(self.cores)}" if on_cpu else f"ort-{short}@0",
+            runtime="ort" if on_cpu else f"ort-{short}",
+            version=ort.__version__,
+            threads=len(self.cores),
+            core_class=soc.class_of(cores) if on_cpu else short,
+            resources=(device,) if device else tuple(f"cpu{core}" for core in self.cores),
+        )
+
+    @property
+    def caller_cores(self) -> frozenset[int]:
+        return frozenset(self.cores[:1]) if self.provider == CPU else frozenset(self.cores)
+
+    @property
+    def on_caller_thread(self) -> bool:
+        return self.provider == CPU and super().on_caller_thread
+
+    def same_layout(self, other: Processor) -> bool:
+        return isinstance(other, OrtProcessor) and other.provider == self.provider
+
+    def compile(self, segment: Segment) -> OrtExecutable:
+        lights = self._frozen.lights
+        # From a whole network nothing is cut: the runtime may optimise it as it does for its own users.
+        frozen = None if self.provider != CPU or _is_whole(segment) else self._frozen.get(segment.model)
+        if frozen is None:
+            return self._compiled(segment, plain_piece(segment, lights))
+        piece = cut(frozen, segment, lights)
+        if not piece.optimise:
+            try:
+                return self._compiled(segment, piece)
+            except CompilationFailed as error:
+                log.warning("a cut of the frozen graph was refused and is compiled from the source: %s", error)
+                piece = from_source(frozen, segment, lights)
+        return self._compiled(segment, piece)
+
+    def _compiled(self, segment: Segment, piece: Piece, profile_prefix: str | None = None) -> OrtExecutable:
+        session = self.session(
+            piece.proto.SerializeToString(),
+            optimise=piece.optimise,
+            weights=piece.weights,
+            profile_prefix=profile_prefix,
+        )
+        return OrtExecutable(self, segment, piece, session)
+
+    def session(
+        self, model: bytes, *, optimise: bool, weights: Path | None = None, profile_prefix: str | None = None
+    ) -> ort.InferenceSession:
+        """A session on this processor's cores. ``weights`` is the folder of the model's external data."""
+        levels = LEVELS if optimise else LEVELS[-1:]
+        for level in levels:
+            try:
+                return self._session(model, level, weights, profile_prefix)
+            except CompilationFailed as error:
+                if level == levels[-1]:
+                    raise
+                log.info("optimising less: %s", error)
+        raise AssertionError("there is at least one level")
+
+    def _session(
+        self, model: bytes, level: ort.GraphOptimizationLevel, weights: Path | None, profile_prefix: str | None
+    ) -> ort.InferenceSession:
+        options = session_options(self.cores, level)
+        if weights is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
+        if profile_prefix is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = profile_prefix
+        if self.provider != CPU:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        try:
+            session = ort.InferenceSession(model, options, providers=[self.provider], enable_fallback=0)
+        except Exception as error:
+            raise translated(error, self.id) from error
+        if session.get_providers()[0] != self.provider:
+            raise SilentFallback(
+                f"{self.id}: ONNX Runtime would run this on {session.get_providers()[0]} instead of {self.provider}"
+            )
+        return session
+
+    def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
+        if self.provider != CPU or block_size() == 1:
+            return None
+        if kind.dtype != "float32" or len(kind.shape) != 4 or kind.shape[1] % 4:
+            return None
+        session = self.session(reorder_model(kind, outwards=outwards).SerializeToString(), optimise=False)
+        blocked = physical(kind, blocked=True)
+        given, made = (blocked, kind) if outwards else (kind, blocked)
+        source, target = aligned_empty(given), aligned_empty(made)
+        source[...] = 0
+        binding = session.io_binding()
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in (source, target)]
+        binding.bind_ortvalue_input("x", values[0])
+        binding.bind_ortvalue_output("y", values[1])
+        return partial(_run_keeping, session, binding, values)
+
+    def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
+        frozen = self._frozen.get(model) if self.provider == CPU else None
+        if frozen is None:
+            return {}
+        segment = whole_network(model)
+        piece = cut(frozen, segment, self._frozen.lights)
+        if piece.optimise:
+            return {}
+        try:
+            with (
+                profile_folder() as folder,
+                closing(self._compiled(segment, piece, profile_prefix=f"{folder}/ort")) as profiled,
+            ):
+                time_executable(profiled, deadline, enough_us=LONG_US)
+                kernels = profiled.kernel_times()
+        except OSError as error:
+            raise translated(error, f"{self.id}, tracing") from error
+        return attribute(model, frozen, kernels)
+
+    def close(self) -> None:
+        """Nothing is held beyond the executables."""
+
+
+class OrtExecutable(Executable):
+    """One ONNX Runtime session for one segment."""
+
+    def __init__(
+        self,
+        processor: OrtProcessor,
+        segment: Segment,
+        piece: Piece,
+        session: ort.InferenceSession,
+    ) -> None:
+        self.segment = segment
+        self.piece = piece
+        self.input_types: Mapping[str, TensorType] = piece.input_types
+        self.output_types: Mapping[str, TensorType] = piece.output_types
+        self._processor = processor
+        self._session: ort.InferenceSession | None = session
+
+    @property
+    def processor(self) -> OrtProcessor:
+        return self._processor
+
+    @property
+    def ran_on(self) -> Mapping[str, str]:
+        if self._session is None:
+            return {}
+        return {"provider": self._session.get_providers()[0], "cores": name_cores(self._processor.cores)}
+
+    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> OrtCall:
+        if self._session is None:
+            raise ProcessorLost(f"{self._processor.id}: the segment was closed")
+        for name, kind in self.output_types.items():
+            if outputs[name].shape != kind.shape:
+                raise WrongOutput(f"{self._processor.id}: buffer for '{name}' is {outputs[name].shape}, not {kind}")
+        try:
+            return OrtCall(self, self._session, inputs, outputs)
+        except Exception as error:
+            raise translated(error, self._processor.id) from error
+
+    def kernel_times(self) -> dict[str, list[float]]:
+        """End profiling and return the latencies of kernels by frozen node name; once, for a profiled session."""
+        assert self._session is not None
+        return kernel_times(self._session)
+
+    def close(self) -> None:
+        self._session = None
+
+
+def _is_whole(segment: Segment) -> bool:
+    """Whether a segment is the whole network, with a border that is plain everywhere."""
+    graph = segment.model.graph
+    inputs, outputs = set(segment.inputs), set(segment.outputs)
+    plain = segment.imports == inputs and segment.exports == outputs
+    return plain and outputs == set(graph.outputs) and inputs <= set(graph.inputs)
+
+
+def _run_keeping(session: ort.InferenceSession, binding: ort.IOBinding, values: list[ort.OrtValue]) -> None:
+    """Run a binding; ``values`` are what it points to and must outlive it."""
+    session.run_with_iobinding(binding, _SILENT_RUN)
+
+
+class OrtCall(BoundCall):
+    """A launch with its buffers. Calling it costs one C++ call; errors are translated only when they happen."""
+
+    __slots__ = ("_binding", "_call", "_executable", "_keep")
+
+    def __init__(
+        self,
+        executable: OrtExecutable,
+        session: ort.InferenceSession,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, np.ndarray],
+    ) -> None:
+        self._executable = executable
+        self._binding = session.io_binding()
+        self._keep: dict[str, ort.OrtValue] = {}
+        for name in executable.piece.inputs:
+            self.rebind(name, inputs[name])
+        for name, carrier in executable.piece.outputs.items():
+            self._keep[name] = ort.OrtValue.ortvalue_from_numpy(outputs[name])
+            self._binding.bind_ortvalue_output(carrier, self._keep[name])
+        # The C++ session is called directly: InferenceSession.run_with_iobinding adds 3 µs of Python per launch.
+        self._call = partial(session._sess.run_with_iobinding, self._binding._iobinding, _SILENT_RUN)
+
+    def rebind(self, name: str, buffer: np.ndarray) -> None:
+        carrier = self._executable.piece.inputs.get(name)
+        if carrier is not None:  # an input that is not needed, or equals another, has none
+            value = ort.OrtValue.ortvalue_from_numpy(buffer)
+            self._binding.bind_ortvalue_input(carrier, value)
+            self._keep[name] = value
+
+    def __call__(self) -> None:
+        try:
+            self._call()
+        except Exception as error:
+            raise lost(error, self._executable) from error
+
+
+def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
+    """What a failed run means: out of memory, a wrong shape, or a processor that is gone."""
+    where = f"{executable.processor.id}, segment ending in '{executable.segment.ops[-1]}'"
+    text = _first_line(error)
+    fault = machines_fault(error, where, text)
+    if fault is not None:
+        return fault
+    if "computed output shape" in str(error) or ("shape" in text.lower() and "mismatch" in text.lower()):
+        return WrongOutput(f"{where}: the runtime returned another shape than the graph declares: {text}")
+    return ProcessorLost(f"{where}: ONNX Runtime failed while running: {text}")
+
+
+def translated(error: Exception, where: str) -> ProcessorError:
+    """What a refused session means."""
+    text = _first_line(error)
+    fault = machines_fault(error, where, text)
+    if fault is not None:
+        return fault
+    if "disable_cpu_ep_fallback" in text or "fallback" in text.lower():
+        return SilentFallback(f"{where}: {text}")
+    unsupported = ("NOT_IMPLEMENTED", "not a registered function/op", "Could not find an implementation")
+    if any(mark in text for mark in unsupported):
+        return UnsupportedOp(f"{where}: ONNX Runtime {ort.__version__} does not implement this: {text}")
+    return CompilationFailed(f"{where}: ONNX Runtime refused the segment: {text}")
+
+
+def session_options(cores: tuple[int, ...], level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+    """Options for one thread on each of ``cores``, the first of which is the caller's.
+
+    NOTE: ``session.intra_op_thread_affinities`` counts CPUs from 1 and leaves out the calling thread.
+    Workers may spin while a run lasts, which a gang needs between its many short kernels, and stop with it,
+    so that they never steal time from whoever runs next on these cores.
+    """
+    options = ort.SessionOptions()
+    if _shared_arena():
+        options.add_session_config_entry("session.use_env_allocators", "1")
+    options.intra_op_num_threads = len(cores)
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = _QUIET
+    options.graph_optimization_level = level
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if len(cores) > 1 else "0")
+    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if len(cores) > 1:
+        workers = ";".join(str(core + 1) for core in cores[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", workers)
+    return options
+
+
+@cache
+def _shared_arena() -> bool:
+    """Have all sessions of the process take their scratch memory from one arena; False where the wheel cannot.
+
+    A segment then works on memory that the one before has just warmed up, and scratch memory is held once, not
+    once per segment: in few large blocks, each twice the one before, not in a block of its own for each request that
+    did not fit.
+    NOTE: the runtime keeps this per process, so it is registered once.
+    """
+    place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    sizes = {"initial_chunk_size_bytes": ARENA_BYTES, "max_dead_bytes_per_chunk": DEAD_BYTES}
+    try:
+        ort.create_and_register_allocator(place, ort.OrtArenaCfg({"arena_extend_strategy": 0, **sizes}))
+    except Exception as error:  # noqa: BLE001  the runtime raises its own unrelated classes; each session copes alone
+        log.info("every session keeps an arena of its own: %s", error)
+        return False
+    return True
+
+
+def installed_providers() -> tuple[str, ...]:
+    """Execution providers of the installed wheel besides the CPU's."""
+    return tuple(name for name in ort.get_available_providers() if name not in NO_ACCELERATORS)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:400]
