@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent_sdk import cli
+from agent_sdk.cli import commands as cli
 from agent_sdk.cli import examine
 
 PROMISED = {

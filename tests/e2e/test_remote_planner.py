@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agent_sdk import cli
+from agent_sdk.cli import commands as cli
 
 START_S = 60
 """Longest time a planner may take to say where it listens, on a busy machine."""

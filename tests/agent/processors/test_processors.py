@@ -326,7 +326,7 @@ def test_providers_of_one_device_exclude_each_other(tmp_path: Path, monkeypatch:
 )
 def test_an_accelerator_does_not_compute_on_the_callers_thread(runtime: str, accelerator: str) -> None:
     """On a machine with one core too, the CPU time of its caller is not its latency; the core's own is."""
-    module = pytest.importorskip(f"agent_sdk.runtimes.{runtime}", reason="OpenVINO is an optional extra")
+    module = pytest.importorskip(f"agent_sdk.runtimes.{runtime}.processor", reason="OpenVINO is an optional extra")
     maker = {"ort": "OrtProcessor", "openvino": "OpenVinoProcessor"}[runtime]
     soc = Soc("test", "test", {0: "core"})
     assert getattr(module, maker)(soc, frozenset({0})).on_caller_thread
