@@ -20,12 +20,11 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
-from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise, simulate
+from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise, portfolio, simulate
 from planner_api.planning.bound.trivial import trivial
-from planner_api.planning.listing import list_order
-from planner_api.planning.simulator import Schedule
+from planner_api.planning.construct.listing import list_order
+from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.solver import SOLVERS, Bound, Solution, solve
-from planner_api.planning.solvers import portfolio
 
 METHODS = "auto,greedy,ilp,heft,dmdar,mosaic,single"
 BASELINES = frozenset({"heft", "dmdar", "mosaic", "single", "partitiontuner"})

@@ -34,10 +34,10 @@ from hope_schema import (
 from hope_zoo import shipped
 from planner_api.planning import Budget, PlanningError, Problem, build_problem, check, optimise
 from planner_api.planning.bound import lower_bound
-from planner_api.planning.partial import Partial
+from planner_api.planning.construct.partial import Partial
+from planner_api.planning.ilp import PART_SECONDS, solve_part
+from planner_api.planning.ilp.partition import partition
 from planner_api.planning.solver import solve
-from planner_api.planning.solvers.ilp import PART_SECONDS, solve_part
-from planner_api.planning.solvers.ilp.partition import partition
 
 SPECIAL = ("Conv2D", "separable_conv2d", "depthwise")
 """Endings of the op names that the third processor supports."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from hope_schema import TransferMode
 from planner_api.planning.problem import Problem
-from planner_api.planning.transfers import elements, fit
+from planner_api.planning.problem.transfers import elements, fit
 
 CPU, GPU = 0, 1
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from hope_schema import Method, ModelGraph, Plan, Profile, TransferMode
 from planner_api.planning.assemble import assemble
-from planner_api.planning.build import build_problem
-from planner_api.planning.checker import IllegalSchedule, check
+from planner_api.planning.judge.checker import IllegalSchedule, check
+from planner_api.planning.judge.simulator import Move, Schedule, simulate
 from planner_api.planning.optimise import Outcome, optimise
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import Move, Schedule, simulate
+from planner_api.planning.problem.build import build_problem
 from planner_api.planning.solver import Bound, Budget, Solution, UnknownMethod
 
 __all__ = [

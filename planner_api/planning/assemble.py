@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hope_schema import HOST, ModelGraph, Plan, Profile, Step, Transfer, merge
-from planner_api.planning.causes import causes
+from planner_api.planning.judge.causes import causes
 from planner_api.planning.optimise import Outcome
 from planner_api.planning.problem import Problem
 

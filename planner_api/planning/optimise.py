@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
-from planner_api.planning.checker import check
-from planner_api.planning.feasible import any_placement, prune
-from planner_api.planning.listing import list_order
+from planner_api.planning.construct.listing import list_order
+from planner_api.planning.construct.single import singles
+from planner_api.planning.judge.checker import check
+from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import Schedule, simulate
+from planner_api.planning.problem.feasible import any_placement, prune
 from planner_api.planning.solver import Bound, Budget, Solution, UnknownMethod, solve
-from planner_api.planning.solvers.single import singles
 
 BOUND_SHARE = 0.3
 """Part of the budget that the lower bound may take before the search starts."""

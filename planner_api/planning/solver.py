@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import Schedule
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class UnknownMethod(PlanningError):  # noqa: N818 - says what it is
 Solve = Callable[[Problem, Budget], Solution]
 
 SOLVERS: Mapping[str, str] = {
-    "single": "planner_api.planning.solvers.single",
-    "mosaic": "planner_api.planning.solvers.mosaic",
-    "dmdar": "planner_api.planning.solvers.dmdar",
-    "heft": "planner_api.planning.solvers.heft",
-    "partitiontuner": "planner_api.planning.solvers.partitiontuner",
-    "greedy": "planner_api.planning.solvers.greedy",
-    "ilp": "planner_api.planning.solvers.ilp",
-    "auto": "planner_api.planning.solvers.portfolio",
+    "single": "planner_api.planning.construct.single",
+    "mosaic": "planner_api.planning.construct.mosaic",
+    "dmdar": "planner_api.planning.construct.dmdar",
+    "heft": "planner_api.planning.construct.heft",
+    "partitiontuner": "planner_api.planning.construct.partitiontuner",
+    "greedy": "planner_api.planning.construct.greedy",
+    "ilp": "planner_api.planning.ilp",
+    "auto": "planner_api.planning.portfolio",
 }
 """Method name to the module whose ``solve(problem, budget)`` implements it; imported on first use."""
 

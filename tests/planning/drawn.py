@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import Problem
-from planner_api.planning.simulator import simulate
 
 
 def draw(

@@ -17,10 +17,10 @@ from benchmarks.phones import plan as benchmarked
 from benchmarks.profiles import phone_problem
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise
 from planner_api.planning.bound import lower_bound
+from planner_api.planning.construct.greedy import super_ops, top_k
+from planner_api.planning.construct.partitiontuner import branches, op_seq, sequential_us, tune, type_seq
+from planner_api.planning.construct.single import singles
 from planner_api.planning.solver import solve
-from planner_api.planning.solvers.greedy import super_ops, top_k
-from planner_api.planning.solvers.partitiontuner import branches, op_seq, sequential_us, tune, type_seq
-from planner_api.planning.solvers.single import singles
 from tests import CAMPAIGN
 from tests.planning.phones import FOLDER, phone
 
@@ -216,7 +216,7 @@ def test_the_benchmark_runs_as_a_module(tmp_path: Path):
 
 def test_mosaic_gives_up_on_graphs_that_keep_too_much_alive(monkeypatch: pytest.MonkeyPatch):
     """A graph too wide for linear slicing is a typed error alone, and the best plan in hand through optimise."""
-    monkeypatch.setattr("planner_api.planning.solvers.mosaic.MOST_STEPS", 10)
+    monkeypatch.setattr("planner_api.planning.construct.mosaic.MOST_STEPS", 10)
     with pytest.raises(PlanningError, match=r"too long .* tensors are alive"):
         solve(table_1(), "mosaic", Budget(0.0))
     outcome = optimise(table_1(), "mosaic", Budget(0.0))

@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 
 from hope_schema import Overheads, Processor
 from planner_api.planning import PlanningError, Problem, build_problem
-from planner_api.planning.transfers import elements, fit
+from planner_api.planning.problem.transfers import elements, fit
 from tests.planning.models import BOTH_WAYS, DIAMOND, FIGURES, GPU, SHAPE, network, profile
 
 

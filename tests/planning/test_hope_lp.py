@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, check, simulate
-from planner_api.planning.partial import Partial
+from planner_api.planning.construct.partial import Partial
+from planner_api.planning.ilp import solve_part
+from planner_api.planning.ilp.highs import Program, SolverFailed, run
+from planner_api.planning.ilp.model import Window
+from planner_api.planning.ilp.partition import bisect, partition, up_rank
+from planner_api.planning.ilp.start import greedy_order, start
 from planner_api.planning.solver import solve
-from planner_api.planning.solvers.ilp import solve_part
-from planner_api.planning.solvers.ilp.highs import Program, SolverFailed, run
-from planner_api.planning.solvers.ilp.model import Window
-from planner_api.planning.solvers.ilp.partition import bisect, partition, up_rank
-from planner_api.planning.solvers.ilp.start import greedy_order, start
 from tests.planning.drawn import draw, optimum
 from tests.planning.phones import collapsed_module, phone
 

@@ -17,20 +17,20 @@ from agent_sdk.model import read_model
 from benchmarks.planning import synthetic_profile
 from benchmarks.profiles import phone_problem
 from hope_zoo import shipped
-from planner_api.planning import build_problem, solver
+from planner_api.planning import build_problem, portfolio, solver
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
-from planner_api.planning.checker import check
-from planner_api.planning.evaluator import arrays, evaluate
+from planner_api.planning.construct.single import singles
+from planner_api.planning.exact import articulation
+from planner_api.planning.exact.articulation import cut_ops, decompose, pieces, solve_pieces
+from planner_api.planning.exact.constants import constant_ops, put_back, without
+from planner_api.planning.judge.checker import check
+from planner_api.planning.judge.evaluator import arrays, evaluate
+from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import simulate
+from planner_api.planning.search.polish import polish
+from planner_api.planning.search.search import Search
 from planner_api.planning.solver import Budget
-from planner_api.planning.solvers import articulation, portfolio
-from planner_api.planning.solvers.articulation import cut_ops, decompose, pieces, solve_pieces
-from planner_api.planning.solvers.constants import constant_ops, put_back, without
-from planner_api.planning.solvers.polish import polish
-from planner_api.planning.solvers.search import Search
-from planner_api.planning.solvers.single import singles
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum, shuffled
 from tests.planning.phones import phone

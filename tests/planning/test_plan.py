@@ -10,8 +10,8 @@ import pytest
 
 from hope_schema import Cause, ModelGraph, Plan, Profile
 from planner_api.planning import Budget, PlanningError, optimise, plan, solver
+from planner_api.planning.ilp.highs import SolverFailed
 from planner_api.planning.optimise import FIRST_AID
-from planner_api.planning.solvers.ilp.highs import SolverFailed
 from tests.planning.drawn import draw
 from tests.planning.models import BOTH_WAYS, DIAMOND, FIGURES, network, profile
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import Schedule, simulate
 from planner_api.planning.solver import Budget, Solution
 
 

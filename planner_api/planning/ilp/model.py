@@ -20,9 +20,9 @@ from collections.abc import Collection, Sequence
 
 import networkx as nx
 
-from planner_api.planning.partial import Partial
+from planner_api.planning.construct.partial import Partial
+from planner_api.planning.ilp.highs import Program
 from planner_api.planning.problem import Problem
-from planner_api.planning.solvers.ilp.highs import Program
 
 
 class Window:

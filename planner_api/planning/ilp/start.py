@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from planner_api.planning.partial import Partial, runnable
+from planner_api.planning.construct.partial import Partial, runnable
 from planner_api.planning.problem import PlanningError, Problem
 
 Value = TypeVar("Value")

@@ -8,11 +8,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
-from planner_api.planning.evaluator import arrays, evaluate
+from planner_api.planning.judge.evaluator import arrays, evaluate
+from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import IntArray, Problem
-from planner_api.planning.simulator import Schedule, simulate
+from planner_api.planning.search.annealing import anneal_whole, anneal_window
 from planner_api.planning.solver import Budget
-from planner_api.planning.solvers.annealing import anneal_whole, anneal_window
 
 WINDOW = (20, 75)
 """Shortest and longest window, in positions."""
@@ -148,7 +148,7 @@ class Search:
     def polish(self, seconds: float) -> None:
         """Solve a short random window to its optimum; the schedule never gets worse."""
         # HiGHS takes a while to import, and most searches end before they need it.
-        from planner_api.planning.solvers.polish import WIDTH, polish
+        from planner_api.planning.search.polish import WIDTH, polish
 
         self._sequence = self._sequence[np.argsort(self._start[self._sequence], kind="stable")]
         width = min(WIDTH, len(self.problem.ops))

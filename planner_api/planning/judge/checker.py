@@ -8,8 +8,8 @@ from collections import defaultdict
 
 import numpy as np
 
+from planner_api.planning.judge.simulator import Move, Schedule
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import Move, Schedule
 
 TOLERANCE = 1e-9
 """Relative slack for sums taken in another order than the simulator took them."""

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from planner_api.planning.partial import runnable
+from planner_api.planning.construct.partial import runnable
+from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import simulate
 from planner_api.planning.solver import Budget, Solution
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from hope_schema import TransferMode
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
+from planner_api.planning.construct.single import singles
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.solver import Bound, Budget, Solution
 from planner_api.planning.solver import solve as solve_by
-from planner_api.planning.solvers.single import singles
 
 Stage = Literal["articulation", "search"]
 """What comes with kernels of its own."""
@@ -47,7 +47,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         return replace(best, bound=bound)
     # numba takes about a second to import: who plans without a budget should not wait for it.
     budget = _after_loading(budget, "articulation", problem.mode)
-    from planner_api.planning.solvers.articulation import solve_pieces
+    from planner_api.planning.exact.articulation import solve_pieces
 
     pieces = solve_pieces(problem, budget.within(PIECES_SHARE * min(budget.seconds, budget.left())))
     if pieces is not None:
@@ -56,7 +56,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
             best = Solution(pieces.schedule, "articulation")
     if not closed(best, bound):
         budget = _after_loading(budget, "search", problem.mode)
-        from planner_api.planning.solvers.search import Search
+        from planner_api.planning.search.search import Search
 
         with ThreadPoolExecutor(1) as pool:
             proof = pool.submit(lower_bound, problem, budget)
@@ -98,11 +98,11 @@ def _load(stage: Stage, mode: TransferMode) -> None:
         tensors=("x", "a", "b", "c"),
     )
     if stage == "articulation":
-        from planner_api.planning.solvers.articulation import solve_pieces
+        from planner_api.planning.exact.articulation import solve_pieces
 
         solve_pieces(tiny, Budget(rounds=1))
     else:
-        from planner_api.planning.solvers.search import Search
+        from planner_api.planning.search.search import Search
 
         Search(tiny, singles(tiny)[0], seed=0).round(moves=1)
 

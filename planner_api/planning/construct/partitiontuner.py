@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner_api.planning.listing import list_order
+from planner_api.planning.construct.listing import list_order
+from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import Schedule, simulate
 from planner_api.planning.solver import Budget, Solution
 
 Groups = Mapping[tuple[int, ...], Sequence[float]]

@@ -8,11 +8,11 @@ the window are not seen: the simulator has the last word.
 
 from __future__ import annotations
 
-from planner_api.planning.partial import Partial
+from planner_api.planning.construct.partial import Partial
+from planner_api.planning.ilp.highs import SolverFailed, run
+from planner_api.planning.ilp.model import Window
+from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import Problem
-from planner_api.planning.simulator import Schedule, simulate
-from planner_api.planning.solvers.ilp.highs import SolverFailed, run
-from planner_api.planning.solvers.ilp.model import Window
 
 WIDTH = 10
 """Ops of a window."""

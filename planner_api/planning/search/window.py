@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner_api.planning.evaluator import Arrays
+from planner_api.planning.judge.evaluator import Arrays
 from planner_api.planning.kernel import kernel
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray
 

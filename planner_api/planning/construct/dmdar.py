@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 import math
 
-from planner_api.planning.partial import Partial, runnable
+from planner_api.planning.construct.partial import Partial, runnable
+from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import simulate
 from planner_api.planning.solver import Budget, Solution
 
 

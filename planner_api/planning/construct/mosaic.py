@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from planner_api.planning.listing import list_order
+from planner_api.planning.construct.listing import list_order
+from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import simulate
 from planner_api.planning.solver import Budget, Solution
 
 WIDTH = 16

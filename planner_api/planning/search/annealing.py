@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner_api.planning.evaluator import Arrays, evaluate
+from planner_api.planning.judge.evaluator import Arrays, evaluate
 from planner_api.planning.kernel import copy_into, kernel
 from planner_api.planning.problem import FloatArray, IntArray
-from planner_api.planning.solvers.moves import LONGEST_STRETCH, propose, take_back, uniform
-from planner_api.planning.solvers.window import Window, cut_out
+from planner_api.planning.search.moves import LONGEST_STRETCH, propose, take_back, uniform
+from planner_api.planning.search.window import Window, cut_out
 
 
 @kernel

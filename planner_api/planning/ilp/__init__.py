@@ -7,16 +7,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner_api.planning.listing import list_order
-from planner_api.planning.partial import Partial
+from planner_api.planning.construct import greedy
+from planner_api.planning.construct.listing import list_order
+from planner_api.planning.construct.partial import Partial
+from planner_api.planning.ilp.highs import SolverFailed, run
+from planner_api.planning.ilp.model import Window
+from planner_api.planning.ilp.partition import partition
+from planner_api.planning.ilp.start import ends, greedy_order, start
+from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import Problem
-from planner_api.planning.simulator import simulate
 from planner_api.planning.solver import Budget, Solution
-from planner_api.planning.solvers import greedy
-from planner_api.planning.solvers.ilp.highs import SolverFailed, run
-from planner_api.planning.solvers.ilp.model import Window
-from planner_api.planning.solvers.ilp.partition import partition
-from planner_api.planning.solvers.ilp.start import ends, greedy_order, start
 
 PART_SECONDS = 0.7
 """Most seconds meant for one part; HiGHS looks at the clock seldom and may take a few tenths more."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from hope_schema import Cause
+from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.problem import Problem
-from planner_api.planning.simulator import Schedule
 
 
 def causes(problem: Problem, schedule: Schedule) -> list[Cause]:

@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 
 from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TransferMode, merge
-from planner_api.planning.feasible import prune
 from planner_api.planning.problem import FloatArray, PlanningError, Problem
-from planner_api.planning.transfers import TransferTable
+from planner_api.planning.problem.feasible import prune
+from planner_api.planning.problem.transfers import TransferTable
 
 SHOWN = 5
 """How many names a sentence on filled figures lists before it says how many more there are."""

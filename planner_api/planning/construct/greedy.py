@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 
-from planner_api.planning.listing import list_order
-from planner_api.planning.partial import Partial
+from planner_api.planning.construct.listing import list_order
+from planner_api.planning.construct.partial import Partial
+from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.simulator import simulate
 from planner_api.planning.solver import Budget, Solution
 
 MAPPINGS = 27

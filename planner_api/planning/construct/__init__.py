@@ -1,0 +1,1 @@
+"""Methods that place op by op and answer at once."""

@@ -1,0 +1,1 @@
+"""Optima of pieces between the ops that everything must pass."""

@@ -1,0 +1,5 @@
+"""What is planned: the problem as validated plain data, and how it is built from a model and a profile."""
+
+from planner_api.planning.problem.problem import BoolArray, FloatArray, IntArray, Lists, PlanningError, Problem
+
+__all__ = ["BoolArray", "FloatArray", "IntArray", "Lists", "PlanningError", "Problem"]
