@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.construct.listing import list_order
+from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import Schedule, simulate
@@ -49,7 +50,7 @@ def optimise(problem: Problem, method: str, budget: Budget) -> Outcome:
     for schedule in alone.values():
         if schedule.makespan_us < solution.schedule.makespan_us:
             check(problem, schedule)
-            solution = replace(solution, schedule=schedule, method="single")
+            solution = replace(solution, schedule=schedule, method=_instead(method, "single"))
     if solution.bound is not None and solution.bound.us > bound.us:
         bound = solution.bound
     makespan = solution.schedule.makespan_us
@@ -64,7 +65,7 @@ def _bound(problem: Problem, method: str, budget: Budget) -> Bound:
 
 def _attempt(problem: Problem, method: str, budget: Budget, alone: dict[int, Schedule]) -> Solution:
     try:
-        solution = solve(problem, method, budget)
+        solution = overlapped(problem, solve(problem, method, budget))
         check(problem, solution.schedule)
         return solution
     except (PlanningError, RuntimeError, MemoryError, OSError) as error:
@@ -82,5 +83,13 @@ def _attempt(problem: Problem, method: str, budget: Budget, alone: dict[int, Sch
     if not candidates:
         placement = any_placement(problem)
         candidates = [Solution(simulate(problem, placement, list_order(problem, placement)), "any")]
-    best_solution = min(candidates, key=lambda solution: solution.schedule.makespan_us)
-    return replace(best_solution, notes=(*best_solution.notes, note))
+    best = min(candidates, key=lambda solution: solution.schedule.makespan_us)
+    return replace(best, method=_instead(method, best.method), notes=(*best.notes, note))
+
+
+def _instead(method: str, found: str) -> str:
+    """What a plan's method reads where another one found it: the one asked for, then that other.
+
+    ``auto`` takes the best of many by its nature.
+    """
+    return found if method in ("auto", found) else f"{method}→{found}"

@@ -14,6 +14,7 @@ import numpy as np
 from hope_schema import TransferMode
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
+from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.solver import Bound, Budget, Solution
@@ -128,7 +129,7 @@ def start(problem: Problem, budget: Budget) -> Solution:
             if late or (many and method == "mosaic"):
                 break
         try:
-            found = solve_by(problem, method, budget)
+            found = overlapped(problem, solve_by(problem, method, budget))
         except PlanningError as error:
             causes.append(f"{method}: {error}")
             continue

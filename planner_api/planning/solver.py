@@ -67,6 +67,7 @@ class Solution:
     """A schedule and how it was found.
 
     ``rounds`` counts the search rounds spent; ``bound`` is what the method proved on its way, if it did.
+    ``in_rounds`` says that ops wait for more than their inputs and their processor, as the method's paper has it.
     """
 
     schedule: Schedule
@@ -74,6 +75,7 @@ class Solution:
     notes: tuple[str, ...] = ()
     rounds: int = 0
     bound: Bound | None = None
+    in_rounds: bool = False
 
 
 class UnknownMethod(PlanningError):  # noqa: N818 - says what it is

@@ -7,10 +7,13 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.phones import main, replay
 from benchmarks.phones import plan as benchmarked
@@ -18,10 +21,16 @@ from benchmarks.profiles import phone_problem
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.construct.greedy import super_ops, top_k
-from planner_api.planning.construct.partitiontuner import branches, op_seq, sequential_us, tune, type_seq
+from planner_api.planning.construct.mulayer import mulayer_us
+from planner_api.planning.construct.partitiontuner import levels, tune, tuned
+from planner_api.planning.construct.partitiontuner.branches import branches
+from planner_api.planning.construct.partitiontuner.groups import Restriction, Traits, find_groups, profile, restrict
+from planner_api.planning.construct.partitiontuner.sequential import op_seq, partitions, type_seq
+from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
 from planner_api.planning.solver import solve
 from tests import CAMPAIGN
+from tests.planning.drawn import draw
 from tests.planning.phones import FOLDER, phone
 
 REPLAYED = [
@@ -98,28 +107,134 @@ def table_1() -> Problem:
     )
 
 
+GROUPS = {(3, 4): (10.5, 2.5), (5, 6): (1.5, 2.0)}
+"""Table 1's profiles of v4+v5 and v6+v7."""
+TYPES = ["Conv", "Add", "Conv", "Conv", "Relu", "Conv", "Relu", "Gemm"]
+
+
 def test_partitiontuner_takes_14_in_sequence_and_12_5_in_parallel():
     """Groups v4+v5 and v6+v7 as in Table 1: the NPU runs v3, v4+v5, beside v6+v7 on the CPU."""
-    tuned = tune(table_1(), {(3, 4): (10.5, 2.5), (5, 6): (1.5, 2.0)})
-    assert tuned.sequential_us == pytest.approx(14.0)
-    assert tuned.schedule().makespan_us == pytest.approx(12.5)
-    check(tuned.problem, tuned.schedule())
-    placed = dict(zip(tuned.problem.ops, tuned.assignment, strict=True))
-    assert placed == {"v1": 0, "v2": 0, "v3": 1, "v4+v5": 1, "v6+v7": 0, "v8": 0}
-
-
-def test_type_seq_and_op_seq_map_op_by_op():
-    """TypeSeq sends the convolutions to the NPU whatever they cost there; OpSeq takes each op's own fastest place."""
     problem = table_1()
-    types = ["Conv", "Relu", "Conv", "Conv", "Relu", "Conv", "Relu", "Gemm"]
-    assert type_seq(problem, types, 1, frozenset({"Conv"})) == [1, 0, 1, 1, 0, 1, 0, 0]
+    units = tune(problem, GROUPS)
+    assert units == [((0,), 0), ((1,), 0), ((2,), 1), ((3, 4), 1), ((5, 6), 0), ((7,), 0)]
+    found = tuned(problem, units, GROUPS)
+    for schedule, golden in ((found.sequential(), 14.0), (found.parallel(), 12.5)):
+        check(found.problem, schedule)
+        assert schedule.makespan_us == pytest.approx(golden)
+
+
+def test_type_seq_takes_23_5_and_op_seq_14_5():
+    """Fig. 1: TypeSeq sends the convolutions and the ReLUs behind them to the NPU whatever they cost there; OpSeq
+    takes each op's own fastest place. Either way what lies in a row on one processor takes its group's time."""
+    problem = table_1()
+    by_type = type_seq(problem, GROUPS, TYPES, 1, frozenset({"Conv"}))
+    assert by_type == [1, 0, 1, 1, 1, 1, 1, 0]
     assert op_seq(problem) == [0, 0, 1, 1, 0, 0, 0, 0]
-    assert sequential_us(problem, op_seq(problem)) == pytest.approx(15.0)
+    for assignment, golden in ((by_type, 23.5), (op_seq(problem), 14.5)):
+        found = tuned(problem, partitions(problem, GROUPS, assignment), GROUPS)
+        assert found.sequential().makespan_us == pytest.approx(golden)
 
 
-def test_branches_are_maximal_chains():
-    """PartitionTuner's definition 1 on its own figure."""
-    assert branches(table_1()) == [[0, 1], [2, 3, 4], [5, 6], [7]]
+def test_branches_are_maximal_chains_and_parallel_ones_share_a_level():
+    """PartitionTuner's definitions 1 and 2 on its own figure."""
+    found = branches(table_1())
+    assert [branch.ops for branch in found] == [(0, 1), (2, 3, 4), (5, 6), (7,)]
+    assert [branch.level for branch in found] == [0, 1, 1, 2]
+    assert levels(table_1()) == [[0, 1], [2, 3, 4, 5, 6], [7]]
+
+
+@given(seed=st.integers(0, 10**6))
+def test_levels_are_equal_exactly_for_the_same_ends_and_run_in_topological_order(seed: int):
+    """On random graphs: chains partition the ops, equal levels share their input and output nodes, edges go forward."""
+    problem = draw(seed, 30)
+    lists, found = problem.lists, branches(problem)
+    assert sorted(op for branch in found for op in branch.ops) == list(range(len(problem.ops)))
+    ends = {}
+    for branch in found:
+        for one, two in itertools.pairwise(branch.ops):
+            assert lists.before[two] == [one]
+            assert lists.after[one] == [two]
+        inputs = frozenset(tensor for tensor in lists.reads[branch.ops[0]] if lists.producer[tensor] < 0)
+        ends[branch.id] = (tuple(lists.before[branch.ops[0]]), inputs, tuple(lists.after[branch.ops[-1]]))
+    for one, two in itertools.combinations(found, 2):
+        assert (one.level == two.level) == (ends[one.id] == ends[two.id])
+    home = {op: branch for branch in found for op in branch.ops}
+    for op, before in enumerate(lists.before):
+        for earlier in before:
+            assert home[earlier] is home[op] or home[earlier].level < home[op].level
+
+
+def test_groups_are_runs_of_types_measured_once_per_identity():
+    """Conv+ReLU within a branch only; what has one identity is measured once; what an NPU does not take is not there."""
+    problem = table_1()
+    groups = find_groups(problem, TYPES, [("Conv", "Relu")])
+    assert groups == [(3, 4), (5, 6)]
+    measured = []
+
+    def measure(group: tuple[int, ...]) -> tuple[float, float]:
+        measured.append(group)
+        return 10.5, 2.5
+
+    assert profile(groups, lambda group: "same", measure) == {(3, 4): (10.5, 2.5), (5, 6): (10.5, 2.5)}
+    assert measured == [(3, 4)]
+    sizes = {0: (3, 64), 2: (16, 32), 3: (32, 48), 5: (24, 16)}
+    traits = [Traits(type_, *sizes.get(op, (0, 0))) for op, type_ in enumerate(TYPES)]
+    everywhere = replace(problem, latency_us=np.ones((8, 2)))
+    narrower, kept = restrict(everywhere, GROUPS, traits, 1, Restriction())
+    assert np.flatnonzero(np.isfinite(narrower.latency_us[:, 1])).tolist() == [2, 3]
+    assert kept == {(3, 4): [10.5, 2.5], (5, 6): [1.5, math.inf]}
+
+
+def test_mosaic_runs_one_slice_after_the_other():
+    """Inception-v3 on two cores of the redmi takes 762.4 ms; the same placement overlapped, 711.4."""
+    problem = phone_problem(phone("redmi--inception-v3"), "cpu_big_2")
+    serial = solve(problem, "mosaic", Budget(0.0))
+    assert serial.schedule.makespan_us / 1e3 == pytest.approx(762.4, abs=0.05)
+    for one, two in itertools.pairwise(problem.lists.order):
+        assert serial.schedule.start_us[two] == serial.schedule.finish_us[one]
+    parallel = overlapped(problem, serial)
+    assert parallel.method == "mosaic+overlap"
+    assert parallel.schedule.makespan_us / 1e3 == pytest.approx(711.4, abs=0.05)
+
+
+@pytest.mark.parametrize("method", ["mosaic", "partitiontuner"])
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=30)
+def test_rounds_are_legal_and_never_faster_than_the_same_placement_overlapped(method: str, seed: int):
+    """On random problems the checker passes both; what runs in rounds loses, or is the same."""
+    problem = draw(seed, 14, mode="blocking", plain=True)
+    found = solve(problem, method, Budget(0.0))
+    check(problem, found.schedule)
+    freed = overlapped(problem, found)
+    check(problem, freed.schedule)
+    assert freed.schedule.makespan_us <= found.schedule.makespan_us * (1 + 1e-9)
+    if method == "mosaic":
+        moves = sum(move.finish_us - move.start_us for move in found.schedule.transfers)
+        work = sum(problem.latency_us[op, processor] for op, processor in enumerate(found.schedule.assignment))
+        assert found.schedule.makespan_us == pytest.approx(moves + work)
+
+
+def test_mulayer_splits_where_it_pays_and_never_what_cannot_be_split():
+    """Halves of a balanced op, a quarter of a lopsided one, a whole one where the synchronisation eats the gain."""
+    latency = np.array([[8.0, 8.0], [12.0, 4.0], [2.0, 2.0], [8.0, 8.0], [6.0, math.inf]])
+    splittable = [True, True, True, False, True]
+    assert mulayer_us(latency, splittable, 1.0) == pytest.approx(5.0 + 4.0 + 2.0 + 8.0 + 6.0)
+    assert mulayer_us(latency, splittable, 0.0) == pytest.approx(4.0 + 3.0 + 1.0 + 8.0 + 6.0)
+    with pytest.raises(PlanningError, match="two processors"):
+        mulayer_us(np.ones((3, 3)), [True] * 3, 0.0)
+
+
+def test_a_plan_says_what_it_owes_to_another_method():
+    """ILP plans that HOPE:GS or one processor replaces, and orders that are not the program's, are named as such."""
+    problem = phone_problem(phone("huawei_p40--pnasnet-mobile"), "cpu_big_4")
+    replaced = optimise(problem, "ilp", Budget(0.0)).solution
+    assert replaced.method in ("ilp→greedy", "ilp→single")
+    assert "parts stopped" in replaced.notes[0]
+    lone = optimise(problem, "heft", Budget(0.0)).solution
+    assert lone.method == "heft→single"
+    reordered = optimise(phone_problem(phone("redmi--inception-v3"), "cpu_big_2"), "ilp", Budget(60.0)).solution
+    assert reordered.method == "ilp"
+    assert reordered.notes == ("list scheduling changed the order of the program",)
 
 
 def test_greedy_merges_short_ops_and_searches_as_wide_as_hope():

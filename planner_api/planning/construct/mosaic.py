@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from planner_api.planning.construct.listing import list_order
-from planner_api.planning.judge.simulator import simulate
+from planner_api.planning.construct.rounds import in_rounds
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.solver import Budget, Solution
 
@@ -34,7 +33,7 @@ class _State(NamedTuple):
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
-    """The best linear slicing; scored by the simulator.
+    """The best linear slicing, one slice after the other.
 
     Raises:
         PlanningError: the line breaks at an op that no slicing can serve.
@@ -81,5 +80,4 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     for op in reversed(lists.order):
         assert past is not None
         assignment[op], past = past
-    orders = (lists.order, list_order(problem, assignment))
-    return Solution(min((simulate(problem, assignment, o) for o in orders), key=lambda s: s.makespan_us), "mosaic")
+    return Solution(in_rounds(problem, assignment, [[op] for op in lists.order]), "mosaic", in_rounds=True)

@@ -34,7 +34,8 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     """Parts in order, each at its exact optimum given the parts before it; scored by the simulator.
 
     A part that runs out of time keeps the best that was found for it, at least the greedy one; the whole is then
-    never worse than HOPE:GS.
+    never worse than HOPE:GS, and its method reads ``ilp→greedy`` where it is HOPE:GS. The notes say where the order
+    is not the program's.
 
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.
@@ -51,15 +52,19 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         seconds = min(PART_SECONDS, budget.left() / (len(parts) - done) * 2) if budget.timed else math.inf
         fixed, proven = solve_part(problem, fixed, part, seconds, None if budget.timed else PART_NODES)
         unproven += not proven
-    orders = (fixed.sequence, list_order(problem, fixed.home))
-    schedule = min((simulate(problem, fixed.home, order) for order in orders), key=lambda s: s.makespan_us)
-    if not unproven:
-        return Solution(schedule, "ilp")
-    note = f"{unproven} of {len(parts)} parts stopped before their optimum was proven"
-    in_hand = greedy.solve(problem, budget)
-    if in_hand.schedule.makespan_us < schedule.makespan_us:
-        return replace(in_hand, notes=(f"{note}; HOPE:GS was better",))
-    return Solution(schedule, "ilp", (note,))
+    notes = []
+    if unproven:
+        notes.append(f"{unproven} of {len(parts)} parts stopped before their optimum was proven")
+    schedule = simulate(problem, fixed.home, fixed.sequence)
+    listed = simulate(problem, fixed.home, list_order(problem, fixed.home))
+    if listed.makespan_us < schedule.makespan_us:
+        schedule = listed
+        notes.append("list scheduling changed the order of the program")
+    if unproven:
+        in_hand = greedy.solve(problem, budget)
+        if in_hand.schedule.makespan_us < schedule.makespan_us:
+            return replace(in_hand, method="ilp→greedy", notes=(notes[0], "HOPE:GS was better"))
+    return Solution(schedule, "ilp", tuple(notes))
 
 
 def solve_part(
