@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from hope_schema.base import MAX_OPS, MAX_TENSORS, Contract, Digest, Fraction, Label, Microseconds, Name
+from hope_schema.base import MAX_OPS, MAX_TENSORS, PRINTABLE, Contract, Digest, Fraction, Label, Microseconds, Name
 from hope_schema.graph import DType
 from hope_schema.profile import HOST
 
@@ -17,7 +17,7 @@ SCHEMA_VERSION: Final = 1
 
 Objective = Literal["latency"]
 TransferMode = Literal["blocking", "overlap"]
-Method = Literal["auto", "ilp", "greedy"]
+Method = Literal["auto", "ilp", "greedy", "partitiontuner"]
 
 
 class Cause(StrEnum):
@@ -72,6 +72,7 @@ class Plan(Contract):
     The body holds no clock reading: the same inputs, seed and rounds give the same bytes (promise 3).
     ``order`` lists step ids in start order, a topological order; per processor, and per resource that
     processors share, it is the execution order. ``gap`` is ``makespan_us / lower_bound_us - 1``.
+    ``method`` is what found it; where that is not what was asked for it reads ``ilp→greedy`` or ``ilp→single``.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -87,7 +88,7 @@ class Plan(Contract):
     makespan_us: Microseconds
     lower_bound_us: Microseconds
     gap: Fraction
-    method: Label
+    method: Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
     bound_method: Label
     single_processor_us: dict[Label, Microseconds] = {}
     profile_version: Annotated[int, Field(ge=0)]

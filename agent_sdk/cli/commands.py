@@ -28,6 +28,8 @@ BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 MAX_RUNS: Final = 100_000
 CLAIM_VARIABLE: Final = "HOPE_CLAIM"
+METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner")
+"""What ``hope_schema.plan.Method`` lists, without loading it."""
 
 EXAMPLES: Final = """\
 examples:
@@ -96,7 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--token", help="bearer token for the planner (default: $HOPE_TOKEN)")
     run.add_argument("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)")
     run.add_argument("--frequency", metavar="LABEL", help="operating point (default: read from this machine)")
-    run.add_argument("--method", choices=("auto", "ilp", "greedy"), default="auto", help="how to plan (default: auto)")
+    run.add_argument(
+        "--method",
+        choices=("auto", "ilp", "greedy", "partitiontuner"),
+        default="auto",
+        help="how to plan (default: auto)",
+    )
     run.add_argument("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0,ort@1 or ort")
     run.add_argument("--runs", type=_runs, default=10, metavar="N", help="timed runs; the median counts (default: 10)")
     run.add_argument("--compare", action="store_true", help="also time every single processor")

@@ -52,7 +52,7 @@ def plan(
         graph: the model.
         profile: the figures of one SoC at one frequency.
         processors: ids of the candidate processors; None takes all that the profile knows.
-        method: ``auto`` (the portfolio), ``ilp`` (HOPE's own route) or ``greedy`` (at once).
+        method: ``auto`` (the portfolio), ``ilp`` (HOPE's own route), ``greedy`` or ``partitiontuner`` (at once).
         transfer_mode: ``blocking`` (HOPE eq. 1) or ``overlap``.
         budget_s: seconds that ``auto`` and ``ilp`` may take; 0 answers with the first plan.
         seed: of the search.

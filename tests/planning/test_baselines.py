@@ -124,8 +124,7 @@ def test_partitiontuner_takes_14_in_sequence_and_12_5_in_parallel():
 
 
 def test_type_seq_takes_23_5_and_op_seq_14_5():
-    """Fig. 1: TypeSeq sends the convolutions and the ReLUs behind them to the NPU whatever they cost there; OpSeq
-    takes each op's own fastest place. Either way what lies in a row on one processor takes its group's time."""
+    """Fig. 1: by type or by each op's own fastest place; what lies in a row on one processor takes its group's time."""
     problem = table_1()
     by_type = type_seq(problem, GROUPS, TYPES, 1, frozenset({"Conv"}))
     assert by_type == [1, 0, 1, 1, 1, 1, 1, 0]
@@ -165,7 +164,7 @@ def test_levels_are_equal_exactly_for_the_same_ends_and_run_in_topological_order
 
 
 def test_groups_are_runs_of_types_measured_once_per_identity():
-    """Conv+ReLU within a branch only; what has one identity is measured once; what an NPU does not take is not there."""
+    """Conv+ReLU within a branch; one measurement per identity; what an NPU does not take is not there."""
     problem = table_1()
     groups = find_groups(problem, TYPES, [("Conv", "Relu")])
     assert groups == [(3, 4), (5, 6)]

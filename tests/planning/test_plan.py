@@ -23,7 +23,7 @@ def diamond() -> tuple[ModelGraph, Profile]:
     return graph, profile(graph, FIGURES, BOTH_WAYS)
 
 
-@pytest.mark.parametrize("method", ["auto", "ilp", "greedy"])
+@pytest.mark.parametrize("method", ["auto", "ilp", "greedy", "partitiontuner"])
 @pytest.mark.parametrize("mode", ["blocking", "overlap"])
 def test_a_plan_carries_its_proof(diamond: tuple[ModelGraph, Profile], method: str, mode: str):
     """Makespan, bound, gap, profile version, single processors and a cause per step, all consistent."""
@@ -68,18 +68,26 @@ def test_every_cause_is_told_apart():
 
 def test_the_same_inputs_seed_and_rounds_give_the_same_bytes(diamond: tuple[ModelGraph, Profile]):
     """Design promise 3, for every method that a request can name."""
-    for method in ("auto", "ilp", "greedy"):
+    for method in ("auto", "ilp", "greedy", "partitiontuner"):
         bodies = {plan(*diamond, method=method, seed=5, rounds=4).model_dump_json() for _ in range(2)}
         assert len(bodies) == 1
 
 
 def test_no_budget_still_gives_a_plan(diamond: tuple[ModelGraph, Profile]):
     """A budget of zero answers with the first plan, never slower than the best single processor."""
-    for method in ("auto", "ilp", "greedy"):
+    for method in ("auto", "ilp", "greedy", "partitiontuner"):
         assert plan(*diamond, method=method, budget_s=0.0).makespan_us <= 180.0
     for seconds in (-1.0, math.nan, math.inf):
         with pytest.raises(PlanningError, match="cannot be spent"):
             plan(*diamond, budget_s=seconds)
+
+
+def test_a_plan_whose_method_was_beaten_says_so_on_the_wire(diamond: tuple[ModelGraph, Profile]):
+    """PartitionTuner's plan is served without its rounds; a name with an arrow survives the way to JSON and back."""
+    made = plan(*diamond, method="partitiontuner")
+    assert made.method in ("partitiontuner+overlap", "partitiontuner→single")
+    arrow = made.model_copy(update={"method": "ilp→single"})
+    assert Plan.model_validate_json(arrow.model_dump_json()).method == "ilp→single"
 
 
 def test_filled_figures_are_flagged(diamond: tuple[ModelGraph, Profile]):

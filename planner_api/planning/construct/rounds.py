@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner_api.planning.construct.listing import list_order
-from planner_api.planning.problem import Problem
 from planner_api.planning.judge.simulator import Move, Schedule, simulate
+from planner_api.planning.problem import Problem
 from planner_api.planning.solver import Solution
 
 
@@ -61,9 +61,7 @@ def in_rounds(problem: Problem, assignment: Sequence[int], rounds: Sequence[Sequ
             left[op] = now
             for rival in lists.rivals[processor]:
                 free[rival] = max(free[rival], now)
-    return replace(
-        eager, start_us=tuple(start), finish_us=tuple(finish), makespan_us=max(left), transfers=tuple(moves)
-    )
+    return replace(eager, start_us=tuple(start), finish_us=tuple(finish), makespan_us=max(left), transfers=tuple(moves))
 
 
 def _issue(moves: list[Move], move: Move, now: float) -> float:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner_api.planning.problem import Problem
 from planner_api.planning.construct.partitiontuner.branches import branches
+from planner_api.planning.problem import Problem
 
 Members = tuple[int, ...]
 """Ops in a row of one branch that run as one."""
@@ -64,7 +64,10 @@ def profile(
 ) -> dict[Members, Sequence[float]]:
     """Measure groups, one of each identity: what has the same types, attributes and shapes takes the same time."""
     known: dict[str, Sequence[float]] = {}
-    return {group: known[i] if (i := identity(group)) in known else known.setdefault(i, measure(group)) for group in groups}
+    for group in groups:
+        if identity(group) not in known:
+            known[identity(group)] = measure(group)
+    return {group: known[identity(group)] for group in groups}
 
 
 def restrict(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner_api.planning.problem import Problem
 from planner_api.planning.construct.partitiontuner.branches import branches
 from planner_api.planning.construct.partitiontuner.groups import Groups, Members
+from planner_api.planning.problem import Problem
 
 
-def type_seq(problem: Problem, groups: Groups, types: Sequence[str], accelerator: int, taken: frozenset[str]) -> list[int]:
+def type_seq(
+    problem: Problem, groups: Groups, types: Sequence[str], accelerator: int, taken: frozenset[str]
+) -> list[int]:
     """TypeSeq: ops of the given types to the accelerator, with what follows them in a group there; the rest elsewhere.
 
     What the accelerator does not support, and what is not of its types, runs on its fastest other processor.
