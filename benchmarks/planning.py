@@ -19,8 +19,8 @@ from statistics import median, quantiles
 import numpy as np
 
 from agent_sdk.model import read_model
-from benchmarks.phones import verdict
 from benchmarks.profiles import GPU, BadProfile, PhoneProfile, find, phone_problem
+from benchmarks.results import verdict
 from hope_schema import (
     LatencyColumns,
     ModelGraph,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ class PhoneProfile:
     def model(self) -> str:
         """The model's name: what follows the phone's."""
         return self.stem.split("--", 1)[-1]
+
+    @property
+    def phone(self) -> str:
+        """The phone's name: what stands before the model's."""
+        return self.stem.split("--", 1)[0]
+
+    @property
+    def types(self) -> list[str]:
+        """The type of each op, as far as its name tells it."""
+        return [op_type(op["name"]) for op in self.ops]
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -102,6 +113,52 @@ def find(folder: Path, models: Collection[str] = ()) -> list[PhoneProfile]:
         if not any(name in (profile.model, profile.stem) for profile in found):
             raise BadProfile(f"no profile of '{name}' in {folder}, which has {', '.join(p.stem for p in found)}")
     return [profile for profile in found if not models or profile.model in models or profile.stem in models]
+
+
+TYPES = {
+    "Conv2D": "Conv",
+    "separable_conv2d": "Conv",
+    "depthwise": "DepthwiseConv",
+    "AvgPool": "AveragePool",
+    "AvgPool2D": "AveragePool",
+    "MaxPool": "MaxPool",
+    "Relu": "Relu",
+    "add": "Add",
+    "concat": "Concat",
+    "MatMul": "MatMul",
+    "BiasAdd": "Add",
+    "Mean": "Mean",
+    "Softmax": "Softmax",
+}
+"""How the authors' converter ends the names of ops, to the types of ONNX."""
+
+
+def op_type(name: str) -> str:
+    """The type of an op of the authors' networks: ``Layout`` between two layouts, else by the end of its name."""
+    end = re.sub(r"(_\d+)+$", "", name.rsplit("/", 1)[-1])
+    return "Layout" if "___tr" in name else TYPES.get(end, end)
+
+
+def on_two_clusters(profile: PhoneProfile, big: str, little: str) -> Problem:
+    """Two clusters of one CPU: they share memory and layout, so that nothing is ever moved (HOPE section 5.5).
+
+    Raises:
+        BadProfile: nothing was measured on one of them.
+    """
+    problem = phone_problem(profile, big)
+    if little not in profile.keys:
+        raise BadProfile(f"{profile.stem} was not measured on '{little}', only on {', '.join(profile.keys)}")
+    return replace(
+        problem,
+        processors=("big", "little"),
+        latency_us=np.array([[_latency(row, big), _latency(row, little)] for row in profile.ops]),
+        transfer_us=np.zeros_like(problem.transfer_us),
+    )
+
+
+def at_frequency(problem: Problem, part: float) -> Problem:
+    """The CPU at a part of its top frequency: its ops take longer in proportion, the GPU and the moves as long."""
+    return replace(problem, latency_us=problem.latency_us / [part, 1.0])
 
 
 def phone_problem(profile: PhoneProfile, cpu: str, mode: TransferMode = "blocking") -> Problem:

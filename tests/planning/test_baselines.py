@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.figures import COLUMNS
 from benchmarks.phones import main, replay
 from benchmarks.phones import plan as benchmarked
 from benchmarks.profiles import phone_problem
@@ -256,12 +257,17 @@ def test_greedy_merges_short_ops_and_searches_as_wide_as_hope():
 def test_the_benchmark_writes_rows_that_hold(tmp_path: Path):
     """`python -m benchmarks.phones` on one profile: rows as documented, each a legal schedule with its makespan."""
     phone("redmi--inception-v3")
-    out = tmp_path / "rows.json"
-    command = [str(FOLDER), "--models", "inception-v3", "--cpu", "cpu_big_4", "--methods", "greedy,heft,single"]
-    assert main([*command, "--budget", "1", "--json", str(out)]) == 0
-    rows = json.loads(out.read_text())["rows"]
-    profiles, methods = ("redmi--inception-v3", "huawei_p40--inception-v3"), ("greedy", "heft", "single")
-    assert {(row["profile"], row["method"]) for row in rows} == set(itertools.product(profiles, methods))
+    out, schedules = tmp_path / "found.json", tmp_path / "schedules.json"
+    names = "greedy,heft,mosaic,mosaic+overlap"
+    command = [str(FOLDER), "--models", "inception-v3", "--cpu", "cpu_big_4", "--methods", names]
+    assert main([*command, "--budget", "1", "--json", str(out), "--schedules", str(schedules)]) == 0
+    found = json.loads(out.read_text())
+    assert {"machine", "date", "commit", "rows", "plans", "authors", "figures"} == set(found)
+    assert all({"measure", "value", "must", "ok"} == set(row) for row in found["rows"])
+    assert [row["method"] for row in found["plans"]] == [row["found_by"] for row in found["plans"]]
+    rows = json.loads(schedules.read_text())
+    profiles = ("redmi--inception-v3", "huawei_p40--inception-v3")
+    assert {(row["profile"], row["method"]) for row in rows} == set(itertools.product(profiles, names.split(",")))
     for row in rows:
         profile = phone(row["profile"])
         problem = phone_problem(profile, row["cpu"])
@@ -279,7 +285,26 @@ def test_the_benchmark_leaves_a_baseline_as_it_is_and_the_planner_answers_with_w
     baseline, _ = benchmarked(problem, "heft", Budget(0.0))
     assert baseline.schedule == solve(problem, "heft", Budget(0.0)).schedule
     assert baseline.schedule.makespan_us > alone
-    assert benchmarked(problem, "greedy", Budget(0.0))[0].schedule.makespan_us <= alone
+    assert optimise(problem, "greedy", Budget(0.0)).solution.schedule.makespan_us <= alone
+
+
+def test_hopes_figures_are_drawn_from_their_own_methods(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """``--figures`` on one network: every column over the GPU, the paper's percentages beside what was found."""
+    phone("redmi--inception-v3")
+    out = tmp_path / "found.json"
+    command = [str(FOLDER), "--models", "redmi--inception-v3", "--cpu", "cpu_big_4", "--methods", "single"]
+    assert main([*command, "--budget", "0.2", "--figures", "--json", str(out)]) == 0
+    figures = json.loads(out.read_text())["figures"]
+    (ratios,) = [record["over_gpu"] for record in figures if "over_gpu" in record]
+    assert set(ratios) == {"cpu", *COLUMNS}
+    assert ratios["cpu"] == pytest.approx(479.5 / 833.5, rel=1e-3)
+    assert ratios["mosaic"] == pytest.approx(477.9 / 833.5, rel=1e-3)
+    beside = {(r["figure"], r["one"], r["other"], r["of"]): r["paper_percent"] for r in figures if "one" in r}
+    assert beside["4", "ilp", "mosaic", "inception-v3"] == 23.4
+    assert beside["5", "ilp", "dmdar", "medium, most"] == 20.4
+    assert beside["6", "ilp", "mulayer", "redmi, mean"] == 8.0
+    assert beside["7", "ilp", "dmdar", "inception-v3"] == 15.7
+    assert "Figure 7" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

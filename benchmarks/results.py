@@ -1,0 +1,58 @@
+"""What a benchmark found, on paper: the machine, the date, the commit, and one row per figure that must hold."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure and whether it holds: ``must`` is its upper limit, or its lower one with ``at_least``."""
+
+    measure: str
+    value: float
+    must: float
+    ok: bool
+
+
+def verdict(what: str, value: float, must: float, *, at_least: bool = False) -> Measure:
+    """Print one figure and whether it holds."""
+    found = Measure(what, value, must, value >= must if at_least else value <= must)
+    print(f"{what:64} {value:8.4f}  must be {'>=' if at_least else '<='} {must:g}: {'yes' if found.ok else 'NO'}")
+    return found
+
+
+def write(path: Path, measures: list[Measure], **more: object) -> None:
+    """Write measures, and whatever else a benchmark found, beside the circumstances of the run."""
+    content = {
+        "machine": machine(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit(),
+        "rows": [asdict(one) for one in measures],
+    }
+    path.write_text(json.dumps(content | more, indent=1) + "\n")
+
+
+def machine() -> str:
+    """Processor and number of cores in words."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+
+
+def commit() -> str:
+    """The commit that was checked out, with ``+`` where files were changed; empty outside a repository."""
+    try:
+        command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
