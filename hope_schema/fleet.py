@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field
 from hope_schema.base import Contract, Digest, Fraction, Label, Microseconds, PositiveMicroseconds
 from hope_schema.plan import Method, TransferMode
 
-Versions = Annotated[dict[Label, Label], Field(max_length=64)]
+Versions = Annotated[dict[Label, Label], Field(max_length=64, json_schema_extra={"additionalProperties": False})]
 """Component to version, e.g. ``{"hope-agent": "0.1.0", "onnxruntime": "1.23.0"}``."""
 StoredVersion = Annotated[int, Field(ge=1, le=2**31 - 1)]
 """A plan's version as a device reports it: more than the planner's 32-bit column cannot be looked up."""

@@ -118,7 +118,9 @@ class TransferColumns(Contract):
 class Overheads(Contract):
     """Fixed costs of a device's engine: a segment's launch per processor kind, a hand-over between threads."""
 
-    launch_us: Annotated[dict[Kind, Microseconds], Field(max_length=1024)] = {}
+    launch_us: Annotated[
+        dict[Kind, Microseconds], Field(max_length=1024, json_schema_extra={"additionalProperties": False})
+    ] = {}
     handover_us: Microseconds = 0.0
 
 

@@ -1,10 +1,13 @@
-"""Locks by key, e.g. one per plan that is being made."""
+"""Locks by key, e.g. one per plan that is being made, and turns that owners take."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
+
+from planner_api.errors import ApiError
 
 
 class _Counted(asyncio.Lock):
@@ -34,3 +37,77 @@ class KeyedLock:
             lock.users -= 1
             if not lock.users:
                 del self._locks[key]
+
+
+class Turns:
+    """At most ``slots`` at work at once, ``each`` of one owner; owners that wait take turns. Used from one event loop.
+
+    So an owner with a hundred things to do delays another's first by no more than what is at work already.
+
+    Args:
+        what: is limited; named in refusals.
+        slots: at work at once.
+        each: of one owner at work at once.
+        waiting: of one owner that may wait.
+    """
+
+    def __init__(self, what: str, *, slots: int, each: int, waiting: int) -> None:
+        self._what = what
+        self._slots = slots
+        self._each = each
+        self._most = waiting
+        self._at_work: Counter[Hashable] = Counter()
+        self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+        self.refused = 0
+
+    @asynccontextmanager
+    async def turn(self, owner: Hashable) -> AsyncIterator[None]:
+        """Wait for a turn of this owner's and hold it. Raises ApiError 429 when too many of its wait already."""
+        queue = self._waiting.setdefault(owner, deque())
+        if len(queue) >= self._most:
+            self.refused += 1
+            detail = f"more than {self._most} {self._what} of one caller wait; slow down"
+            raise ApiError(429, "quota-exceeded", detail, headers={"Retry-After": "5"})
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(granted)
+        self._grant()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self._end(owner)
+            else:
+                self._leave(owner, granted)
+            raise
+        try:
+            yield
+        finally:
+            self._end(owner)
+
+    def _end(self, owner: Hashable) -> None:
+        self._at_work[owner] -= 1
+        if not self._at_work[owner]:
+            del self._at_work[owner]
+        self._grant()
+
+    def _leave(self, owner: Hashable, granted: asyncio.Future[None]) -> None:
+        queue = self._waiting.get(owner)
+        if queue is not None and granted in queue:
+            queue.remove(granted)
+            if not queue:
+                del self._waiting[owner]
+
+    def _grant(self) -> None:
+        """Give free slots away: to each owner in turn, and it then stands at the end of the line."""
+        for owner in list(self._waiting):
+            if self._at_work.total() >= self._slots:
+                return
+            if self._at_work[owner] >= self._each:
+                continue
+            queue = self._waiting[owner]
+            queue.popleft().set_result(None)
+            self._at_work[owner] += 1
+            if queue:
+                self._waiting.move_to_end(owner)
+            else:
+                del self._waiting[owner]

@@ -12,6 +12,8 @@ import structlog
 from planner_api.db.engine import Database, parse_url
 from planner_api.db.migrate import HEAD, current_revision, upgrade
 from planner_api.db.outage import AWAY
+from planner_api.http.reader import Reader
+from planner_api.locks import Turns
 from planner_api.ops.metrics import Metrics
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.service import Plans
@@ -33,6 +35,8 @@ FLUSH_S = 5.0
 SWEEP_S = 30.0
 """How often plans are compared with their profiles even when no profile changed here."""
 PRUNE_S = 3600.0
+LARGE_BODIES = 16
+"""Bodies above ``http.body.SMALL_BYTES`` that are taken in at once."""
 
 
 class SchemaError(RuntimeError):
@@ -69,6 +73,12 @@ class Planner:
         self.events: Events | None = None
         self.tokens: Tokens | None = None
         self.metrics = Metrics()
+        self.large_bodies = Turns("large bodies", slots=LARGE_BODIES, each=2, waiting=32)
+        self.reader = Reader(
+            limit=settings.max_inflated_bytes,
+            timeout_s=0.0 if settings.embedded else settings.read_timeout_s,
+            memory_bytes=settings.read_memory_bytes,
+        )
         self.front: PlanFront | None = None
         if not settings.embedded:
             # NOTE: imported here, because an agent with the planner inside needs none of it.
@@ -120,6 +130,7 @@ class Planner:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.reader.stop()
         with suppress(*AWAY):
             await self.plans.flush_counts()
         if self.events is not None and self.queue is not None and self.tokens is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -72,19 +72,26 @@ async def add_claim(
     return row.id
 
 
-async def use_claim(session: WriteSession, claim_hash: str) -> int | None:
-    """Spend one use of a claim that is valid now; its id, or None."""
-    now = datetime.now(UTC)
-    valid = and_(
+def _valid_claim(claim_hash: str) -> ColumnElement[bool]:
+    return and_(
         ClaimRow.claim_hash == claim_hash,
         ClaimRow.revoked_at.is_(None),
-        or_(ClaimRow.expires_at.is_(None), ClaimRow.expires_at > now),
+        or_(ClaimRow.expires_at.is_(None), ClaimRow.expires_at > datetime.now(UTC)),
         or_(ClaimRow.uses_left.is_(None), ClaimRow.uses_left > 0),
     )
+
+
+async def is_valid_claim(session: AsyncSession, claim_hash: str) -> bool:
+    """Whether a device may enrol with this claim now."""
+    return await session.scalar(select(ClaimRow.id).where(_valid_claim(claim_hash))) is not None
+
+
+async def use_claim(session: WriteSession, claim_hash: str) -> int | None:
+    """Spend one use of a claim that is valid now; its id, or None."""
     return (
         await session.execute(
             update(ClaimRow)
-            .where(valid)
+            .where(_valid_claim(claim_hash))
             .values(uses_left=ClaimRow.uses_left - 1)
             .returning(ClaimRow.id)
             .execution_options(synchronize_session=False)

@@ -14,6 +14,8 @@ from planner_api.http.contract import describe
 
 router = APIRouter(tags=["devices"])
 
+ENROLMENT_BYTES = 32 * 1024
+"""Largest enrolment; honest ones have a few hundred bytes, and the contract's own bounds end at 17 KB."""
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$"
 DeviceId = Annotated[str, Path(max_length=128, pattern=LABEL, description="The device's id")]
 After = Annotated[str | None, Query(max_length=128, pattern=LABEL, description="`next` of the page before")]
@@ -32,9 +34,10 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Rows per page")]
 async def enrol(request: Request) -> Response:
     """Exchange a claim token (sent as the bearer) for a token of the device's own."""
     planner = request.app.state.planner
-    claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer")
-    message = await read_message(request, Enrolment)
-    receipt = await service.enrol(planner.database, claim.decode("latin-1"), message)
+    claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer").decode("latin-1")
+    await service.check_claim(planner.database, claim)
+    message = await read_message(request, Enrolment, limit=ENROLMENT_BYTES)
+    receipt = await service.enrol(planner.database, claim, message)
     headers = {"Cache-Control": "no-store"}
     return Response(receipt.model_dump_json(), status_code=201, media_type="application/json", headers=headers)
 

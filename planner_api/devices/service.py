@@ -18,6 +18,15 @@ from planner_api.errors import ApiError
 if TYPE_CHECKING:
     from planner_api.solving.events import Events
 
+BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your operator for another"
+
+
+async def check_claim(database: Database, claim: str) -> None:
+    """Look at a claim token before anything that comes with it is read. Raises ApiError 401 unless it is valid now."""
+    async with database.read() as session:
+        if not await repository.is_valid_claim(session, hash_token(claim)):
+            raise unauthorised(BAD_CLAIM)
+
 
 async def enrol(database: Database, claim: str, request: Enrolment) -> EnrolmentReceipt:
     """Exchange a claim token for a device's own.
@@ -31,7 +40,7 @@ async def enrol(database: Database, claim: str, request: Enrolment) -> Enrolment
     async with database.write() as session:
         claim_id = await repository.use_claim(session, hash_token(claim))
         if claim_id is None:
-            raise unauthorised("this claim token is unknown, spent, expired or revoked; ask your operator for another")
+            raise unauthorised(BAD_CLAIM)
         if not await repository.enrol(session, request.device_id, {"claim_id": claim_id, **values}):
             raise ApiError(
                 409,

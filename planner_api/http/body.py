@@ -1,24 +1,45 @@
-"""Reading request bodies that may be hostile: bounded as sent, bounded again while they inflate."""
+"""Reading request bodies that may be hostile: bounded as sent, while they inflate, and while they become objects.
+
+Who sent it is known before any of it is read (``devices/guard.py``). What a route reads into objects is small by its
+own limit. Graphs and uploads may be large: those are read by a function of the route's, in a process of its own where
+they are (``http/reader.py``), and only what has to be stored comes back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import zstandard
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 
-from planner_api.errors import ApiError, invalid
+from planner_api.devices.principal import principal_of
+from planner_api.errors import ApiError
+from planner_api.http.shape import parse
 
 CHUNK = 64 * 1024
 MAX_WINDOW = 8 * 2**20
 """Largest zstd window accepted: a frame may ask its reader for gigabytes otherwise (RFC 8878 recommends 8 MiB)."""
 
+SMALL_BYTES = 256 * 1024
+"""Largest body of most routes, as it is sent and inflated; the contract's own bounds keep honest ones far below it."""
 Encoding = Literal["identity", "gzip", "zstd"]
 Message = TypeVar("Message", bound=BaseModel)
+Result = TypeVar("Result")
+Reading = Callable[[bytes | bytearray], Result]
+"""Makes of a body's text what is stored of it; a function of a module, so that another process finds it too."""
+
+
+class TooLargeError(ApiError):
+    """A body beyond its limit."""
+
+    def __init__(self, when: str, limit: int) -> None:
+        super().__init__(413, "body-too-large", f"the body exceeds the limit of {limit} bytes{when}")
 
 
 @dataclass(frozen=True)
@@ -29,8 +50,16 @@ class Body:
     encoding: Encoding
 
 
-async def read_body(request: Request, *, limit: int, timeout_s: float) -> Body:
+async def read_body(
+    request: Request, *, limit: int, timeout_s: float, before_large: Callable[[], Awaitable[None]] | None = None
+) -> Body:
     """Read the whole body.
+
+    Args:
+        request: whose body it is.
+        limit: most bytes.
+        timeout_s: longest time the bytes may take.
+        before_large: awaited once, before more than ``SMALL_BYTES`` of it are taken in.
 
     Raises:
         ApiError: 413 above ``limit`` bytes, 415 for an unknown content type or encoding, 408 after ``timeout_s``.
@@ -40,14 +69,19 @@ async def read_body(request: Request, *, limit: int, timeout_s: float) -> Body:
     if kind != "application/json":
         raise ApiError(415, "unsupported-media-type", "send the body as application/json")
     if (declared := request.headers.get("content-length", "")).isdigit() and int(declared) > limit:
-        raise _too_large("", limit)
+        raise TooLargeError("", limit)
     raw = bytearray()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s) as patience:
             async for chunk in request.stream():
                 raw += chunk
                 if len(raw) > limit:
-                    raise _too_large("", limit)
+                    raise TooLargeError("", limit)
+                if before_large is not None and len(raw) > SMALL_BYTES:
+                    patience.reschedule(None)
+                    await before_large()
+                    patience.reschedule(asyncio.get_running_loop().time() + timeout_s)
+                    before_large = None
     except TimeoutError:
         raise ApiError(408, "body-timeout", f"the body did not arrive within {timeout_s:g} s") from None
     except ClientDisconnect:
@@ -55,29 +89,57 @@ async def read_body(request: Request, *, limit: int, timeout_s: float) -> Body:
     return Body(bytes(raw), encoding)
 
 
-async def read_message(request: Request, kind: type[Message], *, empty: bytes = b"") -> Message:
-    """Read, inflate and validate the body as one message of the contract; ``empty`` stands for a body without a byte.
+async def read_message(
+    request: Request, kind: type[Message], *, limit: int = SMALL_BYTES, empty: bytes = b""
+) -> Message:
+    """Read, inflate and validate a small body as one message of the contract.
+
+    Args:
+        request: whose body it is.
+        kind: of message.
+        limit: most bytes, as sent and inflated.
+        empty: stands for a body without a byte.
 
     Raises:
         ApiError: as ``read_body``, ``inflate`` and ``parse`` do.
     """
-    message, _ = await read_both(request, kind, empty=empty)
+    message, _ = await read_both(request, kind, limit=limit, empty=empty)
     return message
 
 
-async def read_both(request: Request, kind: type[Message], *, empty: bytes = b"") -> tuple[Message, Body]:
+async def read_both(
+    request: Request, kind: type[Message], *, limit: int = SMALL_BYTES, empty: bytes = b""
+) -> tuple[Message, Body]:
     """Return the body as a message, as ``read_message`` does, and as it was sent."""
-    settings = request.app.state.planner.settings
-    body = await read_body(request, limit=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
-    return parse(inflate(body, limit=settings.max_inflated_bytes) or empty, kind), body
+    body = await read_body(request, limit=limit, timeout_s=request.app.state.planner.settings.body_timeout_s)
+    return parse(inflate(body, limit=limit) or empty, kind), body
 
 
-def parse(text: bytes | bytearray, kind: type[Message]) -> Message:
-    """Validate JSON bytes. Raises ApiError: 400 when they are not JSON, 422 when they are not a ``kind``."""
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise invalid(error) from None
+async def read_large(request: Request, reading: Reading[Result], *, inline: int) -> tuple[Result, Body]:
+    """Return what ``reading`` makes of a body that may be large, and the body as it was sent.
+
+    Args:
+        request: whose body it is.
+        reading: raises ApiError for what is not valid.
+        inline: up to this many bytes it is read here and now, beyond in a process of its own.
+
+    Raises:
+        ApiError: as ``read_body``, ``inflate`` and ``reading`` do; 429 for who sends too many large bodies at once.
+    """
+    planner = request.app.state.planner
+    settings, owner = planner.settings, principal_of(request.scope).name
+    async with AsyncExitStack() as held:
+
+        async def take_turn() -> None:
+            await held.enter_async_context(planner.large_bodies.turn(owner))
+
+        limit, timeout_s = settings.max_body_bytes, settings.body_timeout_s
+        body = await read_body(request, limit=limit, timeout_s=timeout_s, before_large=take_turn)
+        try:
+            text = inflate(body, limit=min(inline, settings.max_inflated_bytes))
+        except TooLargeError:
+            return await planner.reader.read(owner, reading, body), body
+        return reading(text), body
 
 
 def inflate(body: Body, *, limit: int) -> bytes | bytearray:
@@ -91,7 +153,7 @@ def inflate(body: Body, *, limit: int) -> bytes | bytearray:
     match body.encoding:
         case "identity":
             if len(body.raw) > limit:
-                raise _too_large(" after decompression", limit)
+                raise TooLargeError(" after decompression", limit)
             return body.raw
         case "gzip":
             return _gunzip(body.raw, limit)
@@ -109,7 +171,7 @@ def _gunzip(raw: bytes, limit: int) -> bytearray:
             out += chunk
             rest = inflater.unconsumed_tail
             if len(out) > limit:
-                raise _too_large(" after decompression", limit)
+                raise TooLargeError(" after decompression", limit)
             if not chunk and not rest:
                 break
     except zlib.error:
@@ -128,7 +190,7 @@ def _unzstd(raw: bytes, limit: int) -> bytearray:
             while chunk := reader.read(CHUNK):
                 out += chunk
                 if len(out) > limit:
-                    raise _too_large(" after decompression", limit)
+                    raise TooLargeError(" after decompression", limit)
     except (zstandard.ZstdError, MemoryError):
         raise ApiError(400, "damaged-body", "the body is not valid zstd with a window of at most 8 MiB") from None
     return out
@@ -148,7 +210,3 @@ def _encoding(text: str) -> Encoding:
         "the body's content encoding is not supported; use gzip or zstd",
         headers={"Accept-Encoding": "zstd, gzip"},
     )
-
-
-def _too_large(when: str, limit: int) -> ApiError:
-    return ApiError(413, "body-too-large", f"the body exceeds the limit of {limit} bytes{when}")

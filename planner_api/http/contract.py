@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from planner_api.errors import MEDIA_TYPE
-from planner_api.http.asgi import MAX_REQUEST_ID
+from planner_api.http.asgi import GIVEN_ID, MAX_REQUEST_ID
 
 REF = "#/components/schemas/{model}"
 
@@ -27,7 +27,7 @@ REQUEST_ID = {
     "in": "header",
     "required": False,
     "description": "Kept in the logs and sent back, in errors too; one is made up when it is missing.",
-    "schema": {"type": "string", "maxLength": MAX_REQUEST_ID},
+    "schema": {"type": "string", "maxLength": MAX_REQUEST_ID, "pattern": f"^{GIVEN_ID.pattern.decode()}$"},
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -10,9 +13,8 @@ from planner_api.db.tables import ModelRow
 from planner_api.db.upsert import insert_or_ignore
 
 
-async def insert(session: WriteSession, row: ModelRow) -> bool:
-    """Store a model unless its hash is taken; return whether it was stored."""
-    values = {column.name: getattr(row, column.name) for column in ModelRow.__table__.columns}
+async def insert(session: WriteSession, values: Mapping[str, Any]) -> bool:
+    """Store a model, by columns, unless its hash is taken; return whether it was stored."""
     return await insert_or_ignore(session, ModelRow, values, ["hash"])
 
 

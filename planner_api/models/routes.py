@@ -9,13 +9,16 @@ from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import ModelGraph, ModelReceipt
 from planner_api.compression import unzstd
-from planner_api.http.body import read_message
+from planner_api.http.body import read_large
 from planner_api.http.contract import describe
 from planner_api.models import service
+from planner_api.models.reading import read_graph
 
 router = APIRouter(tags=["models"])
 
 ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the graph, in hexadecimal")]
+INLINE_BYTES = 32 * 1024
+"""A larger graph is read in another process: this much takes the event loop about ten milliseconds."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 IDEMPOTENCY_KEY = {
@@ -38,7 +41,7 @@ IDEMPOTENCY_KEY = {
 )
 async def submit_model(request: Request) -> Response:
     """Make a graph known. Weights never leave the device: a graph holds topology, types and shapes."""
-    graph = await read_message(request, ModelGraph)
+    graph, _ = await read_large(request, read_graph, inline=INLINE_BYTES)
     key = request.headers.get("idempotency-key", "")
     receipt = await service.submit(
         request.app.state.planner.database, graph, claimed_hash=key if _DIGEST.fullmatch(key) else None

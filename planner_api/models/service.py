@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 
-from hope_schema import ModelGraph, ModelReceipt, merge
-from hope_schema.hashing import digest
-from planner_api.compression import unzstd, zstd
+import msgspec
+
+from hope_schema import ModelReceipt
+from planner_api.compression import unzstd
 from planner_api.db.engine import Database, ReadSession
-from planner_api.db.tables import ModelRow
 from planner_api.errors import ApiError, model_unknown
 from planner_api.models import repository
-from planner_api.models.figures import Figures, figures_of
+from planner_api.models.figures import Figures
+from planner_api.models.reading import ReadGraph
 
 
-async def submit(database: Database, graph: ModelGraph, *, claimed_hash: str | None = None) -> ModelReceipt:
+async def submit(database: Database, graph: ReadGraph, *, claimed_hash: str | None = None) -> ModelReceipt:
     """Store a graph; storing it again changes nothing.
 
     Args:
@@ -26,21 +26,20 @@ async def submit(database: Database, graph: ModelGraph, *, claimed_hash: str | N
     Raises:
         ApiError: 409 if the sender's hash is not this graph's, or if another graph stands under this hash.
     """
-    row = await asyncio.to_thread(_row, graph)
-    if claimed_hash is not None and claimed_hash != row.hash:
+    if claimed_hash is not None and claimed_hash != graph.hash:
         raise ApiError(
             409,
             "model-conflict",
-            f"the graph was sent as {claimed_hash} but hashes to {row.hash}: agent and planner differ in version, "
+            f"the graph was sent as {claimed_hash} but hashes to {graph.hash}: agent and planner differ in version, "
             "or the graph changed on its way",
         )
     async with database.write() as session:
-        created = await repository.insert(session, row)
+        created = await repository.insert(session, {**msgspec.structs.asdict(graph), "created_at": datetime.now(UTC)})
         if not created:
-            stored = await repository.find(session, row.hash)
-            if stored is not None and stored.graph_digest != row.graph_digest:
-                raise ApiError(409, "model-conflict", f"another graph is already stored under {row.hash}")
-    return ModelReceipt(model_hash=row.hash, ops=row.ops, super_ops=row.super_ops, created=created)
+            stored = await repository.find(session, graph.hash)
+            if stored is not None and stored.graph_digest != graph.graph_digest:
+                raise ApiError(409, "model-conflict", f"another graph is already stored under {graph.hash}")
+    return ModelReceipt(model_hash=graph.hash, ops=graph.ops, super_ops=graph.super_ops, created=created)
 
 
 async def load_json(database: Database, model_hash: str) -> bytes:
@@ -58,25 +57,3 @@ async def load_figures(session: ReadSession, model_hash: str) -> Figures:
     if body is None:
         raise model_unknown(model_hash)
     return Figures.model_validate_json(unzstd(body))
-
-
-def _row(graph: ModelGraph) -> ModelRow:
-    supers = merge(graph)
-    return ModelRow(
-        hash=graph.model_hash,
-        name=graph.name,
-        ops=len(graph.ops),
-        super_ops=len(supers),
-        graph_zstd=zstd(graph.model_dump_json().encode()),
-        graph_digest=_content_digest(graph),
-        figures_zstd=zstd(figures_of(graph, supers).model_dump_json().encode()),
-        created_at=datetime.now(UTC),
-    )
-
-
-def _content_digest(graph: ModelGraph) -> str:
-    """Digest of everything but the name and the order of listing, independent of how ``model_hash`` is made."""
-    content = graph.model_dump(mode="json", exclude={"name"})
-    content["ops"].sort(key=lambda op: op["outputs"][0])
-    content["tensors"].sort(key=lambda tensor: tensor["name"])
-    return digest(content)

@@ -6,10 +6,14 @@ from fastapi import APIRouter, Request, Response
 
 from hope_schema import Missing, MissingRequest, Observations, UploadReceipt
 from planner_api.devices.principal import require_own
-from planner_api.http.body import read_both, read_message
+from planner_api.http.body import read_large, read_message
 from planner_api.http.contract import describe
+from planner_api.profiles.reading import read_upload
 
 router = APIRouter(tags=["profiles"])
+
+INLINE_BYTES = 128 * 1024
+"""A larger upload is read in another process: this much takes the event loop about two milliseconds."""
 
 
 @router.post(
@@ -22,9 +26,9 @@ router = APIRouter(tags=["profiles"])
 async def upload_observations(request: Request) -> Response:
     """Accept what a device measured. Sending the same upload id again counts once."""
     planner = request.app.state.planner
-    observations, body = await read_both(request, Observations)
-    require_own(request.scope, observations.device_id)
-    receipt = await planner.profiles.accept(observations, body)
+    head, body = await read_large(request, read_upload, inline=INLINE_BYTES)
+    require_own(request.scope, head.device_id)
+    receipt = await planner.profiles.accept(head, body)
     return Response(receipt.model_dump_json(), status_code=202, media_type="application/json")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 from pydantic_core import from_json
 
@@ -17,7 +18,6 @@ from hope_schema import (
     MissingLatency,
     MissingRequest,
     MissingTransfer,
-    Observations,
     TensorType,
     UploadReceipt,
 )
@@ -33,6 +33,7 @@ from planner_api.models.service import load_figures
 from planner_api.profiles import repository
 from planner_api.profiles.inbox import Inbox
 from planner_api.profiles.known import Known, repeated
+from planner_api.profiles.reading import UploadHead
 from planner_api.profiles.repository import ProfileHead
 from planner_api.settings import Settings
 
@@ -63,22 +64,17 @@ class Profiles:
         self._locks = KeyedLock()
         self._folders: OrderedDict[int, tuple[int, Folder]] = OrderedDict()
 
-    async def accept(self, observations: Observations, body: Body) -> UploadReceipt:
+    async def accept(self, head: UploadHead, body: Body) -> UploadReceipt:
         """Store an upload in the inbox, as it came; sending it again changes nothing."""
-        rows = len(observations.latencies.us) + len(observations.transfers.us)
         encoding, raw = (body.encoding, body.raw) if body.encoding != "identity" else ("zstd", zstd(body.raw))
         values = {
-            "device_id": observations.device_id,
-            "upload_id": observations.upload_id,
-            "soc": observations.soc,
-            "frequency": observations.frequency,
-            "rows": rows,
+            **msgspec.structs.asdict(head),
             "encoding": encoding,
             "body": raw,
             "received_at": datetime.now(UTC),
         }
         stored = await self._inbox.add(values)
-        return UploadReceipt(upload_id=observations.upload_id, rows=rows, duplicate=not stored)
+        return UploadReceipt(upload_id=head.upload_id, rows=head.rows, duplicate=not stored)
 
     async def fold_pending(
         self, limit: int = 100, *, quiet_s: float = 0.0, latest_s: float = 0.0

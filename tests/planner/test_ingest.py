@@ -16,8 +16,10 @@ from hope_schema import Missing, Observations, UploadReceipt
 from planner_api.db.engine import Database
 from planner_api.db.tables import InboxRow, ProfileRow, ProfileVersionRow
 from planner_api.http.body import Body
+from planner_api.models.reading import describe
 from planner_api.models.service import submit
 from planner_api.profiles import repository
+from planner_api.profiles.reading import head_of
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
 from tests.planner.samples import FREQUENCY, SOC, chain, measure, missing_request
@@ -35,7 +37,7 @@ class Ingest:
 
     async def accept(self, *uploads: Observations) -> list[UploadReceipt]:
         """Send uploads one after the other."""
-        return [await self.profiles.accept(upload, body_of(upload)) for upload in uploads]
+        return [await self.profiles.accept(head_of(upload), body_of(upload)) for upload in uploads]
 
     async def change(self, statement: Any) -> None:
         """Change the stored rows directly."""
@@ -54,7 +56,7 @@ def on(url: str, scenario: Callable[[Ingest], Awaitable[None]]) -> None:
     async def main() -> None:
         database = Database(url)
         try:
-            await submit(database, GRAPH)
+            await submit(database, describe(GRAPH))
             profiles = Profiles(database, Settings(database_url=url))
             await scenario(Ingest(database, profiles, await profiles.missing(missing_request(GRAPH))))
         finally:
@@ -78,7 +80,7 @@ def test_many_writers_and_two_folders(database_url: str) -> None:
         done = asyncio.Event()
 
         async def write(part: list[Observations], profiles: Profiles) -> int:
-            receipts = [await profiles.accept(upload, body_of(upload)) for upload in part]
+            receipts = [await profiles.accept(head_of(upload), body_of(upload)) for upload in part]
             return sum(not receipt.duplicate for receipt in receipts)
 
         async def fold(profiles: Profiles) -> None:

@@ -1,0 +1,29 @@
+"""What is stored of an upload beside the upload itself. Pure, so that a large one can be read in another process."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hope_schema import Observations
+from planner_api.http.shape import parse
+
+
+class UploadHead(msgspec.Struct, frozen=True):
+    """Whose figures they are, of what, and how many."""
+
+    device_id: str
+    upload_id: str
+    soc: str
+    frequency: str
+    rows: int
+
+
+def read_upload(text: bytes | bytearray) -> UploadHead:
+    """Validate an upload. Raises ApiError as ``parse`` does."""
+    return head_of(parse(text, Observations))
+
+
+def head_of(sent: Observations) -> UploadHead:
+    """Return the head of an upload."""
+    rows = len(sent.latencies.us) + len(sent.transfers.us)
+    return UploadHead(sent.device_id, sent.upload_id, sent.soc, sent.frequency, rows)

@@ -1,0 +1,216 @@
+"""Hostile bodies cost what they weigh: nothing is collected, nothing holds up the event loop, nobody unknown is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from hope_schema import (
+    DeviceReport,
+    Enrolment,
+    FanoutRequest,
+    MissingRequest,
+    ModelGraph,
+    Observations,
+    PlanRequest,
+)
+from planner_api.errors import ApiError
+from planner_api.http.shape import parse, shape_of
+from planner_api.models.reading import read_graph
+from planner_api.profiles.reading import read_upload
+from tests import CAMPAIGN
+from tests.planner.samples import JSON, Api, chain, measure, missing_request, plan_request, serving, tokens
+from tests.schema.graphs import graphs
+
+KINDS: tuple[type[BaseModel], ...] = (
+    DeviceReport, Enrolment, FanoutRequest, MissingRequest, ModelGraph, Observations, PlanRequest,
+)  # fmt: skip
+"""What any route reads."""
+UNITS = (
+    "{}", "[]", '""', '"a"', "1", "-1", "1e300", "null", "true", '"":1', '"a":{}', '"a":"b"', '{"a":1}', "[[]]", '"\\n"',
+    '{"shape":[],"dtype":"bool"}', '{"shape":[-1],"dtype":"x","name":""}', '{"outputs":[""],"type":""}',
+)  # fmt: skip
+SIZE = 16 * 2**20 if CAMPAIGN else 2**18
+SECONDS_PER_BYTE, MEMORY_PER_BYTE = 1e-6, 32
+"""An honest upload takes 15 ns a byte. What pydantic collects of a hostile one took 2 µs and 1400 bytes a byte."""
+FIXED_S, FIXED_BYTES = 0.05, 8 * 2**20
+
+
+def peak() -> int:
+    """The most memory this process held since ``forget_peak``, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def forget_peak() -> int:
+    """Start anew; return what is held now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak()
+
+
+def places(shape: Any) -> Iterator[tuple[str, str]]:
+    """What stands before and after the items of every array and object in a message, however deep."""
+    inspected = msgspec.inspect.type_info(shape)
+
+    def walk(node: Any, before: str, after: str) -> Iterator[tuple[str, str]]:
+        match node:
+            case msgspec.inspect.StructType():
+                yield before + "{", "}" + after
+                for field in node.fields:
+                    yield from walk(field.type, f'{before}{{"{field.encode_name}":', "}" + after)
+            case msgspec.inspect.ListType():
+                yield before + "[", "]" + after
+                yield from walk(node.item_type, before + "[", "]" + after)
+            case msgspec.inspect.DictType():
+                yield before + "{", "}" + after
+                yield from walk(node.value_type, before + '{"a":', "}" + after)
+            case msgspec.inspect.UnionType():
+                for alternative in node.types:
+                    yield from walk(alternative, before, after)
+
+    yield from walk(inspected, "", "")
+
+
+PLACES = [(kind, before, after) for kind in KINDS for before, after in places(shape_of(kind))]
+
+
+@given(place=st.sampled_from(PLACES), units=st.lists(st.sampled_from(UNITS), min_size=1, max_size=3))
+@settings(max_examples=500 if CAMPAIGN else 120)
+def test_a_hostile_body_costs_what_it_weighs(place: tuple[type[BaseModel], str, str], units: list[str]) -> None:
+    """Whatever is repeated wherever in a body of any route, time and memory stay a small multiple of its bytes."""
+    kind, before, after = place
+    unit = ",".join(units) + ","
+    body = (before + unit * (SIZE // len(unit)) + units[0] + after).encode()
+    read = {ModelGraph: read_graph, Observations: read_upload}.get(kind, lambda text: parse(text, kind))
+    held, started = forget_peak(), time.thread_time()
+    with pytest.raises(ApiError) as refused:
+        read(body)
+    assert time.thread_time() - started < FIXED_S + SECONDS_PER_BYTE * len(body)
+    assert peak() - held < FIXED_BYTES + MEMORY_PER_BYTE * len(body)
+    assert refused.value.status in (400, 422)
+    assert len(refused.value.body(instance=None, request_id=None)) < 20_000
+
+
+def broken(value: Any, path: list[int], junk: Any) -> Any:
+    """A copy of a JSON value with junk somewhere in it; ``path`` chooses where."""
+    if not path or not isinstance(value, (dict, list)) or not value:
+        return junk
+    at = path[0] % len(value)
+    if isinstance(value, list):
+        return [*value[:at], broken(value[at], path[1:], junk), *value[at + 1 :]]
+    key = list(value)[at]
+    return {**value, key: broken(value[key], path[1:], junk)}
+
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5),
+    st.just([]), st.just({}), st.just([[]]), st.just("x" * 5000), st.just(1e13),
+)  # fmt: skip
+
+
+@given(graph=graphs(), path=st.lists(st.integers(0, 50), max_size=6), junk=JUNK, which=st.integers(0, 3))
+@settings(max_examples=1000 if CAMPAIGN else 150)
+def test_reading_by_shape_accepts_what_the_contract_accepts(
+    graph: ModelGraph, path: list[int], junk: Any, which: int
+) -> None:
+    """A message with one thing changed is read as pydantic alone reads it, or refused by both."""
+    from hope_schema import Missing
+
+    message: BaseModel = (
+        graph,
+        measure(Missing(profile_version=0)),
+        missing_request(graph),
+        plan_request(graph),
+    )[which]
+    text = msgspec.json.encode(broken(message.model_dump(mode="json"), path, junk))
+    kind = type(message)
+    try:
+        expected = kind.model_validate_json(text)
+    except ValidationError:
+        with pytest.raises(ApiError):
+            parse(text, kind)
+    else:
+        assert parse(text, kind) == expected
+
+
+def bomb(before: str, unit: str, after: str, size: int = 16 * 2**20 - 1024) -> bytes:
+    """A body that inflates to almost the limit."""
+    last = unit.rstrip(",")
+    return zstandard.compress((before + unit * (size // len(unit)) + last + after).encode())
+
+
+KEYS = ",".join(f'"k{number}":1' for number in range(45_000))
+ATTACKS: dict[str, tuple[str, str, bytes, int]] = {
+    "versions": ("POST", "/devices", bomb('{"device_id":"x","versions":{', '"":1,', "}}"), 413),
+    "report": ("PUT", "/devices/device-1/report", bomb('{"measured":[', "{},", "]}"), 413),
+    "attributes": ("POST", "/models", bomb('{"ops":[{"attributes":{"a":[', "{},", "]}}]}"), 422),
+    "ops": ("POST", "/models", bomb('{"ops":[', "{},", "]}"), 422),
+    "columns": ("POST", "/profiles", bomb('{"latencies":{"us":[', '"",', "]}}"), 422),
+    "long columns": ("POST", "/profiles", bomb('{"latencies":{"us":[', "1.5,", "]}}"), 413),
+    "extra keys": ("POST", "/plans", zstandard.compress(f"{{{KEYS}}}".encode()), 413),
+    "extra keys of an upload": ("POST", "/profiles", zstandard.compress(f"{{{KEYS}}}".encode()), 422),
+    "processors": ("POST", "/profiles/missing", bomb('{"processors":[', "{},", "]}"), 413),
+}
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """A planner that wants tokens."""
+    with serving(database_url, tokens_required=True, rate_per_token=0, rate_per_address=0) as running:
+        yield running
+
+
+def test_named_attacks(api: Api, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bodies of a few KB that took seconds and gigabytes: with a token a quarter of a second and 256 MiB at most."""
+    claim = tokens(capsys, database_url, "create", "--claim")
+    device = api.post("/devices", Enrolment(device_id="device-1"), authorization=f"Bearer {claim}").json()["token"]
+    for name, (method, path, body, status) in ATTACKS.items():
+        assert len(body) < 300_000
+        bearer = claim if path == "/devices" else device
+        headers = {**JSON, "content-encoding": "zstd", "authorization": f"Bearer {bearer}"}
+        busy, held = api.await_(_loop_s), forget_peak()
+        answer = api.client.request(method, path, content=body, headers=headers)
+        assert answer.status_code == status, (name, answer.text)
+        assert api.await_(_loop_s) - busy < 0.25, name
+        assert peak() - held < 64 * 2**20, name
+
+
+def test_nobody_unknown_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a forged token, or a claim that is none, no byte of a body is inflated or parsed, on any route."""
+    monkeypatch.setattr("planner_api.http.body.inflate", _never)
+    monkeypatch.setattr("planner_api.http.body.read_body", _never)
+    for name, (method, path, body, _) in ATTACKS.items():
+        headers = {**JSON, "content-encoding": "zstd", "authorization": "Bearer hope_d_forged"}
+        answer = api.client.request(method, path, content=body, headers=headers)
+        assert answer.status_code == 401, (name, answer.text)
+
+
+async def _loop_s() -> float:
+    """CPU seconds of the thread that runs the event loop: what it was held up by, however busy the machine is."""
+    return time.thread_time()
+
+
+def _never(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a body was read before its sender was known")
+
+
+def test_a_reader_that_is_killed_serves_the_next(api: Api, database_url: str, capsys: Any) -> None:
+    """A body that takes longer than it may is refused and its process killed; the next large body gets a new one."""
+    operator = {"authorization": f"Bearer {tokens(capsys, database_url, 'create')}", "content-encoding": "zstd"}
+    graph = zstandard.compress(chain(400).model_dump_json().encode())
+    reader = api.app.planner.reader
+    reader._timeout_s, usual = 1e-9, reader._timeout_s
+    refused = api.post("/models", graph, **operator)
+    assert (refused.status_code, refused.json()["type"]) == (413, "urn:hope:body-too-costly")
+    reader._timeout_s = usual
+    assert api.post("/models", graph, **operator).status_code == 201
+    assert api.post("/models", graph, **operator).status_code == 200
