@@ -4,7 +4,8 @@
 
     HopeError
     ├── InputError (ValueError)            what the caller gave cannot be used; the CLI exits with 2
-    │   ├── ModelError                     no such file, not ONNX, a dynamic shape, no outputs, an unknown op
+    │   ├── ModelError                     no such file, not ONNX, cut off, contradictory, too large
+    │   │   └── UnplannableError           well formed, but nothing of it can be planned; a runtime may run it whole
     │   ├── UnknownNameError               a model, processor or method that does not exist, with suggestions
     │   └── PlanMismatchError              a plan for another model, or naming processors this device lacks
     ├── PlannerError                       the planner could not help
@@ -51,6 +52,7 @@ __all__ = [
     "RateLimitedError",
     "ServerError",
     "UnknownNameError",
+    "UnplannableError",
     "printable",
     "status_error",
 ]
@@ -69,6 +71,10 @@ class InputError(HopeError, ValueError):
 
 class ModelError(InputError):
     """The model cannot be read; the message names the file, and the op where one is to blame."""
+
+
+class UnplannableError(ModelError):
+    """The model is well formed, but cannot be planned as it is; a runtime may still run it as a whole."""
 
 
 class UnknownNameError(InputError):

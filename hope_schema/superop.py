@@ -26,11 +26,11 @@ The binary ones only with a constant beside that output (a bias, a scale): a sec
 FREE_FOLLOWERS = frozenset({"Dropout", "Identity", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Cast"})
 """Types that only rename or relabel their input; never worth a launch of their own."""
 
-LEADERS = frozenset({"Pad"})
-"""Types that runtimes fold into the op behind them, where it alone reads their output and can take it in."""
-
 LED = frozenset({"Conv", "MaxPool", "AveragePool"})
-"""Types that take in a leader."""
+"""Types that take in the Pad before them, where they alone read its output."""
+
+QUANTISE, DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
+"""What stands around an op of a quantised network; runtimes make one kernel of integers of the three."""
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sum", "BatchNormalization", "Concat"})
 """Types whose output a fused follower may be folded into."""
@@ -98,31 +98,55 @@ class SuperOp:
 def merge(graph: ModelGraph) -> tuple[SuperOp, ...]:
     """Merge a graph into super-ops, in topological order.
 
-    An op joins the super-op before it when that super-op alone produces its one activation input, it alone
-    reads that tensor, the tensor is no graph output, and its type is a fused follower of an anchor, a free
-    follower, or one that takes in the leader before it. The quotient graph stays acyclic, because a follower has
-    no other predecessor.
+    An op takes in what stands before it where it alone reads that, no graph output is among what is read, and
+
+    * it is a follower, a free one or a fused one of an anchor, and reads nothing else;
+    * it takes in the Pad before it, and reads nothing else;
+    * what stands before it only dequantises for it; of several such it takes in all;
+    * it quantises what stands before it.
+
+    The quotient graph stays acyclic: of what is taken in nobody else reads anything, so no path leaves it but by way
+    of the op, and what it reads itself is read before.
     """
     kept = set(graph.outputs)
     groups: dict[str, list[Op]] = {}
     home: dict[str, str] = {}
+
+    def alone(name: str, op: Op) -> list[Op] | None:
+        """The group that ends in a tensor which this op alone reads."""
+        group = groups.get(home.get(graph.producer.get(name, ""), ""))
+        if group is None or name in kept or graph.consumers[name] != (op.id,):
+            return None
+        return group if group[-1].outputs == (name,) else None
+
     for op in graph.topological_ops:
-        before = home.get(graph.producer.get(op.inputs[0], "")) if len(set(op.inputs)) == 1 else None
-        if (
-            before is not None
-            and op.inputs[0] not in kept
-            and op.inputs[0] == groups[before][-1].id
-            and len(groups[before][-1].outputs) == 1
-            and graph.consumers[op.inputs[0]] == (op.id,)
-            and (
-                op.type in FREE_FOLLOWERS
-                or (op.type in FUSED_FOLLOWERS and any(member.type in ANCHORS for member in groups[before]))
-                or (op.type in LED and all(member.type in LEADERS for member in groups[before]))
-            )
-        ):
-            groups[before].append(op)
-            home[op.id] = before
-        else:
-            groups[op.id] = [op]
-            home[op.id] = op.id
-    return tuple(SuperOp(graph=graph, ops=tuple(ops)) for ops in groups.values())
+        before = {name: ready for name in dict.fromkeys(op.inputs) if (ready := alone(name, op))}
+        only = {DEQUANTISE} if op.type not in (QUANTISE, DEQUANTISE) else set()
+        taken = [ready for ready in before.values() if {member.type for member in ready} == only]
+        if len(set(op.inputs)) == 1 and before and not taken:
+            taken = [ready for ready in before.values() if _follows(op, ready)]
+        first = home[taken[0][0].id] if taken else op.id
+        group = groups.setdefault(first, [])
+        for other in taken[1:]:
+            group += groups.pop(home[other[0].id])
+            home |= {member.id: first for member in other}
+        group.append(op)
+        home[op.id] = first
+    return tuple(SuperOp(graph=graph, ops=tuple(ops)) for ops in _in_order(graph, groups))
+
+
+def _follows(op: Op, group: list[Op]) -> bool:
+    """Whether an op that reads nothing but what a group leaves behind is merged into it."""
+    if op.type in FREE_FOLLOWERS:
+        return True
+    if op.type in FUSED_FOLLOWERS:
+        return any(member.type in ANCHORS for member in group)
+    if op.type == QUANTISE:
+        return len(group) > 1 or group[0].type != DEQUANTISE
+    return op.type in LED and all(member.type == "Pad" for member in group)
+
+
+def _in_order(graph: ModelGraph, groups: dict[str, list[Op]]) -> list[list[Op]]:
+    """The groups, each where its last op stands: what it reads is computed by then, as it reads no group behind it."""
+    last = {members[-1].id: members for members in groups.values()}
+    return [last[op.id] for op in graph.topological_ops if op.id in last]

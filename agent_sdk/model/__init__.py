@@ -1,6 +1,25 @@
 """Reads ONNX: from a file, bytes or a ModelProto to the static graph that is planned, and cuts pieces out of it."""
 
 from agent_sdk.errors import ModelError
-from agent_sdk.model.model import Model, extract, pre_softmax_outputs, read_model
+from agent_sdk.model.model import (
+    Model,
+    Network,
+    Source,
+    extract,
+    pre_softmax_outputs,
+    read_model,
+    read_network,
+)
+from agent_sdk.model.shapes import Shapes
 
-__all__ = ["Model", "ModelError", "extract", "pre_softmax_outputs", "read_model"]
+__all__ = [
+    "Model",
+    "ModelError",
+    "Network",
+    "Shapes",
+    "Source",
+    "extract",
+    "pre_softmax_outputs",
+    "read_model",
+    "read_network",
+]

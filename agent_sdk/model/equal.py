@@ -9,11 +9,13 @@ from typing import Final
 import onnx
 from onnx import TensorProto, numpy_helper
 
-DEFAULT_DOMAINS: Final = frozenset({"", "ai.onnx"})
+from agent_sdk.model.nodes import DEFAULT_DOMAINS, domain_of, nested
+
 RANDOM_OPS: Final = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
 """Ops that are no function of their inputs and therefore never folded or merged."""
+KNOWN_DOMAINS: Final = frozenset({"", "ai.onnx.ml"})
 TRAINING_INPUT: Final = 2
 """Where a Dropout may be told that it is in training and has to draw at random."""
 FEW: Final = 8
@@ -23,11 +25,13 @@ WHOLE_NUMBERS: Final = frozenset({TensorProto.INT64, TensorProto.INT32, TensorPr
 
 
 def repeatable(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
-    """Whether a node computes the same whenever it is given the same."""
+    """Whether a node computes the same whenever it is given the same; of foreign operators nobody knows."""
+    if domain_of(node) not in KNOWN_DOMAINS:
+        return False
     if node.op_type == "Dropout" and len(node.input) > TRAINING_INPUT and node.input[TRAINING_INPUT]:
         training = constants.get(node.input[TRAINING_INPUT])
         return training is not None and not numpy_helper.to_array(training).any()
-    return node.op_type not in RANDOM_OPS
+    return all(inner.op_type not in RANDOM_OPS for inner in nested([node]))
 
 
 def renames(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
@@ -46,8 +50,7 @@ def identity(node: onnx.NodeProto, same: Mapping[str, str], constants: Mapping[s
     """
     attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
     inputs = tuple(same.get(name) or _content(constants.get(name)) or name for name in node.input)
-    domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
-    return domain, node.op_type, tuple(attributes), inputs, tuple(map(bool, node.output))
+    return domain_of(node), node.op_type, tuple(attributes), inputs, tuple(map(bool, node.output))
 
 
 def _content(tensor: onnx.TensorProto | None) -> Hashable:

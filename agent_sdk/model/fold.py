@@ -1,14 +1,14 @@
-"""Makes a graph static: symbolic batch to 1, constants folded, twins merged, dead nodes dropped, every shape known.
+"""Makes a graph static: constants folded, decided branches opened, twins merged, dead nodes dropped, shapes known.
 
 One pass in topological order does all of it node by node: infer the node's output types from the types of its
 inputs (and from the values of those that are small constants), evaluate the node when all its inputs are constants
-or when it only asks for a shape, and leave it out when another one computes the same. So whatever cannot be made
-static is blamed on the one op where it begins.
+or when it only asks for a shape, replace an ``If`` whose condition is known by the branch that it takes, and leave a
+node out when another one computes the same. What stays open, because a shape depends on data or because a tensor is
+none of numbers, is *hidden*: no border may run through it.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
@@ -16,25 +16,26 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import checker, defs, helper, numpy_helper, shape_inference
+from onnx import TypeProto, defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from agent_sdk.errors import ModelError
+from agent_sdk.errors import ModelError, UnplannableError
+from agent_sdk.model.branches import Branch, taken
 from agent_sdk.model.dtypes import DTYPE
-from agent_sdk.model.equal import DEFAULT_DOMAINS, identity, renames, repeatable
+from agent_sdk.model.equal import identity, renames, repeatable
+from agent_sdk.model.infer import infer, is_static, schema_of
+from agent_sdk.model.nodes import DEFAULT_DOMAINS, describe, in_order, reads, rename, subgraphs
 from agent_sdk.model.source import MAX_NODES, expected_bytes, tensors
 from hope_schema import TensorType
 
-MAX_HINT_ELEMENTS = 4096
-"""Constants up to this many elements take part in shape inference (targets of Reshape, bounds of Slice, ...)."""
 SHAPE_QUERIES = frozenset({"Shape", "Size"})
 """Ops whose value is known as soon as their input's shape is."""
 BOUNDED_OPS = frozenset({"NonZero", "Unique", "Compress"})
 """Ops whose output's size depends on data but is bounded by their input's, so that they are safe to fold."""
 INDEX_BYTES = 8
 """What they give at most per element of their input: each output its value or index, NonZero an index per dimension."""
-SHAPE_KEEPING_OPS = frozenset({"MeanVarianceNormalization", "GroupNormalization"})
-"""The operators without a complete inference rule in ``onnx``: their output is like their first input."""
+COMPRESSED = frozenset({"DequantizeLinear"})
+"""Ops on constants that runtimes take in as they are, because what they read is smaller than what they make."""
 MAX_OPSET = 10_000
 """Above every operator set's version number."""
 MAX_DIMENSION = 2**31 - 1
@@ -46,8 +47,8 @@ MAX_FOLDED_BYTES = 2**30
 class StaticGraph:
     """What :func:`fold` found: nodes in topological order and the constants they still read.
 
-    ``types`` holds every activation tensor and every constant; names are tensor names. ``opsets`` maps an operator
-    domain (the default one is ``""``) to its version.
+    ``types`` holds the activation tensors and constants that are static tensors of numbers; all others are hidden.
+    ``opsets`` maps an operator domain (the default one is ``""``) to its version.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -58,15 +59,11 @@ class StaticGraph:
     opsets: Mapping[str, int]
 
 
-def describe(node: onnx.NodeProto) -> str:
-    """Name an op the way an error message should: its id and its type."""
-    known_as = next((name for name in node.output if name), node.name or "?")
-    domain = "" if node.domain in DEFAULT_DOMAINS else f"{node.domain}:"
-    return f"op '{known_as}' ({domain}{node.op_type})"
-
-
 def fold(proto: onnx.ModelProto) -> StaticGraph:
-    """Make the model's graph static. Raises ModelError naming the op or tensor that prevents it."""
+    """Make the graph of a model static, whose inputs are so already.
+
+    Raises ModelError naming the op or tensor that is wrong, UnplannableError where the model as such is sound.
+    """
     graph = proto.graph
     if len(graph.node) > MAX_NODES:
         raise ModelError(f"it has {len(graph.node)} nodes; at most {MAX_NODES} are accepted")
@@ -75,79 +72,32 @@ def fold(proto: onnx.ModelProto) -> StaticGraph:
     for name in (info.name for info in (*graph.input, *graph.output)):
         if not name:
             raise ModelError("it has an input or output without a name")
-    if graph.sparse_initializer:
-        raise ModelError("sparse initialisers are not supported; store the weights densely")
     for tensor in tensors(graph):
         _check_data(tensor)
     folder = _Folder(proto)
-    nodes = [node for node in _sorted(graph, folder.known()) if folder.keep(node)]
+    nodes = [kept for node in in_order(graph.node, folder.known()) for kept in folder.keep(node)]
     return folder.result(nodes)
 
 
 def _check_data(tensor: onnx.TensorProto) -> None:
-    """Refuse weights of a type that cannot be planned, or whose data are not as long as their shape says."""
-    if tensor.data_type not in DTYPE:
-        raise ModelError(
-            f"weights '{tensor.name}' have an element type that cannot be planned (type {tensor.data_type})"
-        )
+    """Refuse weights whose data are not as long as their shape says."""
     expected = expected_bytes(tensor)
-    if tensor.HasField("raw_data"):
+    if tensor.data_type == onnx.TensorProto.STRING:
+        found = len(tensor.string_data)
+    elif tensor.HasField("raw_data"):
         found = len(tensor.raw_data)
     else:
-        # Typed fields hold an entry per element; two 4-bit elements share one.
+        # Typed fields hold an entry per element; those of fewer bits share one, a complex number has two.
         entries = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
-        packed = tensor.data_type in (onnx.TensorProto.UINT4, onnx.TensorProto.INT4)
-        found = entries if packed else entries * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        size = expected / max(1, math.prod(tensor.dims))
+        if tensor.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+            entries //= 2
+        found = entries if size < 1 else int(entries * size)
     if found != expected:
         raise ModelError(
             f"weights '{tensor.name}' have {found} bytes where their shape needs {expected}: "
             "the file is damaged or was cut off"
         )
-
-
-def _sorted(graph: onnx.GraphProto, known: set[str]) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes in a topological order that depends on names alone, so that of twins the same one is kept.
-
-    Refuses duplicate names, dangling reads and cycles.
-    """
-    writer: dict[str, int] = {}
-    for index, node in enumerate(graph.node):
-        if not any(node.output):
-            raise ModelError(f"a {node.op_type} node ('{node.name}') has no outputs")
-        for name in filter(None, node.output):
-            if name in writer or name in known:
-                raise ModelError(f"tensor '{name}' is produced twice; the second time by {describe(node)}")
-            writer[name] = index
-    readers: dict[int, list[int]] = {}
-    waiting: dict[int, int] = {}
-    for index, node in enumerate(graph.node):
-        before = set()
-        for name in filter(None, node.input):
-            if name in writer:
-                before.add(writer[name])
-            elif name not in known:
-                raise ModelError(f"{describe(node)} reads tensor '{name}', which nothing produces")
-        waiting[index] = len(before)
-        for source in before:
-            readers.setdefault(source, []).append(index)
-    known_as = [next(filter(None, node.output)) for node in graph.node]
-    ready = [(known_as[index], index) for index, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    done = 0
-    while ready:
-        _, index = heapq.heappop(ready)
-        done += 1
-        yield graph.node[index]
-        for reader in readers.get(index, ()):
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                heapq.heappush(ready, (known_as[reader], reader))
-    if done != len(graph.node):
-        here, passed = next(index for index, count in waiting.items() if count), set()
-        while here not in passed:  # some nodes merely wait behind the cycle: walk back onto it
-            passed.add(here)
-            here = next(writer[name] for name in graph.node[here].input if waiting.get(writer.get(name, -1)))
-        raise ModelError(f"the graph has a cycle through {describe(graph.node[here])}")
 
 
 class _Folder:
@@ -164,13 +114,19 @@ class _Folder:
             self.opsets["" if entry.domain in DEFAULT_DOMAINS else entry.domain] = entry.version
         newest = defs.onnx_opset_version()
         if self.opsets.get("", 0) > newest:
-            raise ModelError(f"it uses operator set {self.opsets['']}; this onnx package knows up to {newest}")
+            raise UnplannableError(
+                f"it uses operator set {self.opsets['']}; this onnx package knows up to {newest}: upgrade it"
+            )
         if not 0 < proto.ir_version <= onnx.IR_VERSION:
-            raise ModelError(f"it is of ONNX IR version {proto.ir_version}; this package knows 1 to {onnx.IR_VERSION}")
+            raise UnplannableError(
+                f"it is of ONNX IR version {proto.ir_version}; this onnx package knows 1 to {onnx.IR_VERSION}"
+            )
+        self.declared = {info.name: info.type for info in (*self.graph.value_info, *self.graph.output)}
         self.kept_outputs = {info.name for info in self.graph.output}
-        self.uses = Counter(name for node in self.graph.node for name in node.input)
+        self.uses = Counter(name for node in self.graph.node for name in reads(node))
         self.constants: dict[str, onnx.TensorProto] = {}
-        self.types: dict[str, onnx.TypeProto] = {}
+        self.types: dict[str, TypeProto] = {}
+        self.origin: dict[str, str] = {}  # of what is hidden: the op by which it came to be so
         self.folded_bytes = 0
         self.same: dict[str, str] = {}
         self.behind: dict[str, str] = {}
@@ -178,77 +134,122 @@ class _Folder:
         for tensor in self.graph.initializer:
             if tensor.name in self.constants:
                 raise ModelError(f"the initialiser '{tensor.name}' stands twice")
-            self.constants[tensor.name] = tensor
-            self.types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+            self._learn_constant(tensor)
         self.inputs = tuple(self._inputs())
 
     def known(self) -> set[str]:
         return {*self.constants, *self.inputs}
 
     def _inputs(self) -> Iterator[str]:
-        """Fix the symbolic batch of every input to 1: the first dimension, and that symbol wherever it recurs."""
-        free = [info for info in self.graph.input if info.name not in self.constants]
-        batch = {
-            info.type.tensor_type.shape.dim[0].dim_param
-            for info in free
-            if info.type.tensor_type.shape.dim and info.type.tensor_type.shape.dim[0].dim_param
-        }
-        for info in free:
+        for info in self.graph.input:
+            if info.name in self.constants:
+                continue
             if info.name in self.types:
                 raise ModelError(f"the model input '{info.name}' stands twice")
-            if not info.type.HasField("tensor_type"):
-                raise ModelError(f"the model input '{info.name}' is no tensor; only tensors can be planned")
-            if not info.type.tensor_type.HasField("shape"):
-                raise ModelError(f"the model input '{info.name}' has no shape; give it a static one")
-            shape = []
-            for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-                if dim.HasField("dim_value") and dim.dim_value > 0:
-                    shape.append(dim.dim_value)
-                elif axis == 0 or (dim.dim_param and dim.dim_param in batch):
-                    shape.append(1)
-                else:
-                    symbol = dim.dim_param or (str(dim.dim_value) if dim.HasField("dim_value") else "?")
-                    raise ModelError(
-                        f"the model input '{info.name}' has a dynamic shape: dimension {axis} is '{symbol}'; "
-                        "export the model with static shapes (only the batch may be symbolic)"
-                    )
-            self.types[info.name] = helper.make_tensor_type_proto(info.type.tensor_type.elem_type, shape)
+            self.types[info.name] = info.type
             self._static(info.name, f"the model input '{info.name}'")
             yield info.name
+
+    def _learn_constant(self, tensor: onnx.TensorProto) -> None:
+        self.constants[tensor.name] = tensor
+        self.types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+
+    def _is_hidden(self, name: str) -> bool:
+        """Whether no border may run through a tensor: its shape is open, or it is none of numbers."""
+        kind = self.types[name]
+        return not is_static(kind) or kind.tensor_type.elem_type not in DTYPE
 
     def _static(self, name: str, who: str) -> TensorType:
         """Return the tensor's static type, or say who is to blame that it has none."""
         tensor = self.types[name].tensor_type
         if not self.types[name].HasField("tensor_type") or tensor.elem_type not in DTYPE:
-            raise ModelError(f"{who}: '{name}' is no numeric tensor; strings, sequences and maps cannot be planned")
-        if not tensor.HasField("shape") or any(not dim.HasField("dim_value") for dim in tensor.shape.dim):
-            raise ModelError(
-                f"{who} has a dynamic shape: that of '{name}' depends on data; only static shapes can be planned"
+            raise UnplannableError(
+                f"{who}: '{name}' is no tensor of numbers; strings, sequences and maps stand inside an op only"
             )
+        if not is_static(self.types[name]):
+            raise UnplannableError(f"{who} has a dynamic shape: that of '{name}' depends on data")
         shape = tuple(dim.dim_value for dim in tensor.shape.dim)
         if any(not 0 <= size <= MAX_DIMENSION for size in shape):
             raise ModelError(f"{who} gives '{name}' the impossible shape {list(shape)}")
         return TensorType(shape=shape, dtype=DTYPE[tensor.elem_type])
 
-    def keep(self, node: onnx.NodeProto) -> bool:
-        """Learn the node's outputs. False when it is gone: they became constants, or are another node's."""
-        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-            raise ModelError(f"{describe(node)} runs a subgraph (control flow), which cannot be planned")
-        for index, name in enumerate(node.input):
-            node.input[index] = self.same.get(name, name)
-        schema = self._schema(node)
-        self._drop_unused_outputs(node, schema)
+    def keep(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Learn a node's outputs and yield what stays of it.
+
+        That is nothing where the outputs became constants or are another node's, and a branch's nodes instead of a
+        decided ``If``.
+        """
+        rename(node, self.same)
+        branch = taken(node, self.constants)
+        if branch is not None:
+            yield from self._opened(branch)
+        elif self._stays(node):
+            yield node
+
+    def _opened(self, branch: Branch) -> Iterator[onnx.NodeProto]:
+        for tensor in branch.initialisers:
+            if tensor.name in self.types:
+                raise ModelError(f"tensor '{tensor.name}' is produced twice")
+            self._learn_constant(tensor)
+        nodes = list(branch.nodes)
+        for output, inner in branch.outputs.items():
+            if output in self.kept_outputs:
+                nodes.append(helper.make_node("Identity", [inner], [output]))
+            self.uses[inner] += 1
+        self.uses.update(name for node in nodes for name in reads(node))
+        for node in in_order(nodes, self.types.keys()):
+            yield from self.keep(node)
+        for output, inner in branch.outputs.items():
+            if output not in self.kept_outputs:
+                self.same[output] = self.same.get(inner, inner)
+
+    def _stays(self, node: onnx.NodeProto) -> bool:
+        schema = schema_of(node, self.opsets)
+        if schema is not None:
+            self._drop_unused_outputs(node, schema)
         wanted = [name for name in node.output if name]
         if node.op_type == "Constant" and self._adopt(node):
             return False
-        self._infer(node, schema)
-        constant = repeatable(node, self.constants) and all(n in self.constants for n in node.input if n)
-        if (constant or node.op_type in SHAPE_QUERIES) and not self.kept_outputs.intersection(wanted):
-            self._evaluate(node, constant)
-            return False
-        for name in wanted:
-            self._static(name, describe(node))
+        found = infer(node, schema, self.types, self.constants, self.imports, self.ir_version)
+        self.types |= {name: self._settled(name, kind) for name, kind in found.items()}
+        hidden = any(map(self._is_hidden, wanted))
+        if not self.kept_outputs.intersection(wanted) and (not hidden or node.op_type in BOUNDED_OPS):
+            constant = self._is_constant(node)
+            asks = node.op_type in SHAPE_QUERIES and not self._is_hidden(node.input[0])
+            if (constant or asks) and self._evaluated(node, constant):
+                return False
+        if hidden:
+            before = next((self.origin[name] for name in reads(node) if name in self.origin), describe(node))
+            self.origin |= {name: before for name in wanted if self._is_hidden(name)}
+        else:
+            for name in wanted:
+                self._static(name, describe(node))
         return not self._merge(node)
+
+    def _settled(self, name: str, inferred: TypeProto) -> TypeProto:
+        """What is inferred of a tensor, or where that leaves its shape open, what the file says of it.
+
+        NOTE: runtimes check it: they refuse to write another shape into memory of this one.
+        """
+        said = self.declared.get(name)
+        if said is None or is_static(inferred) or not is_static(said):
+            return inferred
+        if said.tensor_type.elem_type != inferred.tensor_type.elem_type:
+            return inferred
+        known, dims = inferred.tensor_type.shape.dim, said.tensor_type.shape.dim
+        if inferred.tensor_type.HasField("shape") and len(known) != len(dims):
+            return inferred
+        if any(k.HasField("dim_value") and k.dim_value != d.dim_value for k, d in zip(known, dims, strict=False)):
+            return inferred
+        kind = TypeProto()
+        kind.CopyFrom(said)
+        return kind
+
+    def _is_constant(self, node: onnx.NodeProto) -> bool:
+        """Whether a node computes the same in every run and may do so beforehand."""
+        if subgraphs(node) or node.op_type in COMPRESSED or not repeatable(node, self.constants):
+            return False
+        return all(name in self.constants and not self._is_hidden(name) for name in node.input if name)
 
     def _merge(self, node: onnx.NodeProto) -> bool:
         """Whether an earlier node computes the same, and is read instead from now on."""
@@ -261,20 +262,6 @@ class _Folder:
             return False
         self.same |= {name: twin for name, twin in zip(node.output, first.output, strict=True) if name}
         return True
-
-    def _schema(self, node: onnx.NodeProto) -> defs.OpSchema:
-        domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
-        if domain not in self.opsets:
-            raise ModelError(f"{describe(node)} is unsupported: the model imports no operator set for its domain")
-        try:
-            schema = defs.get_schema(node.op_type, self.opsets[domain], domain)
-        except defs.SchemaError as error:
-            raise ModelError(
-                f"{describe(node)} is unsupported: no such operator in set {self.opsets[domain]}"
-            ) from error
-        if schema.deprecated:
-            raise ModelError(f"{describe(node)} is unsupported: deprecated in operator set {self.opsets[domain]}")
-        return schema
 
     def _drop_unused_outputs(self, node: onnx.NodeProto, schema: defs.OpSchema) -> None:
         """Blank optional outputs that nobody reads (a Dropout's mask), so that they are never computed or stored."""
@@ -293,34 +280,13 @@ class _Folder:
         if value is None or name in self.kept_outputs:
             return False
         value.name = name
-        self.constants[name] = value
-        self.types[name] = helper.make_tensor_type_proto(value.data_type, list(value.dims))
+        self._learn_constant(value)
         return True
 
-    def _infer(self, node: onnx.NodeProto, schema: defs.OpSchema) -> None:
-        hints = {
-            name: self.constants[name]
-            for name in node.input
-            if name in self.constants and math.prod(self.constants[name].dims) <= MAX_HINT_ELEMENTS
-        }
-        types = {name: self.types[name] for name in node.input if name}
-        try:
-            found = shape_inference.infer_node_outputs(schema, node, types, hints, None, self.imports, self.ir_version)
-            if node.op_type in SHAPE_KEEPING_OPS:
-                found = {node.output[0]: self.types[node.input[0]]}
-        except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError, KeyError) as error:
-            raise ModelError(f"{describe(node)} is not valid: {' '.join(str(error).split())}") from error
-        for name in filter(None, node.output):
-            if name not in found:
-                raise ModelError(
-                    f"{describe(node)} is unsupported: the shape of its output '{name}' cannot be inferred"
-                )
-            self.types[name] = found[name]
-
-    def _evaluate(self, node: onnx.NodeProto, constant: bool) -> None:
-        """Replace the node by the values it computes."""
-        self.folded_bytes += self._most_bytes(node)
-        if self.folded_bytes > MAX_FOLDED_BYTES:
+    def _evaluated(self, node: onnx.NodeProto, constant: bool) -> bool:
+        """Replace the node by the values it computes; False where ``onnx`` cannot compute them."""
+        folded_bytes = self.folded_bytes + self._most_bytes(node)
+        if folded_bytes > MAX_FOLDED_BYTES:
             raise ModelError(f"{describe(node)}: folding constants would take more than {MAX_FOLDED_BYTES} bytes")
         names = list(dict.fromkeys(filter(None, node.input)))
         if constant:
@@ -338,16 +304,17 @@ class _Folder:
         try:
             with np.errstate(all="ignore"):
                 results = ReferenceEvaluator(single, opsets=dict(self.opsets)).run(None, values)
-        except Exception as error:
-            raise ModelError(f"{describe(node)} cannot be folded into a constant: {error}") from error
-        for name, value in zip(filter(None, node.output), results, strict=True):
-            dtype = helper.tensor_dtype_to_np_dtype(self.types[name].tensor_type.elem_type)
-            self.constants[name] = numpy_helper.from_array(
-                np.ascontiguousarray(value, dtype).reshape(np.shape(value)), name
-            )
-            self.types[name] = helper.make_tensor_type_proto(
-                self.types[name].tensor_type.elem_type, list(np.shape(value))
-            )
+                made = [self._tensor(*each) for each in zip(filter(None, node.output), results, strict=True)]
+        except Exception:  # noqa: BLE001  the evaluator raises what its operators raise; a runtime may know better
+            return False
+        for tensor in made:
+            self._learn_constant(tensor)
+        self.folded_bytes = folded_bytes
+        return True
+
+    def _tensor(self, name: str, value: np.ndarray) -> onnx.TensorProto:
+        dtype = helper.tensor_dtype_to_np_dtype(self.types[name].tensor_type.elem_type)
+        return numpy_helper.from_array(np.ascontiguousarray(value, dtype).reshape(np.shape(value)), name)
 
     def _most_bytes(self, node: onnx.NodeProto) -> int:
         """How much memory the node's outputs can take."""
@@ -365,21 +332,23 @@ class _Folder:
         produced = {name for node in nodes for name in node.output if name}
         for name in outputs:
             if name in self.constants or name in self.inputs:
-                raise ModelError(f"the model output '{name}' is one of its inputs or constants: nothing is computed")
+                raise UnplannableError(
+                    f"the model output '{name}' is one of its inputs or constants: nothing is computed"
+                )
             if name not in produced:
                 raise ModelError(f"the model output '{name}' is produced by no op")
+            self._static(name, self.origin.get(name, f"the model output '{name}'"))
         needed = set(outputs)
         live = []
         for node in reversed(nodes):
             if needed.intersection(node.output):
                 live.append(node)
-                needed.update(node.input)
-        constants = {name: tensor for name, tensor in self.constants.items() if name in needed}
-        names = {*self.inputs, *constants, *(name for node in live for name in node.output if name)}
+                needed.update(reads(node))
+        names = {*self.inputs, *(needed & self.constants.keys()), *(n for node in live for n in node.output if n)}
         return StaticGraph(
             nodes=tuple(reversed(live)),
-            constants=constants,
-            types={name: self._static(name, f"tensor '{name}'") for name in names},
+            constants={name: tensor for name, tensor in self.constants.items() if name in needed},
+            types={name: self._static(name, f"tensor '{name}'") for name in names if not self._is_hidden(name)},
             inputs=self.inputs,
             outputs=outputs,
             opsets=self.opsets,

@@ -9,16 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import onnx
-from onnx import defs, helper
+from onnx import helper
 from pydantic import ValidationError
 
 import hope_zoo as zoo
-from agent_sdk.errors import ModelError
+from agent_sdk.errors import InputError, ModelError
 from agent_sdk.model.dtypes import DTYPE, ELEMENT_TYPE
-from agent_sdk.model.equal import DEFAULT_DOMAINS
 from agent_sdk.model.fold import StaticGraph, fold
+from agent_sdk.model.infer import schema_of
+from agent_sdk.model.nodes import op_id, reads, subgraphs, type_of
+from agent_sdk.model.opaque import OPAQUE, anatomy, grouped, named
+from agent_sdk.model.shapes import Shapes, bind
 from agent_sdk.model.source import load_proto
 from hope_schema import ModelGraph, Op, Tensor
 from hope_schema.graph import AttributeValue
@@ -27,19 +31,26 @@ RELABELLING = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze
 """Types that may stand between a softmax and the output without changing which values come out."""
 NORMALISING = frozenset({"Softmax", "LogSoftmax"})
 """Final types that squeeze differences between outputs; comparisons are made on what enters them."""
+MAX_TEXT = 4096
+"""Most characters of a textual attribute."""
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+"""A model: a file's path, the name of a zoo network, an ONNX file's bytes, or a proto."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
     """A static, constant-folded model.
 
-    ``graph`` is what the planner sees; ``proto`` is the same ops with weights, in topological order, batch 1;
-    ``path`` is where it was read from, if from a file. Do not change ``proto``.
+    ``graph`` is what the planner sees; ``proto`` is the same with weights, its nodes in topological order; ``nodes``
+    tells by op id which of them an op stands for: one, or several for an opaque op. ``path`` is where it was read from,
+    if from a file. Do not change ``proto``.
     """
 
     graph: ModelGraph
     proto: onnx.ModelProto = field(repr=False)
     name: str
+    nodes: Mapping[str, tuple[int, ...]] = field(repr=False)
     path: Path | None = None
 
     @cached_property
@@ -48,39 +59,71 @@ class Model:
         return _digest(self.proto)
 
     @cached_property
-    def node_index(self) -> dict[str, int]:
-        """Op id to the position of its node in ``proto.graph.node``."""
-        return {_op_id(node): index for index, node in enumerate(self.proto.graph.node)}
-
-    @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
         """Initialisers by name."""
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
 
 
-def read_model(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, name: str | None = None, seed: int = 0
-) -> Model:
+def read_model(source: Source, *, shapes: Shapes | None = None, name: str | None = None, seed: int = 0) -> Model:
+    """Read an ONNX model for one set of input shapes: what :func:`read_network` and ``Network.bind`` do, in one step.
+
+    Raises what these raise.
+    """
+    network = read_network(source, name=name, seed=seed)
+    return network.bound_in_place(shapes)
+
+
+def read_network(source: Source, *, name: str | None = None, seed: int = 0) -> Network:
     """Read an ONNX model: a zoo network's name, a file's path, a file's bytes, or a ModelProto (copied, not changed).
 
-    A symbolic batch becomes 1, constants are folded, ops that no output needs or that equal others are dropped.
     ``name`` overrides the file's or graph's own name; ``seed`` chooses the weights of a zoo network. A file called like
-    a zoo network is meant by ``./lstm`` or a Path. Raises ModelError, naming the op where one is to blame: no such
-    file, not ONNX, cut off, no outputs, a dynamic shape, control flow, an unknown op, a name that stands twice, a
-    cycle, too large; UnknownNameError for a bare name that is neither a zoo network nor a file.
+    a zoo network is meant by ``./lstm`` or a Path. Raises ModelError: no such file, not ONNX, cut off, too large;
+    UnknownNameError for a bare name that is neither a zoo network nor a file.
     """
     if isinstance(source, str) and _is_bare(source) and (source in zoo.names() or not os.path.exists(source)):
         name = name or source
         source = zoo.path(source, seed)
     proto, found_name, path = load_proto(source)
-    name = name or _printable(found_name)
-    try:
-        static = fold(proto)
-        graph = _to_graph(static, name)
-    except ModelError as error:
-        raise ModelError(_printable(f"model '{path or name}': {error}")) from error
-    _rewrite(proto, static)
-    return Model(graph=graph, proto=proto, name=name, path=path)
+    return Network(proto=proto, name=name or _printable(found_name), path=path)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A model as its file has it: its shapes may be open."""
+
+    proto: onnx.ModelProto = field(repr=False)
+    name: str
+    path: Path | None = None
+
+    def bind(self, shapes: Shapes | None = None) -> Model:
+        """Make it static for one set of input shapes.
+
+        A symbol that one of them binds holds wherever it recurs; the first dimensions are 1 where they are left open.
+        Constants are folded, ops that no output needs or that equal others are dropped. What has no static shape, or
+        is none of numbers, becomes part of an opaque op.
+
+        Raises:
+            InputError: shapes that contradict the model or each other.
+            ModelError: an open dimension, a name that stands twice, a cycle, an op that contradicts itself, too large.
+            UnplannableError: sound, but with an input, output or op of which no static graph can be made.
+        """
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        return Network(proto, self.name, self.path).bound_in_place(shapes)
+
+    def bound_in_place(self, shapes: Shapes | None) -> Model:
+        """Like ``bind``, for a network that is not used any more: its weights are not copied."""
+        try:
+            bind(self.proto.graph, shapes)
+            static = fold(self.proto)
+            groups = grouped(static.nodes, _hidden(static))
+            graph = _to_graph(static, groups, self.name)
+        except InputError as error:
+            raise type(error)(_printable(f"model '{self.path or self.name}': {error}")) from error
+        _rewrite(self.proto, static)
+        index = {op_id(node): place for place, node in enumerate(static.nodes)}
+        nodes = {op.id: tuple(index[op_id(n)] for n in group) for op, group in zip(graph.ops, groups, strict=True)}
+        return Model(graph=graph, proto=self.proto, name=self.name, nodes=nodes, path=self.path)
 
 
 def _is_bare(text: str) -> bool:
@@ -101,23 +144,21 @@ def extract(model: Model, op_ids: Iterable[str], inputs: Sequence[str], outputs:
     in the piece provides, or an output that the piece does not compute.
     """
     wanted = set(op_ids)
-    unknown = wanted - model.node_index.keys()
+    unknown = wanted - model.nodes.keys()
     if unknown:
         raise ModelError(f"model '{model.name}' has no op '{min(unknown)}'")
-    nodes = [model.proto.graph.node[index] for index in sorted(model.node_index[op_id] for op_id in wanted)]
+    nodes = [model.proto.graph.node[index] for index in sorted(i for op in wanted for i in model.nodes[op])]
     if not nodes or not outputs:
         raise ModelError(f"a piece of model '{model.name}' needs at least one op and one output")
     own = {name for node in nodes for name in node.output if name}
     constants: dict[str, onnx.TensorProto] = {}
     available = set(inputs)
     for node in nodes:
-        for name in filter(None, node.input):
+        for name in reads(node):
             if name in model.constants:
                 constants[name] = model.constants[name]
             elif name not in available:
-                raise ModelError(
-                    f"op '{_op_id(node)}' reads '{name}', which is neither an input nor computed before it"
-                )
+                raise ModelError(f"op '{op_id(node)}' reads '{name}', which is neither an input nor computed before it")
         available.update(filter(None, node.output))
     for name in outputs:
         if name not in own:
@@ -158,27 +199,19 @@ def pre_softmax_outputs(graph: ModelGraph) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def _op_id(node: onnx.NodeProto) -> str:
-    return str(next(name for name in node.output if name))
-
-
 def _value_info(tensor: Tensor) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPE[tensor.dtype], tensor.shape)
 
 
-def _to_graph(static: StaticGraph, name: str) -> ModelGraph:
-    ops = []
-    for node in static.nodes:
-        ops.append(
-            {
-                "type": node.op_type if node.domain in DEFAULT_DOMAINS else f"{node.domain}:{node.op_type}",
-                "attributes": _attributes(node, static.opsets),
-                "inputs": tuple(name for name in node.input if name and name not in static.constants),
-                "outputs": tuple(name for name in node.output if name),
-                "parameters": tuple(static.types[name] for name in node.input if name in static.constants),
-            }
-        )
-    activations = [*static.inputs, *(name for node in static.nodes for name in node.output if name)]
+def _hidden(static: StaticGraph) -> set[str]:
+    return {name for node in static.nodes for name in node.output if name and name not in static.types}
+
+
+def _to_graph(static: StaticGraph, groups: Sequence[Sequence[onnx.NodeProto]], name: str) -> ModelGraph:
+    wanted = {*static.outputs, *(read for group in groups for read in _taken_in(group))}
+    ops = [_op(static, group, wanted) for group in groups]
+    seen = {*static.inputs, *(output for op in ops for output in op["outputs"])}
+    activations = [name for name in static.types if name in seen]
     try:
         return ModelGraph(
             name=name[:256],
@@ -196,13 +229,39 @@ def _to_graph(static: StaticGraph, name: str) -> ModelGraph:
         raise ModelError(f"cannot be planned: {place + ': ' if place else ''}{first['msg']}") from error
 
 
+def _taken_in(group: Sequence[onnx.NodeProto]) -> list[str]:
+    """What a group of nodes reads that it does not compute itself, each once."""
+    own = {name for node in group for name in node.output}
+    return [name for name in dict.fromkeys(name for node in group for name in reads(node)) if name not in own]
+
+
+def _op(static: StaticGraph, group: Sequence[onnx.NodeProto], wanted: set[str]) -> dict[str, Any]:
+    """What the planner sees of one node, or of several that hide what is between them."""
+    if len(group) == 1 and not subgraphs(group[0]):
+        node = group[0]
+        constants = [name for name in node.input if name in static.constants]
+        return {
+            "type": type_of(node),
+            "attributes": _attributes(node, static.opsets),
+            "inputs": tuple(name for name in node.input if name and name not in static.constants),
+            "outputs": tuple(name for name in node.output if name),
+            "parameters": tuple(static.types[name] for name in constants if name in static.types),
+        }
+    return {
+        "type": type_of(group[0]) if len(group) == 1 else OPAQUE,
+        "attributes": {"ops": named(group)[:MAX_TEXT], "anatomy": anatomy(group, static.types)},
+        "inputs": tuple(name for name in _taken_in(group) if name not in static.constants),
+        "outputs": tuple(name for node in group for name in node.output if name in wanted and name in static.types),
+    }
+
+
 def _attributes(node: onnx.NodeProto, opsets: Mapping[str, int]) -> dict[str, AttributeValue]:
     """The node's attributes as plain values; those equal to their default are left out, so that equal ops look equal.
 
     A tensor-valued attribute is a weight: only its type is told. Infinities become text, which JSON can say.
     """
-    domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
-    defaults = defs.get_schema(node.op_type, opsets[domain], domain).attributes
+    schema = schema_of(node, opsets)
+    defaults = schema.attributes if schema else {}
     found: dict[str, AttributeValue] = {}
     for attribute in node.attribute:
         if not attribute.name:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import external_data_helper, inliner
+from onnx import external_data_helper, inliner, numpy_helper
 
-from agent_sdk.errors import ModelError
-from agent_sdk.model.equal import DEFAULT_DOMAINS
+from agent_sdk.errors import ModelError, UnplannableError
+from agent_sdk.model.nodes import DEFAULT_DOMAINS, nested, subgraphs
 from hope_schema.base import MAX_OPS
 
 MAX_NODES = 4 * MAX_OPS
@@ -21,6 +23,14 @@ FunctionId = tuple[str, str, str]
 """Domain, name and overload: what a call and a local function are matched by."""
 MAX_MODEL_BYTES = 2**31 - 1
 """Most bytes a model may have, weights in external files included: protobuf's own limit, so a cut piece always fits."""
+MAX_DENSE_BYTES = 2**30
+"""Most bytes that sparse weights may have when they are written out: a file of a few bytes can ask for any size."""
+NARROW_BITS = {
+    number: 4 if name.endswith("4") or name == "FLOAT4E2M1" else 2
+    for name, number in onnx.TensorProto.DataType.items()
+    if name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+}
+"""Element types of which several share a byte."""
 
 
 def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str, Path | None]:
@@ -49,6 +59,7 @@ def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tupl
     if any(isinstance(text, bytes) for text in _texts(proto)):
         raise ModelError(f"{where} is damaged: some of its names are not valid text")
     _load_external(proto, path.parent if path else None, where)
+    _make_dense(proto.graph, where)
     if proto.functions:
         _check_expansion(proto, where)
         try:
@@ -62,10 +73,10 @@ def _check_expansion(proto: onnx.ModelProto, where: str) -> None:
     """Refuse local functions that would expand to too much: a few that call each other twice double with each."""
     bodies: defaultdict[FunctionId, list[onnx.NodeProto]] = defaultdict(list)
     for function in proto.functions:
-        bodies[_key(function.domain, function.name, function.overload)] += _nested(function.node)
+        bodies[_key(function.domain, function.name, function.overload)] += nested(function.node)
     calls = {key: Counter(map(_called, body)) for key, body in bodies.items()}
     sizes = {key: sum(node.ByteSize() for node in body) for key, body in bodies.items()}
-    pending = Counter(map(_called, _nested(proto.graph.node)))
+    pending = Counter(map(_called, nested(proto.graph.node)))
     nodes = size = 0
     # NOTE: every turn of a cycle counts at least one node, so this ends.
     while pending := Counter({key: times for key, times in pending.items() if key in bodies}):
@@ -88,15 +99,6 @@ def _called(node: onnx.NodeProto) -> FunctionId:
 
 def _key(domain: str, name: str, overload: str) -> FunctionId:
     return "" if domain in DEFAULT_DOMAINS else domain, name, overload
-
-
-def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes and those of the subgraphs in them."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _nested(graph.node)
 
 
 def _read(path: Path) -> bytes:
@@ -127,13 +129,15 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor that carries data: initialisers, then tensor-valued attributes."""
+    """Yield every tensor that carries data, in subgraphs too: initialisers, then tensor-valued attributes."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+        for inner in subgraphs(node):
+            yield from tensors(inner)
 
 
 def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
@@ -141,13 +145,20 @@ def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
     graph = proto.graph
     yield graph.name
     yield from (entry.domain for entry in proto.opset_import)
+    yield from _names(graph)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
     yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
     for info in (*graph.input, *graph.output):
         yield info.name
         yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
     for node in graph.node:
         yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
         yield from (attribute.name for attribute in node.attribute)
+        for inner in subgraphs(node):
+            yield from _names(inner)
 
 
 def _load_external(proto: onnx.ModelProto, folder: Path | None, where: str) -> None:
@@ -168,7 +179,9 @@ def _load_external(proto: onnx.ModelProto, folder: Path | None, where: str) -> N
                 raise ModelError(f"{where}: weights '{tensor.name}' need {expected} bytes, {info.length} are declared")
             left -= expected
             if left < 0:
-                raise ModelError(f"{where} has more than {MAX_MODEL_BYTES} bytes of weights, the most a model may have")
+                raise UnplannableError(
+                    f"{where} has more than {MAX_MODEL_BYTES} bytes of weights, the most a plan cuts"
+                )
             external_data_helper.load_external_data_for_tensor(tensor, str(folder))
             tensor.ClearField("data_location")
     except (OSError, ValueError, EncodeError, onnx.checker.ValidationError) as error:
@@ -177,16 +190,37 @@ def _load_external(proto: onnx.ModelProto, folder: Path | None, where: str) -> N
         raise ModelError(f"{where}: its external weights cannot be read: {error}") from error
 
 
+def _make_dense(graph: onnx.GraphProto, where: str) -> None:
+    """Write sparse weights out: what is fast on this hardware is dense."""
+    left = MAX_DENSE_BYTES
+    for sparse in graph.sparse_initializer:
+        dense = onnx.TensorProto(name=sparse.values.name, data_type=sparse.values.data_type, dims=sparse.dims)
+        left -= expected_bytes(dense)
+        if left < 0:
+            raise ModelError(f"{where}: its sparse weights are more than {MAX_DENSE_BYTES} bytes when written out")
+        try:
+            values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+            array = np.zeros(tuple(sparse.dims), values.dtype)
+            array[tuple(indices.T) if indices.ndim > 1 else np.unravel_index(indices, array.shape)] = values
+        except (ValueError, IndexError, TypeError) as error:
+            raise ModelError(f"{where}: the sparse weights '{dense.name}' contradict themselves: {error}") from error
+        graph.initializer.append(numpy_helper.from_array(array, dense.name))
+    del graph.sparse_initializer[:]
+
+
 def expected_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes the tensor's shape and element type call for, in raw form (two 4-bit elements share a byte)."""
-    count = 1
-    for dimension in tensor.dims:
-        if dimension < 0:
-            raise ModelError(f"weights '{tensor.name}' have a negative dimension: {list(tensor.dims)}")
-        count *= dimension
-    if tensor.data_type in (onnx.TensorProto.UINT4, onnx.TensorProto.INT4):
-        return (count + 1) // 2
+    """Bytes the tensor's shape and element type call for, in raw form (elements of fewer than 8 bits share bytes).
+
+    Of strings it is their number: their shape does not tell more.
+    """
+    if any(dimension < 0 for dimension in tensor.dims):
+        raise ModelError(f"weights '{tensor.name}' have a negative dimension: {list(tensor.dims)}")
+    count = int(math.prod(tensor.dims))
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return count
+    if tensor.data_type in NARROW_BITS:
+        return -(-count * NARROW_BITS[tensor.data_type] // 8)
     try:
-        return count * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        return count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
     except KeyError as error:
         raise ModelError(f"weights '{tensor.name}' have an element type that ONNX does not know") from error

@@ -149,6 +149,8 @@ class WeightsFile:
 
         ``folder`` is where the tensor's own external data lie, if it has any.
         """
+        if tensor.data_type == onnx.TensorProto.STRING:
+            return tensor
         made = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         if external_data_helper.uses_external_data(tensor):
             place = external_data_helper.ExternalDataInfo(tensor)

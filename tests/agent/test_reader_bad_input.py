@@ -115,7 +115,7 @@ def test_a_dynamic_shape_names_its_origin() -> None:
 
 
 def test_unsupported_ops_are_named() -> None:
-    """Unknown types, foreign domains, control flow, and ops newer than the model's operator set."""
+    """Unknown types, foreign domains, and ops newer than the model's operator set."""
     refused(model_of([helper.make_node("Warp", ["x"], ["y"])], X, ["y"]), "'y' (Warp)", "unsupported")
     foreign = model_of([helper.make_node("Relu", ["x"], ["y"], domain="com.acme")], X, ["y"])
     refused(foreign, "'y' (com.acme:Relu)", "unsupported")
@@ -123,10 +123,6 @@ def test_unsupported_ops_are_named() -> None:
     refused(foreign, "'y' (com.acme:Relu)", "unsupported")
     refused(model_of([helper.make_node("Gelu", ["x"], ["y"])], X, ["y"], opset=17), "'y' (Gelu)", "17")
     refused(model_of([relu()], X, ["y"], opset=9999), "operator set 9999")
-    branch = helper.make_graph([relu("x", "b")], "branch", [], [onnx.ValueInfoProto(name="b")])
-    flow = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
-    proto = model_of([flow], X, ["y"], {"c": np.array(True)})
-    refused(proto, "'y' (If)", "subgraph")
     text = model_of([helper.make_node("Constant", [], ["s"], value_string="a"), relu()], X, ["y", "s"])
     refused(text, "'s'")
 
@@ -275,8 +271,50 @@ def test_errors_name_the_model(tmp_path: Path) -> None:
         read_model(path)
 
 
-def test_string_and_sparse_weights_are_refused() -> None:
-    """Element types that no processor plans are named with the tensor that has them."""
-    words = model_of([relu()], X, ["y"])
-    words.graph.initializer.append(numpy_helper.from_array(np.array(["a"], dtype=object), "words"))
-    refused(words, "'words'", "type")
+def sparse(dims: list[int], values: np.ndarray, indices: np.ndarray) -> onnx.SparseTensorProto:
+    """Return sparse weights called w."""
+    return helper.make_sparse_tensor(
+        numpy_helper.from_array(values, "w"), numpy_helper.from_array(indices.astype(np.int64), "at"), dims
+    )
+
+
+def test_sparse_weights_that_contradict_themselves_are_refused() -> None:
+    """An index outside, more values than indices, and a shape of terabytes that a few bytes ask for."""
+    add, two = helper.make_node("Add", ["x", "w"], ["y"]), np.ones(2, np.float32)
+    for dims, indices in (([4], [1, 7]), ([4], [1]), ([1, 4], [[0, 1], [3, 0]]), ([2**40], [0, 1])):
+        proto = model_of([add], X, ["y"])
+        proto.graph.sparse_initializer.append(sparse(dims, two, np.array(indices)))
+        refused(proto, "sparse weights")
+
+
+def test_names_inside_branches_are_checked() -> None:
+    """A subgraph that reads what nothing produces, or whose weights are cut off, is refused like the graph around."""
+    for broken in (relu("nothing", "b"), helper.make_node("Add", ["x", "w"], ["b"])):
+        weights = numpy_helper.from_array(np.ones((1, 4), np.float32), "w")
+        weights.raw_data = b"\0" * 12
+        branch = helper.make_graph([broken], "branch", [], [onnx.ValueInfoProto(name="b")])
+        if "w" in broken.input:
+            branch.initializer.append(weights)
+        flow = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+        proto = model_of([flow], X, ["y"])
+        proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+        refused(proto, "'w'" if "w" in broken.input else "'nothing'")
+
+
+def test_shapes_that_cannot_be_are_refused() -> None:
+    """Another rank, another fixed size, two sizes for one symbol, no such input, no number, and what ops refuse."""
+    nodes = [helper.make_node("Add", ["x", "z"], ["y"])]
+    proto = model_of(nodes, {"x": ["n", 4], "z": ["n", "k"]}, ["y"])
+    for shapes, words in (
+        ({"x": (2, 4, 1)}, ("'x'", "2 dimensions")),
+        ({"x": (2, 5)}, ("'x'", "dimension 1", "4")),
+        ({"x": (2, 4), "z": (3, 4)}, ("'n'", "3 in input 'z'", "2 in 'x'")),
+        ({"q": (1,)}, ("no input 'q'", "x, z")),
+        ({"x": (2, -4)}, ("'x'", "whole numbers")),
+        ({"x": (2**40, 4)}, ("'x'",)),
+        ({"x": (2, 4)}, ("'z'", "'k'", "--shape z=")),
+        ({"z": (2, 3)}, ("'y' (Add)", "not valid")),
+    ):
+        with pytest.raises(HopeError) as caught:
+            read_model(proto, shapes=shapes)
+        assert all(word in str(caught.value) for word in words), caught.value

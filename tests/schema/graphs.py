@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from hope_schema import ModelGraph, Op, Tensor, TensorType
-from hope_schema.superop import ANCHORS, FREE_FOLLOWERS, FUSED_FOLLOWERS, LEADERS, LED
+from hope_schema.superop import ANCHORS, DEQUANTISE, FREE_FOLLOWERS, FUSED_FOLLOWERS, LED, QUANTISE
 
-TYPES = sorted({*ANCHORS, *FREE_FOLLOWERS, *FUSED_FOLLOWERS, *LEADERS, *LED, "LRN", "Softmax", "Split"})
+MERGED = {*ANCHORS, *FREE_FOLLOWERS, *FUSED_FOLLOWERS, *LED, "Pad", QUANTISE, DEQUANTISE}
+TYPES = sorted({*MERGED, "LRN", "Softmax", "Split"})
 SHAPES = [(1, 8, 4, 4), (1, 4, 8, 8), (16,), ()]
 
 

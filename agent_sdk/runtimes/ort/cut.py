@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 from agent_sdk.model import extract
 from agent_sdk.model.dtypes import ELEMENT_TYPE
+from agent_sdk.model.nodes import reads
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.ort.graph import BLOCKED_DOMAIN, FrozenGraph
@@ -180,7 +181,7 @@ class _Cutter:
             proto.opset_import.append(helper.make_opsetid(BLOCKED_DOMAIN, 1))
         proto.graph.name = f"{segment_name(self.segment)}"
         proto.graph.node.extend(_sorted([*self.reorders.values(), *nodes, *copies]))
-        constants = dict.fromkeys(n for node in nodes for n in node.input if n in self.frozen.constants)
+        constants = dict.fromkeys(n for node in nodes for n in reads(node) if n in self.frozen.constants)
         proto.graph.initializer.extend(self.frozen.constants[name] for name in constants)
         for name, kind in self.declared.items():
             proto.graph.input.append(_value_info(name, kind))
@@ -285,7 +286,7 @@ def _sorted(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
                 order.append(node)
                 continue
             stack.append((node, True))
-            stack += [(maker[name], False) for name in node.input if name in maker and id(maker[name]) not in placed]
+            stack += [(maker[name], False) for name in reads(node) if name in maker and id(maker[name]) not in placed]
     return order
 
 

@@ -26,6 +26,7 @@ import onnxruntime as ort
 
 from agent_sdk.device.soc import read_soc
 from agent_sdk.model import Model
+from agent_sdk.model.nodes import reads
 from agent_sdk.model.twins import tensor_classes
 from agent_sdk.model.weights import GRAPH_FILE, INLINE_BYTES, WEIGHTS_FILE, LightModels, WeightsFile
 from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, lacks_memory, machines_fault
@@ -77,7 +78,7 @@ class FrozenGraph:
         self.producer = {name: index for index, node in enumerate(self.kernels) for name in node.output if name}
         self.readers: dict[str, list[int]] = {}
         for index, node in enumerate(self.kernels):
-            for name in dict.fromkeys(node.input):
+            for name in reads(node):
                 self.readers.setdefault(name, []).append(index)
         self.class_of = tensor_classes(model)
         self.meaning = self._meaning()
@@ -87,7 +88,7 @@ class FrozenGraph:
 
     def inputs_of(self, node: onnx.NodeProto) -> list[str]:
         """The activation tensors a frozen node reads, each once."""
-        return [name for name in dict.fromkeys(node.input) if name and name not in self.constants]
+        return [name for name in reads(node) if name not in self.constants]
 
     @cached_property
     def forms(self) -> Mapping[tuple[str, bool], str]:

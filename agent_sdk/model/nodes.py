@@ -1,0 +1,126 @@
+"""What a node reads and is called, subgraphs included, and the order in which nodes can run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import onnx
+
+from agent_sdk.errors import ModelError
+
+DEFAULT_DOMAINS: Final = frozenset({"", "ai.onnx"})
+
+
+def domain_of(node: onnx.NodeProto) -> str:
+    """The node's operator domain; the default one is ``""``."""
+    return "" if node.domain in DEFAULT_DOMAINS else str(node.domain)
+
+
+def type_of(node: onnx.NodeProto) -> str:
+    """The node's operator, with its domain where that is not the default one."""
+    return f"{domain_of(node)}:{node.op_type}".removeprefix(":")
+
+
+def op_id(node: onnx.NodeProto) -> str:
+    """The name a node is known by: its first output that has one."""
+    return str(next(name for name in node.output if name))
+
+
+def describe(node: onnx.NodeProto) -> str:
+    """Name an op the way an error message should: its id and its type."""
+    known_as = next((name for name in node.output if name), node.name or "?")
+    return f"op '{known_as}' ({type_of(node)})"
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The graphs that a control-flow node runs."""
+    return [graph for attribute in node.attribute for graph in (*_own(attribute), *attribute.graphs)]
+
+
+def nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes and those of the subgraphs in them."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from nested(graph.node)
+
+
+def reads(node: onnx.NodeProto) -> list[str]:
+    """The names a node reads, each once: its inputs, then what its subgraphs take from around them."""
+    names = dict.fromkeys(name for name in node.input if name)
+    for graph in subgraphs(node):
+        names |= dict.fromkeys(captured(graph))
+    return list(names)
+
+
+def captured(graph: onnx.GraphProto) -> list[str]:
+    """The names that a subgraph takes from the graphs around it."""
+    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    own |= {tensor.values.name for tensor in graph.sparse_initializer}
+    own |= {name for node in graph.node for name in node.output}
+    names = dict.fromkeys(name for node in graph.node for name in reads(node))
+    names |= dict.fromkeys(info.name for info in graph.output)
+    return [name for name in names if name not in own]
+
+
+def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Make a node, and its subgraphs as far as they do not use the name for something of their own, read others."""
+    for index, name in enumerate(node.input):
+        node.input[index] = names.get(name, name)
+    for graph in subgraphs(node):
+        outside = {name: names[name] for name in captured(graph) if name in names}
+        if outside:
+            for inner in graph.node:
+                rename(inner, outside)
+            for info in graph.output:
+                info.name = outside.get(info.name, info.name)
+
+
+def in_order(nodes: Sequence[onnx.NodeProto], known: Collection[str]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes in a topological order that depends on names alone, so that of twins the same one is kept.
+
+    ``known`` are the names that nobody need produce. Refuses duplicate names, dangling reads and cycles.
+    """
+    writer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        if not any(node.output):
+            raise ModelError(f"a {node.op_type} node ('{node.name}') has no outputs")
+        for name in filter(None, node.output):
+            if name in writer or name in known:
+                raise ModelError(f"tensor '{name}' is produced twice; the second time by {describe(node)}")
+            writer[name] = index
+    sources: list[set[int]] = []
+    readers: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        sources.append(set())
+        for name in reads(node):
+            if name in writer:
+                sources[index].add(writer[name])
+            elif name not in known:
+                raise ModelError(f"{describe(node)} reads tensor '{name}', which nothing produces")
+        for source in sources[index]:
+            readers.setdefault(source, []).append(index)
+    waiting = [len(before) for before in sources]
+    ready = [(op_id(node), index) for index, node in enumerate(nodes) if not waiting[index]]
+    heapq.heapify(ready)
+    done = 0
+    while ready:
+        _, index = heapq.heappop(ready)
+        done += 1
+        yield nodes[index]
+        for reader in readers.get(index, ()):
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                heapq.heappush(ready, (op_id(nodes[reader]), reader))
+    if done != len(nodes):
+        here, passed = next(index for index, count in enumerate(waiting) if count), set()
+        while here not in passed:  # some nodes merely wait behind the cycle: walk back onto it
+            passed.add(here)
+            here = next(source for source in sorted(sources[here]) if waiting[source])
+        raise ModelError(f"the graph has a cycle through {describe(nodes[here])}")
+
+
+def _own(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
+    return [attribute.g] if attribute.HasField("g") else []
