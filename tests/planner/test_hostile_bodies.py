@@ -1,4 +1,4 @@
-"""Hostile bodies cost what they weigh: nothing is collected, nothing holds up the event loop, nobody unknown is read."""
+"""Hostile bodies cost what they weigh: nothing is collected or holds up the event loop, and nobody unknown is read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ KINDS: tuple[type[BaseModel], ...] = (
 )  # fmt: skip
 """What any route reads."""
 UNITS = (
-    "{}", "[]", '""', '"a"', "1", "-1", "1e300", "null", "true", '"":1', '"a":{}', '"a":"b"', '{"a":1}', "[[]]", '"\\n"',
-    '{"shape":[],"dtype":"bool"}', '{"shape":[-1],"dtype":"x","name":""}', '{"outputs":[""],"type":""}',
+    "{}", "[]", '""', '"a"', "1", "-1", "1e300", "null", "true", '"":1', '"a":{}', '"a":"b"', '{"a":1}', "[[]]",
+    '"\\n"', '{"shape":[],"dtype":"bool"}', '{"shape":[-1],"dtype":"x","name":""}', '{"outputs":[""],"type":""}',
 )  # fmt: skip
 SIZE = 16 * 2**20 if CAMPAIGN else 2**18
 SECONDS_PER_BYTE, MEMORY_PER_BYTE = 1e-6, 32
