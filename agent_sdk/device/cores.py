@@ -25,10 +25,13 @@ def bind_to(cores: frozenset[int]) -> None:
         if cores:
             os.sched_setaffinity(0, cores)
     except OSError as error:
-        named = ", ".join(f"cpu{core}" for core in sorted(cores))
-        raise ProcessorLost(
-            f"{named}: this process may not run there (any more): {error.strerror}; use the other processors"
-        ) from error
+        raise gone(cores, error.strerror) from error
+
+
+def gone(cores: frozenset[int], reason: str | None) -> ProcessorLost:
+    """What to raise where the system does not let a thread run on some CPUs."""
+    named = ", ".join(f"cpu{core}" for core in sorted(cores))
+    return ProcessorLost(f"{named}: this process may not run there (any more): {reason}; use the other processors")
 
 
 class bound_to:  # noqa: N801  reads as a verb in `with bound_to(cores)`

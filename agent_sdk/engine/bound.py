@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from agent_sdk.device.cores import bind_to
 from agent_sdk.engine.errors import FeedError
+from agent_sdk.engine.loops import Instruction, Loop, loop_for
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.program import Program, ProgramSegment
 from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Processor, WrongOutput
@@ -26,15 +26,6 @@ COPY_BELOW_BYTES = 128 * 1024
 
 Feeds = dict[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
-Instruction = tuple[
-    Callable[[], None] | None,
-    tuple[tuple[int, int, bool], ...],
-    tuple[Callable[[], Any], ...],
-    Callable[[], None],
-    ProgramSegment,
-]
-"""What a lane does for a segment: move to its CPUs before it waits, waits (lane, count, poll), steps before it, the
-bound call; and what it is."""
 
 
 @dataclass
@@ -63,7 +54,7 @@ class BoundProgram:
 
     Attributes:
         program: what was bound.
-        code: per lane its instructions; none once closed.
+        loop: what carries out its lanes.
         memory: which buffer holds which tensor.
         executables: the compiled segments, by index; empty once closed.
 
@@ -73,11 +64,9 @@ class BoundProgram:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.executables: list[Executable] = []
-        self.code: list[list[Instruction]] = [[] for _ in program.by_lane]
+        self.loop: Loop | None = None
         # Whatever nobody holds any more is freed as if it had been closed.
         self._close = weakref.finalize(self, _close_all, self.executables)
-        # Not at the end of the interpreter, where other threads may still be at work on them.
-        weakref.finalize(self, _clear, self.code).atexit = False
         try:
             for segment in program.segments:
                 executable = program.processors[segment.processor].compile(segment.segment)
@@ -92,8 +81,7 @@ class BoundProgram:
             )
             self._buffers = allocate(program, self.memory)
             self._calls = [self._call(segment) for segment in program.segments]
-            for row, segments in zip(self.code, program.by_lane, strict=True):
-                row += [self._instruction(segment, row) for segment in segments]
+            self.loop = loop_for([[self._instruction(segment) for segment in row] for row in program.by_lane])
             self._loads = self._plan_loads()
         except BaseException:
             self.close()
@@ -112,20 +100,14 @@ class BoundProgram:
         self._unchanged = [name for name in graph.outputs if name not in graph.producer]
         self._wanted = {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in graph.inputs}
 
-    def _instruction(self, segment: ProgramSegment, row: list[Instruction]) -> Instruction:
-        setup: list[Callable[[], Any]] = []
-        move_thread = None
-        if segment.index in self.program.rebinds:
-            move_thread = partial(bind_to, self.program.rebinds[segment.index])
-            if not segment.waits:
-                setup.append(move_thread)
-        setup += copies(self.program, self._buffers, segment)
-        waits = tuple((wait.lane, wait.count, wait.spin) for wait in segment.waits)
-        call = self._calls[segment.index]
-        # NOTE: this must not refer to the whole, which the garbage collector alone could free then; closing ends the
-        # cycle through the row.
-        first_call = partial(_first_call, self.program, self._buffers, segment, row, call)
-        return move_thread, waits, tuple(setup), first_call, segment
+    def _instruction(self, segment: ProgramSegment) -> Instruction:
+        return Instruction(
+            segment,
+            cores=self.program.rebinds.get(segment.index, frozenset()),
+            copies=tuple(copies(self.program, self._buffers, segment)),
+            call=self._calls[segment.index],
+            check=partial(_check_outputs, self.program, self._buffers, segment),
+        )
 
     def _call(self, segment: ProgramSegment) -> BoundCall:
         return self.executables[segment.index].bind(
@@ -206,7 +188,7 @@ class BoundProgram:
     def close(self) -> None:
         """Free executables and buffers."""
         self._close()
-        _clear(self.code)
+        self.loop = None
         self._calls = []
         self._buffers = {}
         self._loads = []
@@ -245,25 +227,16 @@ def copies(
     ]
 
 
-def _first_call(
-    program: Program,
-    buffers: Mapping[tuple[str, str], Buffer],
-    segment: ProgramSegment,
-    row: list[Instruction],
-    call: BoundCall,
-) -> None:
-    """Run a segment and look at the plain tensors it made, before anybody reads them. Raises WrongOutput.
+def _check_outputs(program: Program, buffers: Mapping[tuple[str, str], Buffer], segment: ProgramSegment) -> None:
+    """Look at the plain tensors a segment made, before anybody reads them. Raises WrongOutput.
 
     Later runs write into the same buffers and are not looked at: it would cost a copy on some processors.
     """
-    call()
     here = program.processors[segment.processor]
     for name in segment.segment.exports:
         made, declared = here.to_host(buffers[name, here.id]), program.graph.tensor[name].type
         if made.shape != declared.shape or made.dtype != declared.dtype:
             raise WrongOutput(f"'{here.id}' made {made.dtype}{list(made.shape)} of '{name}', declared {declared}")
-    move_thread, waits, setup, _, _ = row[segment.position]
-    row[segment.position] = (move_thread, waits, setup, call, segment)
 
 
 def _uses_in_place(processor: Processor, buffer: Buffer) -> bool:
@@ -278,11 +251,6 @@ def _check_types(program: Program, segment: ProgramSegment, executable: Executab
         made, declared = executable.output_types.get(name), program.graph.tensor[name].type
         if made is None or (name in segment.segment.exports and made != declared):
             raise WrongOutput(f"'{segment.processor}' makes {made or 'nothing'} of '{name}', the graph says {declared}")
-
-
-def _clear(code: list[list[Instruction]]) -> None:
-    for row in code:
-        row.clear()
 
 
 def _close_all(executables: list[Executable]) -> None:

@@ -11,13 +11,12 @@ Numbered passes, each a function:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_sdk.engine.errors import IllegalPlanError
-from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait, lane_of, seat_of
+from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait, lane_of
 from agent_sdk.errors import PlanMismatchError
 from agent_sdk.runtimes.base import Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan, Step
@@ -64,7 +63,7 @@ class _Node:
     lane: int
     position: int
     reads: tuple[str, ...]
-    waits: list[tuple[_Node, bool]] = field(default_factory=list)
+    waits: list[_Node] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
     begins: bool = False
     ends: bool = False
@@ -152,10 +151,6 @@ def _synchronise(
     ``known`` covers already, by program order or through another wait, needs no wait of its own.
     """
     lanes = tuple(dict.fromkeys(lane_of(processors[step.processor]) for step in steps))
-    users: defaultdict[str, set[int]] = defaultdict(set)
-    for step in steps:
-        for resource in processors[step.processor].spec.resources:
-            users[resource].add(lanes.index(lane_of(processors[step.processor])))
     length = [0] * len(lanes)
     last_in_lane: list[_Node | None] = [None] * len(lanes)
     last_user: dict[str, _Node] = {}
@@ -171,16 +166,11 @@ def _synchronise(
         node.known[lane] = node.position
         rivals = [last_user[resource] for resource in processor.spec.resources if resource in last_user]
         wanted = {id(other): other for other in (*rivals, *(maker[name] for name in reads if name in maker))}
-        alone = all(
-            users[resource] <= {lane}
-            or (resource in processor.spec.resources and _finished(last_user.get(resource), node.known))
-            for resource in seat_of(processor)
-        )
         # Latest first: what a later step of another lane knows often makes an earlier wait needless.
         for other in sorted(wanted.values(), key=lambda other: other.index, reverse=True):
             if other.position < node.known[other.lane]:
                 continue
-            node.waits.append((other, alone))
+            node.waits.append(other)
             node.known = [max(a, b) for a, b in zip(node.known, other.known, strict=True)]
             node.known[other.lane] = max(node.known[other.lane], other.position + 1)
         length[lane] += 1
@@ -194,10 +184,6 @@ def _synchronise(
     return nodes, lanes
 
 
-def _finished(node: _Node | None, known: Sequence[int]) -> bool:
-    return node is None or node.position < known[node.lane]
-
-
 def _cut(nodes: Sequence[_Node]) -> None:
     """Begin a segment where a step waits or its lane changes processor; end one where somebody waits for a step.
 
@@ -209,7 +195,7 @@ def _cut(nodes: Sequence[_Node]) -> None:
         previous = before.get(node.lane)
         if previous is None or node.waits or previous.step.processor != node.step.processor:
             node.begins = True
-        for other, _ in node.waits:
+        for other in node.waits:
             other.ends = True
         before[node.lane] = node
     before.clear()
@@ -260,7 +246,7 @@ def _assemble(
                 processor=first.step.processor,
                 segment=border.segment(index, model),
                 steps=tuple(node.step.id for node in group),
-                waits=tuple(Wait(other.lane, position[other.segment] + 1, spin) for other, spin in first.waits),
+                waits=tuple(Wait(other.lane, position[other.segment] + 1) for other in first.waits),
                 moves=border.moves(index),
                 finished=tuple(upto[lane][count] for lane, count in enumerate(first.known)),
                 start_us=first.step.start_us,

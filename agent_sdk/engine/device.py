@@ -25,7 +25,6 @@ from agent_sdk.device.cores import bind_to, bound_to
 from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.program import lane_of
-from agent_sdk.engine.wait import pause_briefly
 from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
 from agent_sdk.runtimes.base import Processor, ProcessorLost
 
@@ -80,7 +79,7 @@ class Lane:
     def __init__(self, name: str, cores: frozenset[int]) -> None:
         self.name = name
         self.cores = cores
-        self._jobs: deque[Callable[[], bool] | None] = deque()
+        self._jobs: deque[Callable[[], None] | None] = deque()
         self._idle = threading.Lock()
         self._idle.acquire()
         self._asleep: list[bool] = []
@@ -106,12 +105,8 @@ class Lane:
                     raise ProcessorLost(f"no thread could be started for {self.name}: {error}") from error
                 self._thread = thread
 
-    def submit(self, job: Callable[[], bool]) -> None:
-        """Run ``job`` on this lane's thread, which has been started, after what was submitted before.
-
-        It must not raise. It returns whether the thread may poll for a next job for a moment: only while
-        nobody of ours can be using the lane's leading resource.
-        """
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run ``job``, which must not raise, on this lane's thread, which has been started, after earlier ones."""
         self._jobs.append(job)
         self._wake()
 
@@ -139,9 +134,8 @@ class Lane:
         with contextlib.suppress(ProcessorLost):
             bind_to(self.cores)
         jobs = self._jobs
-        quiet = False
         while True:
-            if not jobs and not (quiet and pause_briefly(jobs)):
+            if not jobs:
                 self._asleep.append(True)
                 # A job that came before the line above found nobody to wake.
                 if jobs:
@@ -155,7 +149,7 @@ class Lane:
             job = jobs.popleft()
             if job is None:
                 return
-            quiet = job()
+            job()
             # A reference kept while idle would keep a closed session's memory alive.
             del job
 
@@ -212,7 +206,7 @@ class Device:
         result: list[T] = []
         failure: list[BaseException] = []
 
-        def job() -> bool:
+        def job() -> None:
             try:
                 with bound_to(processor.caller_cores or lane.cores):
                     result.append(work())
@@ -221,7 +215,6 @@ class Device:
             finally:
                 self.leave(ticket, 0)
                 finished.set()
-            return False
 
         def refuse(_: Sequence[int], why: str) -> None:
             failure.append(DeviceClosedError(why))
@@ -333,13 +326,12 @@ class Device:
                 start()
         return started
 
-    def leave(self, ticket: Ticket, lane: int) -> bool:
-        """Give back what one lane occupies; say whether somebody was waiting for it. Doing it twice does no harm."""
+    def leave(self, ticket: Ticket, lane: int) -> None:
+        """Give back what one lane occupies. Doing it twice does no harm."""
         with self._lock:
             heirs = self._heirs(ticket, lane)
             for start in self._granted(heirs) if heirs else ():
                 start()
-        return bool(heirs)
 
     def _heirs(self, ticket: Ticket, lane: int) -> list[Ticket]:
         """Who is next at the resources that this lane gives back, as the last one of its run. With the lock held."""

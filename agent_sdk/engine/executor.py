@@ -2,7 +2,7 @@
 
 A run costs per segment one bound call and one reading of the clock; everything else was decided before. The
 caller's own thread serves one lane (as HOPE's main thread serves the big core), bound to its cores meanwhile, so
-that a program on one lane involves no other thread at all.
+that a program on one lane involves no other thread at all. With a watchdog the caller only watches.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import numpy as np
 from agent_sdk.device.cores import bound_to
 from agent_sdk.engine.bound import BoundProgram, Feeds, Outputs
 from agent_sdk.engine.device import JOIN_S, Device, Ticket
-from agent_sdk.engine.errors import DeviceClosedError, RunTimeoutError, SegmentFailedError
+from agent_sdk.engine.errors import DeviceClosedError, RunTimeoutError
 from agent_sdk.engine.interrupt import DeferredInterrupts
+from agent_sdk.engine.loops import Loop, failed
 from agent_sdk.engine.memory import MemoryPlan
-from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.engine.program import Program
 from agent_sdk.engine.trace import Trace
-from agent_sdk.engine.wait import FINISHED, Progress, Turn
+from agent_sdk.engine.wait import FINISHED, Turn
 from agent_sdk.errors import ExecutionError, InputError
-from agent_sdk.runtimes.base import Executable
+from agent_sdk.runtimes.base import Executable, ProcessorLost
 
 GRACE_S = 2.0
 """How long a run that its watchdog ended waits for the segments in flight before it leaves them behind."""
@@ -44,22 +45,30 @@ class _Run:
         home: the lane that the caller serves; -1 for none.
         go: released once the caller may serve it.
         ticket: its place in the device's queues.
+        failures: what went wrong outside segments, first things first.
+        cut_short: whether a lane ended before its last segment.
         abandoned: lanes left behind in a runtime that hangs; guarded by the executor's lock.
     """
 
-    __slots__ = ("abandoned", "go", "home", "interrupts", "progress", "queued_ns", "stamps", "ticket")
+    __slots__ = ("abandoned", "cut_short", "failures", "go", "home", "interrupts", "loop", "queued_ns", "ticket")
 
     ticket: Ticket
 
-    def __init__(self, lanes: int, home: int, interrupts: DeferredInterrupts) -> None:
+    def __init__(self, loop: Loop, home: int, interrupts: DeferredInterrupts) -> None:
+        self.loop = loop
         self.home = home
-        self.progress = Progress(lanes)
         self.interrupts = interrupts
         self.queued_ns = 0
-        self.stamps: list[list[int]] = [[] for _ in range(lanes)]
+        self.failures: list[BaseException] = []
+        self.cut_short = False
         self.go = threading.Lock()
         self.go.acquire()
         self.abandoned: set[int] = set()
+
+    def fail(self, error: BaseException) -> None:
+        """End it: every lane at its next segment."""
+        self.failures.append(error)
+        self.loop.stop()
 
 
 class Executor:
@@ -86,7 +95,7 @@ class Executor:
         self._abandoned: _Run | None = None
         self._bound = BoundProgram(program)
         self._lanes = [device.lane(name) for name in program.lanes]
-        self._usual_wait_ns = [0.0] * len(program.segments)
+        self._first = True
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.segments[0].lane
         try:
@@ -146,15 +155,18 @@ class Executor:
         feeds = self._bound.check(inputs)
         with DeferredInterrupts() as interrupts:
             self._refuse_when_unusable()
-            if timeout_s is None and len(self._lanes) == 1:
-                return self._alone(feeds, asked, interrupts)
-            # With a watchdog the caller must stay free to watch.
-            home, end = (self._home, None) if timeout_s is None else (-1, monotonic() + timeout_s)
-            run = _Run(len(self._lanes), home, interrupts)
-            run.queued_ns = self._take_turn(interrupts, timeout_s)
+            end = None if timeout_s is None else monotonic() + timeout_s
+            queued_ns = self._take_turn(interrupts, timeout_s)
+            loop = self._bound.loop
+            assert loop is not None
+            run = _Run(loop, self._home if end is None else -1, interrupts)
+            run.queued_ns = queued_ns
             try:
-                interrupts.tell(run.progress.fail)
-                return self._together(run, feeds, end, asked)
+                loop.begin(first=self._first)
+                interrupts.tell(run.fail)
+                done = self._carried_out(run, feeds, end, asked)
+                self._first = False
+                return done
             finally:
                 with self._lock:
                     hangs = bool(run.abandoned)
@@ -196,60 +208,7 @@ class Executor:
         self._turn.release()
         return True
 
-    def _alone(self, feeds: Feeds, asked: int, interrupts: DeferredInterrupts) -> tuple[Outputs, Trace]:
-        """Run a program of one lane in the calling thread: what `_drive` does, with nobody to wait for or to tell.
-
-        After a network has filled the caches each call of a Python function costs some 3 µs: hence few of them here.
-        """
-        program, now = self.program, perf_counter_ns
-        stamps: list[int] = []
-        stamp = stamps.append
-        queued = self._take_turn(interrupts)
-        try:
-            began = now()
-            self._bound.load(feeds)
-            loaded = now()
-            segment = program.segments[0]
-            ticket = Ticket(program.lane_resources)
-            try:
-                if not self.device.enter_if_free(ticket):
-                    self.device.wait_for(ticket, interrupts)
-                    queued += now() - loaded
-                try:
-                    with bound_to(*program.seats[0]):
-                        stamp(now())
-                        for _, _, setup, call, segment in self._bound.code[0]:  # noqa: B007  told when one fails
-                            if interrupts.noted is not None:
-                                raise interrupts.noted
-                            if setup:
-                                for step in setup:
-                                    step()
-                                stamp(now())
-                            call()
-                            stamp(now())
-                except Exception as error:
-                    raise SegmentFailedError(segment.processor, segment.index, segment.ops, error) from error
-            finally:
-                self.device.leave(ticket, 0)
-            computed = now()
-            outputs = self._bound.store(feeds)
-            finished = now()
-        finally:
-            self._turn.release()
-            if self._closed:
-                self._free()
-        return outputs, Trace(
-            program,
-            (stamps,),
-            origin_ns=asked + queued,
-            queued_ns=queued,
-            load_ns=loaded - began,
-            store_ns=finished - computed,
-            finished_ns=finished,
-        )
-
-    def _together(self, run: _Run, feeds: Feeds, end: float | None, asked: int) -> tuple[Outputs, Trace]:
-        """Run on several lanes, or watched by the caller."""
+    def _carried_out(self, run: _Run, feeds: Feeds, end: float | None, asked: int) -> tuple[Outputs, Trace]:
         program = self.program
         run.ticket = Ticket(program.lane_resources)
         run.ticket.start += [
@@ -267,25 +226,28 @@ class Executor:
             self.device.enter(run.ticket)
             waits = not all(run.ticket.granted)
             entered = perf_counter_ns()
-            poll = False
             if run.home >= 0:
                 run.interrupts.wait(run.go)
-                poll = not self._drive(run, run.home) and program.quiet[run.home]
-            self._settle(run, end, poll=poll)
+                self._drive(run, run.home, interruptible=run.interrupts.cancels)
+            self._settle(run, end)
             computed = perf_counter_ns()
-            if run.progress.failures:
-                raise run.progress.failures[0]
+            failures = run.failures or run.loop.failures()
+            if failures:
+                raise failures[0]
+            if run.cut_short:  # by a Ctrl-C of which Python has not told yet
+                raise KeyboardInterrupt
             outputs = self._bound.store(feeds)
             finished = perf_counter_ns()
         except BaseException as error:
             run.interrupts.raising = False
             self._give_up(run, error)
             raise
+        stamps = run.loop.stamps()
         if waits:
-            run.queued_ns += max(min(stamps[0] for stamps in run.stamps) - entered, 0)
+            run.queued_ns += max(min(row[0] for row in stamps) - entered, 0)
         return outputs, Trace(
             program,
-            run.stamps,
+            stamps,
             origin_ns=asked + run.queued_ns,
             queued_ns=run.queued_ns,
             load_ns=loaded - began,
@@ -293,64 +255,28 @@ class Executor:
             finished_ns=finished,
         )
 
-    def _drive(self, run: _Run, lane: int) -> bool:
+    def _drive(self, run: _Run, lane: int, *, interruptible: bool = False) -> None:
         """Serve one lane of one run in the calling thread, bound to its CPUs meanwhile, and give back what it occupied.
 
-        Failures stay in ``run.progress``, that the CPUs are gone among them. Returns whether another run has been
-        waiting for what this lane occupied.
+        Failures stay in the run, that the CPUs are gone among them.
         """
-        progress = run.progress
-        done, failures, sleepers = progress.done, progress.failures, progress.sleepers
-        now = perf_counter_ns
-        stamp = run.stamps[lane].append
-        usual = self._usual_wait_ns
-        segment: ProgramSegment = self.program.by_lane[lane][0]
-        count = 0
-        passed_on = False
+        row = self.program.by_lane[lane]
         try:
             with bound_to(*self.program.seats[lane]) as seat:
-                stamp(now())
-                for move, waits, setup, call, segment in self._bound.code[lane]:
-                    if waits:
-                        before = now()
-                        if move is not None:
-                            move()
-                        for target, wanted, poll in waits:
-                            if done[target] < wanted:
-                                progress.wait(lane, target, wanted, poll, -1, usual[segment.index])
-                        after = now()
-                        stamp(after)
-                        # Down at once, up slowly: to sleep too long costs more than to poll too long.
-                        known = usual[segment.index]
-                        usual[segment.index] = min(after - before, 1.125 * known + 20_000) if known else after - before
-                    if failures:
-                        seat.last = None
-                        break
-                    if setup:
-                        for step in setup:
-                            step()
-                        stamp(now())
-                    call()
-                    stamp(now())
-                    count += 1
-                    done[lane] = count
-                    if sleepers:
-                        progress.wake(lane, count)
-        except BaseException as error:  # noqa: BLE001  told to the caller by `run`
-            if isinstance(error, Exception):
-                failed = SegmentFailedError(segment.processor, segment.index, segment.ops, error)
-                failed.__cause__ = error
-                error = failed
-            progress.fail(error)
+                run.loop.drive(lane, interruptible=interruptible)
+                if run.loop.done(lane) < len(row):
+                    run.cut_short = True
+                    seat.last = None
+        except ProcessorLost as error:
+            run.fail(failed(row[0], error))
         finally:
             # First what others may be waiting for: whoever sees the lane finished finds its resources free.
-            passed_on = self.device.leave(run.ticket, lane)
-            progress.finish(lane, FINISHED)
-        return passed_on
+            self.device.leave(run.ticket, lane)
+            run.loop.finish(lane)
 
-    def _serve(self, run: _Run, lane: int) -> bool:
-        """Serve one lane on its own thread; whether the thread may poll for a next job."""
-        passed_on = self._drive(run, lane)
+    def _serve(self, run: _Run, lane: int) -> None:
+        """Serve one lane on its own thread."""
+        self._drive(run, lane)
         with self._lock:
             left_behind = lane in run.abandoned
             run.abandoned.discard(lane)
@@ -359,23 +285,22 @@ class Executor:
             # The runtime came back after all: what it held is free again.
             self._abandoned = None
             self._end_turn()
-        return self.program.quiet[lane] and not passed_on
 
     def _refused(self, run: _Run, lanes: Sequence[int], why: str) -> None:
         """End the lanes that will never go, and the run with them."""
-        run.progress.fail(DeviceClosedError(why))
+        run.fail(DeviceClosedError(why))
         for lane in lanes:
             if lane == run.home:
                 run.go.release()
             else:
-                run.progress.finish(lane, FINISHED)
+                run.loop.finish(lane)
 
-    def _settle(self, run: _Run, end: float | None, *, poll: bool) -> None:
+    def _settle(self, run: _Run, end: float | None) -> None:
         """Wait until every lane has ended. Raises RunTimeoutError when their time is over."""
         run.interrupts.listen()
         for lane in range(len(self._lanes)):
             left = -1.0 if end is None else max(end - monotonic(), 0.0)
-            if not run.progress.wait(Progress.CALLER, lane, FINISHED, poll, left):
+            if not run.loop.wait(lane, left):
                 raise RunTimeoutError(f"the run took longer than allowed; {self._state(run)}")
         run.interrupts.raising = False
 
@@ -385,9 +310,9 @@ class Executor:
         A segment hangs when the watchdog has ended the run and the time of grace is over too, or when the caller
         presses Ctrl-C meanwhile. Raises KeyboardInterrupt if that is the first one.
         """
-        earlier = [failure for failure in run.progress.failures if failure is not error]
+        earlier = [failure for failure in run.failures if failure is not error]
         impatient = isinstance(error, KeyboardInterrupt) and any(isinstance(e, KeyboardInterrupt) for e in earlier)
-        run.progress.fail(error)
+        run.fail(error)
         grace = GRACE_S if isinstance(error, RunTimeoutError) else 0.0 if impatient else -1.0
         started = [lane for lane in self.device.withdraw(run.ticket) if lane != run.home]
         pressed: BaseException | None = None
@@ -396,7 +321,7 @@ class Executor:
             end = monotonic() + grace
             for lane in started:
                 left = max(end - monotonic(), 0.0) if grace >= 0 else -1.0
-                run.progress.wait(Progress.CALLER, lane, FINISHED, False, left)
+                run.loop.wait(lane, left)
             run.interrupts.raising = False
         except BaseException as now:  # noqa: BLE001  Ctrl-C: those that have not ended by now are left behind
             run.interrupts.raising = False
@@ -404,7 +329,7 @@ class Executor:
         if run.home >= 0:
             self.device.leave(run.ticket, run.home)
         with self._lock:
-            run.abandoned = {lane for lane in started if run.progress.done[lane] < FINISHED}
+            run.abandoned = {lane for lane in started if run.loop.done(lane) < FINISHED}
             names = ", ".join(self._lanes[lane].name for lane in sorted(run.abandoned))
         if names:
             self.device.hang(
@@ -417,7 +342,7 @@ class Executor:
         """What each lane is doing, for the watchdog's message."""
         parts = []
         for lane, row in enumerate(self.program.by_lane):
-            done = run.progress.done[lane]
+            done = run.loop.done(lane)
             if done < len(row):
                 segment = row[done]
                 parts.append(f"'{segment.processor}' is at segment {segment.index} (op '{segment.ops[0]}')")

@@ -50,6 +50,11 @@ class DeferredInterrupts:
                 self._previous = None
         return self
 
+    @property
+    def cancels(self) -> bool:
+        """Whether an interrupt ends what is going on: here is the main thread, and nobody else handles SIGINT."""
+        return self._previous is signal.default_int_handler
+
     def tell(self, note: Callable[[BaseException], None]) -> None:
         """Have ``note`` told of an interrupt as soon as it comes; of an earlier one now. It may hear it twice."""
         self._note = note

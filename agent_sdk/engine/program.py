@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wait:
-    """A point where a lane waits until another lane has finished its first ``count`` segments.
-
-    ``spin`` says that no other lane can be using the CPUs that this lane's thread sits on at that point, so that
-    polling for a moment steals time from nobody of ours.
-    """
+    """A point where a lane waits until another lane has finished its first ``count`` segments."""
 
     lane: int
     count: int
-    spin: bool
 
 
 @dataclass(frozen=True)
@@ -162,20 +157,6 @@ class Program:
             if any(move.copies for move in s.moves) or (s.index in self.rebinds and not s.waits)
         )
 
-    @cached_property
-    def quiet(self) -> tuple[bool, ...]:
-        """Per lane whether its thread may poll when it has nothing to do: no other lane uses the CPUs it sits on."""
-        return tuple(
-            not any(
-                resource in held
-                for segment in row
-                for resource in seat_of(self.processors[segment.processor])
-                for other, held in enumerate(self.lane_resources)
-                if other != lane
-            )
-            for lane, row in enumerate(self.by_lane)
-        )
-
     @property
     def graph(self) -> ModelGraph:
         """The model's graph."""
@@ -185,14 +166,6 @@ class Program:
     def processors_used(self) -> tuple[str, ...]:
         """Ids of the processors that run something, in the plan's order."""
         return tuple(processor for processor in self.plan.processors if processor in self.processors)
-
-
-def seat_of(processor: Processor) -> frozenset[str]:
-    """Return the resources that the thread serving a processor sits on while it polls.
-
-    A gang's thread sits on one core or on all, as its runtime wants it; that of an accelerator floats over every CPU.
-    """
-    return frozenset((lane_of(processor), *(f"cpu{core}" for core in processor.caller_cores)))
 
 
 def lane_of(processor: Processor) -> str:

@@ -1,44 +1,16 @@
-"""Waiting for another thread: poll for a moment without the interpreter lock, then sleep.
-
-A sleeping thread is woken in 10 to 30 µs, a polling one sees a flag in 3 to 6 µs. A thread that polls in Python
-holds the interpreter lock and so delays the very thread it waits for; therefore each poll spends about 2 µs in a C
-call that releases the lock. The standard library has one that touches nothing but its argument: a CRC over a
-few kilobytes.
-"""
+"""Waiting in Python: for the lanes of a run inside the interpreter, and for one's turn."""
 
 from __future__ import annotations
 
 import threading
-import zlib
 from collections import deque
-from collections.abc import Sized
-from time import monotonic, perf_counter_ns
+from time import monotonic
 
 from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.interrupt import DeferredInterrupts
 
-POLL_NS = 200_000
-"""How long a thread polls before it sleeps: about ten times what being woken costs."""
-
-MAX_POLL_NS = 1_000_000
-"""The longest it ever polls; reached only by waits of several milliseconds, whose length varies."""
-
-_BLOCK = bytes(8192)
-"""More than 5 KiB: below that zlib keeps the interpreter lock."""
-
 FINISHED = 1 << 60
 """Count of finished segments that a lane shows once it will run no more."""
-
-
-def pause_briefly(work: Sized, limit_ns: int = POLL_NS) -> bool:
-    """Poll until ``work`` is not empty; False when it still is after ``limit_ns``."""
-    crc32, block = zlib.crc32, _BLOCK
-    end = perf_counter_ns() + limit_ns
-    while perf_counter_ns() < end:
-        crc32(block)
-        if work:
-            return True
-    return False
 
 
 class Progress:
@@ -46,7 +18,7 @@ class Progress:
 
     Attributes:
         done: per lane the number of finished segments; ``FINISHED`` when the lane runs no more.
-        failures: what went wrong, first things first; a run with a failure goes no further.
+        stopped: whether lanes go no further.
         sleepers: lane (or the caller, -1) to the (lane, count) it sleeps for and the lock that wakes it.
 
     NOTE: no lock guards these. Each entry of ``done`` has one writer; a sleeper says so before it looks a last
@@ -54,13 +26,13 @@ class Progress:
     dict, which one thread alone can do, owes or forgoes the wake-up.
     """
 
-    __slots__ = ("done", "failures", "sleepers")
+    __slots__ = ("done", "sleepers", "stopped")
 
     CALLER = -1
 
     def __init__(self, lanes: int) -> None:
         self.done = [0] * lanes
-        self.failures: list[BaseException] = []
+        self.stopped = False
         self.sleepers: dict[int, tuple[int, int, threading.Lock]] = {}
 
     def finish(self, lane: int, count: int) -> None:
@@ -75,9 +47,9 @@ class Progress:
             if target == lane and wanted <= count:
                 self._wake(sleeper)
 
-    def fail(self, error: BaseException) -> None:
-        """Stop the run: everyone who sleeps wakes up and sees the failure."""
-        self.failures.append(error)
+    def stop(self) -> None:
+        """Stop the run: everyone who sleeps wakes up and sees that."""
+        self.stopped = True
         for sleeper in list(self.sleepers):
             self._wake(sleeper)
 
@@ -87,39 +59,19 @@ class Progress:
         if entry is not None:
             entry[2].release()
 
-    def wait(self, me: int, lane: int, count: int, poll: bool, timeout_s: float = -1, expected_ns: float = 0) -> bool:
-        """Return once ``lane`` has finished ``count`` segments or, but for the caller, the run has failed.
+    def wait(self, me: int, lane: int, count: int, timeout_s: float = -1) -> bool:
+        """Sleep until ``lane`` has finished ``count`` segments or, but for the caller, the run is stopped.
 
-        With ``poll`` it polls for a moment, about when ``expected_ns`` says that it will be over, and sleeps
-        otherwise. False when ``timeout_s`` of sleeping are over; a negative number sets no end.
+        False when ``timeout_s`` is over; a negative number sets no end.
         """
-        done = self.done
-        if done[lane] >= count:
-            return True
-        if poll:
-            early = min(expected_ns, max(POLL_NS, 0.1 * expected_ns))
-            if expected_ns - early > POLL_NS / 2:
-                if self._sleep(me, lane, count, (expected_ns - early) / 1e9):
-                    return True
-            else:
-                early = expected_ns
-            crc32, block = zlib.crc32, _BLOCK
-            end = perf_counter_ns() + min(int(early) + POLL_NS, MAX_POLL_NS)
-            while perf_counter_ns() < end:
-                crc32(block)
-                if done[lane] >= count:
-                    return True
-        return self._sleep(me, lane, count, timeout_s)
-
-    def _sleep(self, me: int, lane: int, count: int, timeout_s: float) -> bool:
         done = self.done
         end = monotonic() + timeout_s
         left = timeout_s
-        while done[lane] < count and (me == self.CALLER or not self.failures):
+        while done[lane] < count and (me == self.CALLER or not self.stopped):
             woken = threading.Lock()
             woken.acquire()
             self.sleepers[me] = (lane, count, woken)
-            ready = done[lane] >= count or (me != self.CALLER and self.failures)
+            ready = done[lane] >= count or (me != self.CALLER and self.stopped)
             if ready and self.sleepers.pop(me, None) is not None:
                 break
             # Either nobody has noticed yet that this thread sleeps, or somebody has and will release the lock.

@@ -32,11 +32,9 @@ MIN_ROUNDS: Final = 4
 MAX_ROUNDS: Final = 25
 BORDER_RUNS: Final = 4
 """Runs that tell what a run costs around its segments."""
-POLLED_US: Final = 4.0
-"""A hand-over to a thread that polls for it."""
-SLEEPING_US: Final = 22.0
-"""A hand-over to a thread that sleeps."""
-SEGMENT_US: Final = 2.0
+HANDOVER_US: Final = 2.0
+"""A hand-over to another lane."""
+SEGMENT_US: Final = 0.5
 """What the engine adds to every segment: a clock reading and the walk over its program."""
 
 
@@ -159,7 +157,7 @@ def simulate(program: Program, busy_us: Sequence[float]) -> tuple[tuple[float, .
         for wait in segment.waits:
             done = finish[program.by_lane[wait.lane][wait.count - 1].index]
             if done > begin:
-                begin = done + (POLLED_US if wait.spin else SLEEPING_US)
+                begin = done + HANDOVER_US
         start[segment.index] = begin
         finish[segment.index] = begin + busy_us[segment.index] + SEGMENT_US
         free[segment.lane] = finish[segment.index]

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -142,14 +142,33 @@ def segment_of(super_op: SuperOp, model: Model) -> Segment:
     )
 
 
+@dataclass(frozen=True)
+class NativeCall:
+    """A call of a C function, to be made without the interpreter.
+
+    ``returns_pointer`` says what it returns: a pointer, NULL when all is well, or an ``int``, 0 when all is well.
+    ``arguments`` are at most five integers or addresses; whoever offers the call keeps alive what they point to.
+    """
+
+    function: int
+    arguments: tuple[int, ...]
+    returns_pointer: bool = False
+
+
 class BoundCall(ABC):
     """A launch of a compiled segment with its buffers, which it holds on to; it may be called any number of times.
 
     It returns when the outputs are there for anybody to read. An asynchronous runtime waits for its own queue at the
     end: where a segment ends another processor reads, or the clock is read.
+
+    Attributes:
+        native: the same as C calls, one after the other; empty where only Python can make it. It stays right when
+            inputs are bound anew.
     """
 
     __slots__ = ()
+
+    native: Sequence[NativeCall] = ()
 
     @abstractmethod
     def __call__(self) -> None:
@@ -158,6 +177,10 @@ class BoundCall(ABC):
     @abstractmethod
     def rebind(self, name: str, buffer: Buffer) -> None:
         """Read the input ``name`` from another buffer of the same type from now on."""
+
+    def failure(self, place: int, status: int) -> ProcessorError:
+        """What it means that the native call in this place returned ``status``; frees what that points to."""
+        raise NotImplementedError
 
 
 class Executable(ABC):

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import openvino as ov
@@ -26,6 +26,7 @@ from agent_sdk.runtimes.base import (
     BoundCall,
     CompilationFailed,
     Executable,
+    NativeCall,
     Processor,
     ProcessorLost,
     Segment,
@@ -34,7 +35,8 @@ from agent_sdk.runtimes.base import (
     WrongOutput,
     machines_fault,
 )
-from agent_sdk.runtimes.host import HostMemoryProcessor
+from agent_sdk.runtimes.host import HostMemoryProcessor, OutputMark
+from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
 from hope_schema import ModelGraph, TensorType
 from hope_schema import Processor as ProcessorSpec
 
@@ -44,6 +46,10 @@ ORIGINAL_NAMES: Final = "originalLayersNames"
 ACCELERATORS: Final = ("GPU", "NPU")
 FAILURES: Final = (RuntimeError, MemoryError, OSError)
 """What calls of OpenVINO raise, and the files that go with them."""
+NOTHING_WRITTEN: Final = "it reported success and wrote no output, so one of its kernels failed"
+
+AnyCore: TypeAlias = ov.Core | NativeCore
+AnyModel: TypeAlias = ov.CompiledModel | NativeModel
 
 
 @cache
@@ -97,9 +103,10 @@ class OpenVinoProcessor(HostMemoryProcessor):
         return isinstance(other, OpenVinoProcessor) and other.device == self.device
 
     def compile(self, segment: Segment) -> OpenVinoExecutable:
-        return OpenVinoExecutable(self, segment, self.compiled(self.read(segment)))
+        core = native_core() or runtime()
+        return OpenVinoExecutable(self, segment, self.compiled(core, self.read(core, segment)))
 
-    def read(self, segment: Segment) -> ov.Model:
+    def read(self, core: AnyCore, segment: Segment) -> Any:
         """Convert a segment. Raises UnsupportedOp where the importer does not know an op, and OutOfMemory."""
         light, folder = self._lights.get(segment.model)
         proto = extract(light, segment.ops, segment.inputs, segment.outputs)
@@ -108,11 +115,11 @@ class OpenVinoProcessor(HostMemoryProcessor):
             with tempfile.NamedTemporaryFile(dir=folder, suffix=".onnx") as file:
                 file.write(proto.SerializeToString())
                 file.flush()
-                return runtime().read_model(file.name)
+                return core.read_model(file.name)
         except FAILURES as error:
             raise translated(error, self.id, UnsupportedOp, "cannot import this") from error
 
-    def compiled(self, part: ov.Model, **settings: Any) -> ov.CompiledModel:
+    def compiled(self, core: AnyCore, part: Any, **settings: Any) -> Any:
         """Compile for this processor's cores or device, and make sure that it is there that it runs."""
         config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1} | settings
         if self.device == CPU:
@@ -120,7 +127,7 @@ class OpenVinoProcessor(HostMemoryProcessor):
         try:
             # NOTE: OpenVINO reads the calling thread's mask at its first compilation, once for the whole process.
             with bound_to(self._usable):
-                compiled = runtime().compile_model(part, self.device, config)
+                compiled = core.compile_model(part, self.device, config)
         except FAILURES as error:
             if any(mark in str(error).lower() for mark in ("unsupported", "not supported", "not implemented")):
                 raise translated(error, self.id, UnsupportedOp, "does not implement this") from error
@@ -139,13 +146,13 @@ class OpenVinoProcessor(HostMemoryProcessor):
             return None
         parameter = opset.parameter(list(kind.shape), np.float32)
         turned = opset.transpose(parameter, opset.constant(np.array([0, 2, 3, 1])))
-        request = self.compiled(ov.Model([turned], [parameter], "layout")).create_infer_request()
+        request = self.compiled(runtime(), ov.Model([turned], [parameter], "layout")).create_infer_request()
         request.set_input_tensor(0, ov.Tensor(np.zeros(kind.shape, np.float32)))
         return partial(request.infer, share_outputs=True)
 
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
         segment = whole_network(model)
-        compiled = self.compiled(self.read(segment), PERF_COUNT=True)
+        compiled = self.compiled(runtime(), self.read(runtime(), segment), PERF_COUNT=True)
         runs: list[dict[str, float]] = []
         with closing(OpenVinoExecutable(self, segment, compiled)) as executable:
             time_executable(executable, deadline, enough_us=LONG_US, after=lambda call: runs.append(kernel_times(call)))
@@ -161,15 +168,15 @@ class OpenVinoProcessor(HostMemoryProcessor):
 class OpenVinoExecutable(Executable):
     """One compiled OpenVINO model for one segment."""
 
-    def __init__(self, processor: OpenVinoProcessor, segment: Segment, compiled: ov.CompiledModel) -> None:
+    def __init__(self, processor: OpenVinoProcessor, segment: Segment, compiled: AnyModel) -> None:
         tensor = segment.model.graph.tensor
         self.segment = segment
         self.input_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.inputs}
         self.output_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.outputs}
         self._processor = processor
-        self._compiled: ov.CompiledModel | None = compiled
-        for port, name in zip(compiled.outputs, segment.outputs, strict=True):
-            shape = tuple(port.get_partial_shape().to_shape())
+        self._compiled: AnyModel | None = compiled
+        for index, name in enumerate(segment.outputs):
+            shape = output_shape(compiled, index)
             if shape != tensor[name].shape:
                 raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {tensor[name].type}")
 
@@ -198,6 +205,13 @@ class OpenVinoExecutable(Executable):
         self._compiled = None
 
 
+def output_shape(compiled: AnyModel, index: int) -> tuple[int, ...]:
+    """The shape of an output."""
+    if isinstance(compiled, NativeModel):
+        return compiled.output_shape(index)
+    return tuple(compiled.outputs[index].get_partial_shape().to_shape())
+
+
 def kernel_times(call: Callable[[], None]) -> dict[str, float]:
     """Microseconds by the runtime's node name of the request's last run.
 
@@ -205,9 +219,10 @@ def kernel_times(call: Callable[[], None]) -> dict[str, float]:
     kernel (a network's inputs and outputs, what is done in place) takes none.
     """
     assert isinstance(call, BoundRequest)
+    assert isinstance(call.request, PythonRequest)
     return {
         info.node_name: max(info.real_time.total_seconds() * 1e6, 0.0 if info.exec_type.startswith("unknown") else 0.5)
-        for info in call.request.profiling_info
+        for info in call.request.request.profiling_info
     }
 
 
@@ -238,43 +253,82 @@ def ops_named(names: str, graph: ModelGraph) -> list[str]:
     return found
 
 
-class BoundRequest(BoundCall):
-    """An infer request with its tensors; it keeps their arrays alive, which OpenVINO does not."""
+class PythonRequest:
+    """An infer request of the Python module, over memory of ours."""
 
-    __slots__ = ("_executable", "_infer", "_keep", "_ports", "request")
+    native: tuple[NativeCall, ...] = ()
+
+    def __init__(self, compiled: ov.CompiledModel) -> None:
+        self.request = compiled.create_infer_request()
+        self._ports = {"input": compiled.inputs, "output": compiled.outputs}
+        # The wrapped C++ call: the Python method above it looks for new inputs and wraps the results first.
+        infer = getattr(super(ov.InferRequest, self.request), "infer")  # noqa: B009
+        self.infer: Callable[[], object] = partial(infer, {}, share_outputs=True, decode_strings=False)
+
+    def set(self, kind: str, index: int, array: np.ndarray) -> None:
+        """Have the ``input`` or ``output`` of this index in an array."""
+        self.request.set_tensor(self._ports[kind][index], ov.Tensor(array, shared_memory=True))
+
+    def said(self) -> str:
+        """There are no runs outside Python."""
+        raise NotImplementedError
+
+
+class BoundRequest(BoundCall):
+    """An infer request with its tensors; it keeps their arrays alive, which OpenVINO does not.
+
+    With one thread a synchronous inference whose kernel fails returns success and leaves the outputs as they were. So
+    the end of each output is marked before it, and a mark that is still there afterwards is a failure.
+    """
+
+    __slots__ = ("_executable", "_infer", "_keep", "_marks", "native", "request")
 
     def __init__(
         self,
         executable: OpenVinoExecutable,
-        compiled: ov.CompiledModel,
+        compiled: AnyModel,
         inputs: Mapping[str, np.ndarray],
         outputs: Mapping[str, np.ndarray],
     ) -> None:
         segment = executable.segment
         self._executable = executable
-        self.request = request = compiled.create_infer_request()
-        # The wrapped C++ call: the Python method above it looks for new inputs and wraps the results first.
-        self._infer: Callable[..., object] = getattr(super(ov.InferRequest, request), "infer")  # noqa: B009
+        self.request = NativeRequest(compiled) if isinstance(compiled, NativeModel) else PythonRequest(compiled)
+        self._infer = self.request.infer
         self._keep: dict[str, np.ndarray] = {}
-        self._ports = dict(zip(segment.inputs, compiled.inputs, strict=True))
         for name in segment.inputs:
             self.rebind(name, inputs[name])
-        for name, port in zip(segment.outputs, compiled.outputs, strict=True):
-            self._set(name, port, outputs[name])
+        for index, name in enumerate(segment.outputs):
+            self._keep[name] = outputs[name]
+            self.request.set("output", index, outputs[name])
+        marks = [OutputMark(outputs[name]) for name in segment.outputs]
+        self._marks = [mark for mark in marks if mark.telling] if executable.processor.on_caller_thread else []
+        self.native = self.request.native and (
+            *(mark.native("hope_mark") for mark in self._marks),
+            *self.request.native,
+            *(mark.native("hope_marked") for mark in self._marks),
+        )
 
     def rebind(self, name: str, buffer: np.ndarray) -> None:
-        self._set(name, self._ports[name], buffer)
-
-    def _set(self, name: str, port: Any, array: np.ndarray) -> None:
-        self.request.set_tensor(port, ov.Tensor(array, shared_memory=True))
-        self._keep[name] = array
+        self.request.set("input", self._executable.segment.inputs.index(name), buffer)
+        self._keep[name] = buffer
 
     def __call__(self) -> None:
+        for mark in self._marks:
+            mark.place()
         try:
-            self._infer({}, share_outputs=True, decode_strings=False)
+            self._infer()
         except FAILURES as error:
-            where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
-            raise translated(error, where, ProcessorLost, "failed while running") from error
+            raise self._lost(error) from error
+        if any(mark.is_there() for mark in self._marks):
+            raise self._lost(RuntimeError(NOTHING_WRITTEN))
+
+    def failure(self, place: int, status: int) -> ProcessorError:
+        inferring = place == len(self._marks)
+        return self._lost(RuntimeError(self.request.said() if inferring else NOTHING_WRITTEN))
+
+    def _lost(self, error: Exception) -> ProcessorError:
+        where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
+        return translated(error, where, ProcessorLost, "failed while running")
 
 
 def translated(error: Exception, where: str, meaning: type[ProcessorError], what: str) -> ProcessorError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,7 @@ from agent_sdk.runtimes.base import (
     machines_fault,
 )
 from agent_sdk.runtimes.host import HostMemoryProcessor, aligned_empty
+from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session
 from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, physical, plain_piece, reorder_model
 from agent_sdk.runtimes.ort.graph import LEVELS, FrozenGraphs
 from agent_sdk.runtimes.ort.profile import attribute, kernel_times, profile_folder
@@ -70,7 +71,6 @@ DEAD_BYTES: Final = 64 * 1024
 """What a free piece of memory may be larger than a request before it is split."""
 
 _QUIET: Final = 3
-_SILENT_RUN: Final = ort.RunOptions()
 
 
 class OrtProcessor(HostMemoryProcessor):
@@ -136,7 +136,7 @@ class OrtProcessor(HostMemoryProcessor):
 
     def session(
         self, model: bytes, *, optimise: bool, weights: Path | None = None, profile_prefix: str | None = None
-    ) -> ort.InferenceSession:
+    ) -> AnySession:
         """A session on this processor's cores. ``weights`` is the folder of the model's external data."""
         levels = LEVELS if optimise else LEVELS[-1:]
         for level in levels:
@@ -150,7 +150,7 @@ class OrtProcessor(HostMemoryProcessor):
 
     def _session(
         self, model: bytes, level: ort.GraphOptimizationLevel, weights: Path | None, profile_prefix: str | None
-    ) -> ort.InferenceSession:
+    ) -> AnySession:
         options = session_options(self.cores, level)
         if weights is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
@@ -160,6 +160,9 @@ class OrtProcessor(HostMemoryProcessor):
         if self.provider != CPU:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
+            native = native_session(model, options) if self.provider == CPU and profile_prefix is None else None
+            if native is not None:
+                return native
             session = ort.InferenceSession(model, options, providers=[self.provider], enable_fallback=0)
         except Exception as error:
             raise translated(error, self.id) from error
@@ -179,11 +182,10 @@ class OrtProcessor(HostMemoryProcessor):
         given, made = (blocked, kind) if outwards else (kind, blocked)
         source, target = aligned_empty(given), aligned_empty(made)
         source[...] = 0
-        binding = session.io_binding()
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in (source, target)]
-        binding.bind_ortvalue_input("x", values[0])
-        binding.bind_ortvalue_output("y", values[1])
-        return partial(_run_keeping, session, binding, values)
+        binding = bindings(session)
+        binding.bind("BindInput", "x", source)
+        binding.bind("BindOutput", "y", target)
+        return binding.run
 
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
         frozen = self._frozen.get(model) if self.provider == CPU else None
@@ -216,14 +218,14 @@ class OrtExecutable(Executable):
         processor: OrtProcessor,
         segment: Segment,
         piece: Piece,
-        session: ort.InferenceSession,
+        session: AnySession,
     ) -> None:
         self.segment = segment
         self.piece = piece
         self.input_types: Mapping[str, TensorType] = piece.input_types
         self.output_types: Mapping[str, TensorType] = piece.output_types
         self._processor = processor
-        self._session: ort.InferenceSession | None = session
+        self._session: AnySession | None = session
 
     @property
     def processor(self) -> OrtProcessor:
@@ -238,17 +240,20 @@ class OrtExecutable(Executable):
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> OrtCall:
         if self._session is None:
             raise ProcessorLost(f"{self._processor.id}: the segment was closed")
-        for name, kind in self.output_types.items():
-            if outputs[name].shape != kind.shape:
-                raise WrongOutput(f"{self._processor.id}: buffer for '{name}' is {outputs[name].shape}, not {kind}")
+        for buffers, types in ((inputs, self.input_types), (outputs, self.output_types)):
+            for name, kind in types.items():
+                array = buffers[name]
+                if array.shape != kind.shape or str(array.dtype) != kind.dtype or not array.flags.c_contiguous:
+                    found = f"numpy {array.dtype}{list(array.shape)}"
+                    raise WrongOutput(f"{self._processor.id}: the buffer for '{name}' is {found}, not {kind} in rows")
         try:
-            return OrtCall(self, self._session, inputs, outputs)
+            return OrtCall(self, bindings(self._session), inputs, outputs)
         except Exception as error:
             raise translated(error, self._processor.id) from error
 
     def kernel_times(self) -> dict[str, list[float]]:
         """End profiling and return the latencies of kernels by frozen node name; once, for a profiled session."""
-        assert self._session is not None
+        assert isinstance(self._session, ort.InferenceSession)
         return kernel_times(self._session)
 
     def close(self) -> None:
@@ -263,46 +268,40 @@ def _is_whole(segment: Segment) -> bool:
     return plain and outputs == set(graph.outputs) and inputs <= set(graph.inputs)
 
 
-def _run_keeping(session: ort.InferenceSession, binding: ort.IOBinding, values: list[ort.OrtValue]) -> None:
-    """Run a binding; ``values`` are what it points to and must outlive it."""
-    session.run_with_iobinding(binding, _SILENT_RUN)
-
-
 class OrtCall(BoundCall):
-    """A launch with its buffers. Calling it costs one C++ call; errors are translated only when they happen."""
+    """A launch with its buffers; errors are translated only when they happen."""
 
-    __slots__ = ("_binding", "_call", "_executable", "_keep")
+    __slots__ = ("_binding", "_executable", "_run", "native")
 
     def __init__(
         self,
         executable: OrtExecutable,
-        session: ort.InferenceSession,
+        binding: NativeBinding | PythonBinding,
         inputs: Mapping[str, np.ndarray],
         outputs: Mapping[str, np.ndarray],
     ) -> None:
         self._executable = executable
-        self._binding = session.io_binding()
-        self._keep: dict[str, ort.OrtValue] = {}
+        self._binding = binding
         for name in executable.piece.inputs:
             self.rebind(name, inputs[name])
         for name, carrier in executable.piece.outputs.items():
-            self._keep[name] = ort.OrtValue.ortvalue_from_numpy(outputs[name])
-            self._binding.bind_ortvalue_output(carrier, self._keep[name])
-        # The C++ session is called directly: InferenceSession.run_with_iobinding adds 3 µs of Python per launch.
-        self._call = partial(session._sess.run_with_iobinding, self._binding._iobinding, _SILENT_RUN)
+            binding.bind("BindOutput", carrier, outputs[name])
+        self._run = binding.run
+        self.native = binding.native
 
     def rebind(self, name: str, buffer: np.ndarray) -> None:
         carrier = self._executable.piece.inputs.get(name)
         if carrier is not None:  # an input that is not needed, or equals another, has none
-            value = ort.OrtValue.ortvalue_from_numpy(buffer)
-            self._binding.bind_ortvalue_input(carrier, value)
-            self._keep[name] = value
+            self._binding.bind("BindInput", carrier, buffer)
 
     def __call__(self) -> None:
         try:
-            self._call()
+            self._run()
         except Exception as error:
             raise lost(error, self._executable) from error
+
+    def failure(self, place: int, status: int) -> ProcessorError:
+        return lost(self._binding.error(status), self._executable)
 
 
 def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:

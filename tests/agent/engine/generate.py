@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -63,6 +64,15 @@ def random_model(rng: random.Random, ops: int) -> Model:
     graph = helper.make_graph(nodes, f"random{rng.randrange(10**6)}", infos, results, weights)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     return read_model(proto)
+
+
+def chain_model(ops: int, shape: tuple[int, ...] = SHAPE) -> Model:
+    """So many ops, each of which reads what the one before it makes."""
+    names = [f"t{i}" for i in range(ops + 1)]
+    nodes = [helper.make_node("Sin", [a], [b]) for a, b in pairwise(names)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in (names[0], names[-1])]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
+    return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
 
 
 def random_inputs(model: Model, seed: int) -> dict[str, np.ndarray]:

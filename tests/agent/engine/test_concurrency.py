@@ -15,11 +15,18 @@ import pytest
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.device import Ticket
 from agent_sdk.engine.interrupt import DeferredInterrupts
-from agent_sdk.engine.wait import FINISHED, Progress, Turn
+from agent_sdk.engine.wait import Turn
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
-from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, random_model, whole_plan
+from tests.agent.engine.generate import (
+    chain_model,
+    dealt_plan,
+    random_inputs,
+    random_legal_plan,
+    random_model,
+    whole_plan,
+)
 from tests.agent.engine.scene import Scene
 from tests.agent.engine.simulated import Interval, SimulatedProcessor, four_processors
 
@@ -276,29 +283,20 @@ def test_a_run_says_how_long_it_was_queued(alone: bool, scene: Scene) -> None:
     assert trace.total_us <= took_us - trace.queued_us
 
 
-@pytest.mark.parametrize("poll", [True, False])
-def test_no_wake_up_is_lost(poll: bool) -> None:
-    """Two lanes that hand over to each other a thousand times, polling or sleeping, both reach the end."""
-    progress = Progress(2)
-    rounds = 1000
-
-    def lane(me: int) -> None:
-        for count in range(1, rounds + 1):
-            if me == 1:
-                assert progress.wait(1, 0, count, poll, 30)
-            progress.finish(me, count)
-            if me == 0:
-                assert progress.wait(0, 1, count, poll, 30)
-        progress.finish(me, FINISHED)
-
-    threads = [threading.Thread(target=lane, args=(me,)) for me in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for me in (0, 1):
-        assert progress.wait(Progress.CALLER, me, FINISHED, poll, 30)
-    for thread in threads:
-        thread.join(30)
-    assert not progress.sleepers
+def test_no_wake_up_is_lost() -> None:
+    """Two lanes that hand over to each other at every op, awake or after such a while that the other one sleeps."""
+    model = chain_model(400)
+    processors = [SimulatedProcessor("a", ("x",)), SimulatedProcessor("b", ("y",))]
+    rng = random.Random(0)
+    for processor in processors:
+        processor.hook = lambda segment: time.sleep(0.003) if rng.random() < 0.02 else None
+    feeds = random_inputs(model, 0)
+    with Device(processors) as device:
+        plan = dealt_plan(model, ["a", "b"])
+        with Executor(build_program(plan, model, device.processors), device) as executor:
+            assert len(executor.program.segments) == 400
+            for _ in range(3):
+                executor.run(feeds, timeout_s=WATCHDOG_S)
 
 
 def test_a_turn_is_passed_on_in_order_and_can_be_given_up() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,14 @@ from agent_sdk.model import Model, read_model
 from hope_schema import Plan
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference
-from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, random_model, whole_plan
+from tests.agent.engine.generate import (
+    chain_model,
+    dealt_plan,
+    random_inputs,
+    random_legal_plan,
+    random_model,
+    whole_plan,
+)
 from tests.agent.engine.simulated import four_processors
 
 WATCHDOG_S = 60.0
@@ -184,15 +190,7 @@ def test_a_single_lane_runs_in_the_callers_thread(device: Device) -> None:
 def test_buffers_are_reused_within_and_across_runs(device: Device) -> None:
     """A chain that changes processor at every op holds a few buffers, not one per op, and the same for every run."""
     shape = (1, 16, 32, 32)
-    names = [f"t{i}" for i in range(31)]
-    nodes = [helper.make_node("Sin", [a], [b]) for a, b in pairwise(names)]
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [helper.make_tensor_value_info(names[0], TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, shape)],
-    )
-    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    model = chain_model(30, shape)
     ids = list(device.processors)
     plan = dealt_plan(model, ids)
     with Executor(build_program(plan, model, device.processors), device) as executor:

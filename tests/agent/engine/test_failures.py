@@ -18,7 +18,7 @@ from agent_sdk.engine import (
     build_program,
 )
 from agent_sdk.engine.device import Ticket
-from agent_sdk.engine.wait import Progress
+from agent_sdk.engine.loops import Loop
 from agent_sdk.errors import ExecutionError
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
@@ -229,23 +229,22 @@ def test_a_lane_without_a_thread_refuses_the_run(
 
 def test_who_sees_a_lane_finished_finds_its_resources_free(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane gives back what it occupies first and is told finished then."""
-    held: list[int] = []
-    finish, leave = Progress.finish, scene.device.leave
+    loop = type(scene.executor._bound.loop)
+    finish, leave = loop.finish, scene.device.leave
     left: list[int] = []
+    held: list[int] = []
 
-    def look(progress: Progress, lane: int, count: int) -> None:
+    def look(one: Loop, lane: int) -> None:
         held.append(len(scene.device._queues["z"]))
         assert lane in left
-        finish(progress, lane, count)
+        finish(one, lane)
 
-    def note(ticket: Ticket, lane: int) -> bool:
-        waited_for = leave(ticket, lane)
+    def note(ticket: Ticket, lane: int) -> None:
+        leave(ticket, lane)
         left.append(lane)
-        return waited_for
 
     monkeypatch.setattr(scene.device, "leave", note)
-
-    monkeypatch.setattr(Progress, "finish", look)
+    monkeypatch.setattr(loop, "finish", look)
     alone = Executor(build_program(whole_plan(scene.model, "c"), scene.model, scene.device.processors), scene.device)
     alone.run(scene.feeds, timeout_s=30)
     assert held == [0]

@@ -9,7 +9,7 @@ import pytest
 
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, Program, build_program
-from agent_sdk.measure.truth import POLLED_US, SEGMENT_US, SLEEPING_US, observations, remeasure, simulate
+from agent_sdk.measure.truth import HANDOVER_US, SEGMENT_US, observations, remeasure, simulate
 from tests.agent.engine.generate import random_legal_plan, whole_plan
 from tests.agent.processors.networks import image, random_model
 
@@ -40,7 +40,7 @@ def by_iteration(program: Program, busy: list[float]) -> list[float]:
             for wait in segment.waits:
                 done = max(finish[other.index] for other in program.by_lane[wait.lane][: wait.count])
                 if done > start:
-                    start = done + (POLLED_US if wait.spin else SLEEPING_US)
+                    start = done + HANDOVER_US
             finish[segment.index] = start + busy[segment.index] + SEGMENT_US
         if finish == before:
             return finish

@@ -1,0 +1,304 @@
+"""The two ways to carry out a program's lanes: outside the interpreter, and inside it where no library can be built.
+
+Both walk the same code and keep the same record: per lane one reading of the clock at the start, and after each wait,
+each preparation and each call.
+"""
+
+# ruff: noqa: D102  what the overridden methods promise stands in Loop
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any, Final
+
+import numpy as np
+
+from agent_sdk import native
+from agent_sdk.device.cores import bind_to, gone
+from agent_sdk.engine.errors import SegmentFailedError
+from agent_sdk.engine.program import ProgramSegment
+from agent_sdk.engine.wait import FINISHED, Progress
+from agent_sdk.runtimes.base import BoundCall, NativeCall
+
+_FAILED: Final = 1
+"""What a step returns that Python makes, when it has raised."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What a lane does for a segment.
+
+    Attributes:
+        segment: which.
+        cores: the CPUs that the thread moves to first; empty where it stays.
+        copies: what brings it the tensors that it does not read where they were made.
+        call: the launch.
+        check: a look at what it made, in the first run.
+    """
+
+    segment: ProgramSegment
+    cores: frozenset[int]
+    copies: tuple[Callable[[], Any], ...]
+    call: BoundCall
+    check: Callable[[], None]
+
+
+Code = Sequence[Sequence[Instruction]]
+
+
+class Loop(ABC):
+    """The lanes of one program; one run at a time, each lane of it driven by one thread."""
+
+    @abstractmethod
+    def begin(self, *, first: bool) -> None:
+        """Start a run; in the first one what segments make is looked at."""
+
+    @abstractmethod
+    def drive(self, lane: int, *, interruptible: bool) -> None:
+        """Walk a lane to its end, or until the run is stopped; what fails stops it and is kept.
+
+        ``interruptible`` says that this is the main thread and that Ctrl-C stops the run.
+        """
+
+    @abstractmethod
+    def finish(self, lane: int) -> None:
+        """Say that a lane runs no more."""
+
+    @abstractmethod
+    def wait(self, lane: int, timeout_s: float = -1) -> bool:
+        """For the caller: sleep until a lane runs no more; False when ``timeout_s`` is over, if it is not negative.
+
+        May be left by what a signal's handler raises.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Have every lane end at its next segment."""
+
+    @abstractmethod
+    def done(self, lane: int) -> int:
+        """How many segments of a lane are finished; ``FINISHED`` when it runs no more."""
+
+    @abstractmethod
+    def failures(self) -> list[BaseException]:
+        """What went wrong in segments, first things first."""
+
+    @abstractmethod
+    def stamps(self) -> list[Sequence[int]]:
+        """Per lane the readings of the clock, nanoseconds."""
+
+
+def loop_for(code: Code) -> Loop:
+    """The native loop where there is a library for it."""
+    library = native.library()
+    return PythonLoop(code) if library is None else NativeLoop(code, library)
+
+
+def failed(segment: ProgramSegment, error: BaseException) -> BaseException:
+    """What is told of a segment that raised."""
+    if not isinstance(error, Exception):
+        return error
+    told = SegmentFailedError(segment.processor, segment.index, segment.ops, error)
+    told.__cause__ = error
+    return told
+
+
+class PythonLoop(Loop):
+    """Lanes inside the interpreter."""
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+
+    def begin(self, *, first: bool) -> None:
+        self._first = first
+        self._progress = Progress(len(self._code))
+        self._stamps: list[list[int]] = [[] for _ in self._code]
+        self._failures: list[BaseException] = []
+
+    def drive(self, lane: int, *, interruptible: bool) -> None:
+        progress, now, stamp = self._progress, perf_counter_ns, self._stamps[lane].append
+        stamp(now())
+        for count, one in enumerate(self._code[lane], 1):
+            try:
+                if one.cores:
+                    bind_to(one.cores)
+                if one.segment.waits:
+                    for wait in one.segment.waits:
+                        progress.wait(lane, wait.lane, wait.count)
+                    stamp(now())
+                if progress.stopped:
+                    return
+                if one.copies or (one.cores and not one.segment.waits):
+                    for copy in one.copies:
+                        copy()
+                    stamp(now())
+                one.call()
+                if self._first:
+                    one.check()
+            except BaseException as error:  # noqa: BLE001  told to the caller of the run
+                self._failures.append(failed(one.segment, error))
+                progress.stop()
+                return
+            stamp(now())
+            progress.finish(lane, count)
+
+    def finish(self, lane: int) -> None:
+        self._progress.finish(lane, FINISHED)
+
+    def wait(self, lane: int, timeout_s: float = -1) -> bool:
+        return self._progress.wait(Progress.CALLER, lane, FINISHED, timeout_s)
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+    def done(self, lane: int) -> int:
+        return self._progress.done[lane]
+
+    def failures(self) -> list[BaseException]:
+        return self._failures
+
+    def stamps(self) -> list[Sequence[int]]:
+        return [*self._stamps]
+
+
+class NativeLoop(Loop):
+    """Lanes outside the interpreter: the code as steps for ``lanes.c``. What only Python can do is called back."""
+
+    def __init__(self, code: Code, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._lanes = len(code)
+        self._run = library.hope_open(self._lanes)
+        if not self._run:
+            raise MemoryError("no memory for a run's counters")
+        weakref.finalize(self, library.hope_close, self._run).atexit = False
+        steps = _Steps(code)
+        self._told = steps.told
+        self._errors = steps.errors
+        self._keep: list[Any] = [steps.keep]
+        self._clock: list[np.ndarray] = []
+        for lane, row in enumerate(steps.rows):
+            array = (native.Step * len(row))(*row)
+            self._clock.append(np.zeros(sum(step.operation == native.STAMP for step in row), np.int64))
+            self._keep.append(array)
+            library.hope_lane(self._run, lane, array, len(row), self._clock[lane].ctypes.data)
+
+    def begin(self, *, first: bool) -> None:
+        self._errors.clear()
+        self._library.hope_begin(self._run, first)
+
+    def drive(self, lane: int, *, interruptible: bool) -> None:
+        self._library.hope_drive(self._run, lane, interruptible)
+
+    def finish(self, lane: int) -> None:
+        self._library.hope_finish(self._run, lane)
+
+    def wait(self, lane: int, timeout_s: float = -1) -> bool:
+        # Back in Python a signal's handler runs before the next wait, and may raise.
+        while (found := self._library.hope_await(self._run, lane, int(timeout_s * 1e9))) < 0:
+            pass
+        return bool(found)
+
+    def stop(self) -> None:
+        self._library.hope_stop(self._run)
+
+    def done(self, lane: int) -> int:
+        count: int = self._library.hope_done(self._run, lane)
+        return FINISHED if count == 0xFFFFFFFF else count
+
+    def failures(self) -> list[BaseException]:
+        found = []
+        answer = (ctypes.c_int64 * 3)()
+        for lane in range(self._lanes):
+            if self._library.hope_failure(self._run, lane, answer):
+                order, index, status = answer
+                segment, explain = self._told[index]
+                found.append((order, failed(segment, self._errors.get(index) or explain(status))))
+        return [error for _, error in sorted(found, key=lambda pair: pair[0])]
+
+    def stamps(self) -> list[Sequence[int]]:
+        return [clock.tolist() for clock in self._clock]
+
+
+class _Steps:
+    """Code as the steps of ``lanes.c``.
+
+    Attributes:
+        rows: per lane.
+        told: what a failed step belongs to, and what its status means.
+        errors: what steps made by Python have raised in this run.
+        keep: what the steps point to.
+    """
+
+    def __init__(self, code: Code) -> None:
+        self.told: list[tuple[ProgramSegment, Callable[[int], BaseException]]] = []
+        self.errors: dict[int, BaseException] = {}
+        self.keep: list[Any] = []
+        calls: dict[int, Callable[[], Any]] = {}
+        errors = self.errors  # nothing below may refer to this object, which only the garbage collector could free then
+
+        def call_back(index: int) -> int:
+            try:
+                calls[index]()
+            except BaseException as error:  # noqa: BLE001  told to the caller of the run
+                errors[index] = error
+                return _FAILED
+            return 0
+
+        self._calls = calls
+        called_back = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_ssize_t)(call_back)
+        self._call_back = native.address(called_back)
+        self.keep += [called_back, calls]
+        self.rows = [self._row(row) for row in code]
+
+    def _row(self, row: Sequence[Instruction]) -> list[native.Step]:
+        steps = [native.Step(native.STAMP)]
+        for count, one in enumerate(row, 1):
+            waits, prepared = one.segment.waits, bool(one.copies)
+            if one.cores:
+                steps.append(self._bind(one))
+                prepared |= not waits
+            if waits:
+                steps += [native.Step(native.WAIT, a=wait.lane, b=wait.count) for wait in waits]
+                steps.append(native.Step(native.STAMP))
+            if prepared:
+                steps += [self._python(one.segment, copy) for copy in one.copies]
+                steps.append(native.Step(native.STAMP))
+            steps += self._call(one)
+            steps.append(self._python(one.segment, one.check, native.CALL_ONCE))
+            steps += [native.Step(native.STAMP), native.Step(native.DONE, a=count)]
+        return steps
+
+    def _tell(self, segment: ProgramSegment, explain: Callable[[int], BaseException]) -> int:
+        self.told.append((segment, explain))
+        return len(self.told) - 1
+
+    def _bind(self, one: Instruction) -> native.Step:
+        bits = sum(1 << core for core in one.cores)  # in words of 64 bits, least significant bytes first
+        size = (max(one.cores) // 64 + 1) * 8
+        mask = ctypes.create_string_buffer(bits.to_bytes(size, "little"), size)
+        self.keep.append(mask)
+        cores = one.cores
+        index = self._tell(one.segment, lambda status: gone(cores, os.strerror(status)))
+        return native.Step(native.BIND, index, ctypes.addressof(mask), len(mask))
+
+    def _python(self, segment: ProgramSegment, call: Callable[[], Any], operation: int = native.CALL) -> native.Step:
+        index = self._tell(segment, lambda status: RuntimeError(f"a step made by Python returned {status}"))
+        self._calls[index] = call
+        return native.Step(operation, index, function=self._call_back, arguments=(index,))
+
+    def _call(self, one: Instruction) -> list[native.Step]:
+        if not one.call.native:
+            return [self._python(one.segment, one.call)]
+        return [self._native(one, place, call) for place, call in enumerate(one.call.native)]
+
+    def _native(self, one: Instruction, place: int, call: NativeCall) -> native.Step:
+        bound = one.call
+        index = self._tell(one.segment, lambda status: bound.failure(place, status))
+        operation = native.CALL_POINTER if call.returns_pointer else native.CALL
+        return native.Step(operation, index, function=call.function, arguments=call.arguments)
