@@ -1,157 +1,366 @@
-"""What the engine adds to a segment: on the same thread, and across threads.
+"""What the engine adds to the work itself, on lanes outside the interpreter and inside it.
 
-    python -m benchmarks.dispatch [--runs 30] [--json FILE]
+    nice python -m benchmarks.dispatch [--json benchmarks/results/dispatch.json]
 
-A chain of tiny ops that changes processor at every op, so that nothing but dispatch is left to measure. On one lane
-(``ort@0`` and the gang it leads) the cost is a segment's share of the run less the bare calls made in a loop; across
-lanes (``ort@0`` and ``ort@1``) it is the gap between the end of a segment and the start of the one that waits for it.
-Waits of different lengths are told apart: up to the polling limit a thread polls, beyond it sleeps. All times are
-medians in microseconds; run it on a quiet machine.
+The first rows use processors that compute nothing: their segments let a known time pass (``usleep``), scan memory for a
+known time (``memchr``), or do nothing. Delivered times are held against what the plan says with each segment's own time
+alone. Run it on a quiet machine; only ratios within one run mean anything on a shared one.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import os
+import platform
+import random
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from agent_sdk.device.discovery import discover
-from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.engine.wait import POLL_NS
+from agent_sdk.engine import Device, Executor, Program, build_program
+from agent_sdk.engine.trace import Trace
 from agent_sdk.model import Model, read_model
-from hope_schema import Cause, Plan, Step
+from agent_sdk.native import LOOP_VARIABLE, address
+from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, NativeCall, Processor, Segment
+from agent_sdk.runtimes.host import HostMemoryProcessor
+from agent_sdk.selection.single import single_processor_plan
+from agent_sdk.verify import random_inputs
+from hope_schema import Cause, Plan, Step, TensorType, merge
+from hope_schema import Processor as Spec
 
-MUST_US = {"same thread": 3.0, "across threads": 30.0}
-LENGTH = 200
+RUNS = 15
+LENGTH = 400
+MUST = {
+    "same_lane_us": 1.0,
+    "across_lanes_awake_us": 2.0,
+    "across_lanes_asleep_us": 60.0,
+    "passing_time_2_lanes": 1.05,
+    "passing_time_4_lanes": 1.05,
+    "passing_time_7_lanes": 1.05,
+    "computing_8_lanes": 1.4,
+    "computing_8_lanes_beside_a_busy_process": 3.0,
+    "nasnet_mobile_in_turn_vs_python": 0.70,
+    "gang_beside_idle_processors": 1.02,
+}
+LIBC = ctypes.CDLL(None)
+BLOCK = np.zeros(2**19, np.uint8)
+"""Scanned for a one that is not there; it fits into a core's cache."""
 
 
-def chain(elements: int) -> Model:
-    """``LENGTH`` sines, one after another, of this many elements."""
-    names = [f"t{index}" for index in range(LENGTH + 1)]
-    nodes = [helper.make_node("Sin", [before], [after]) for before, after in pairwise(names)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, elements)) for name in (names[0], names[-1])]
-    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
-    proto: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    return read_model(proto)
+class Nothing(HostMemoryProcessor):
+    """A processor on resources of its own whose segments call ``work`` of libc, with one argument per op."""
+
+    def __init__(self, name: str, resources: tuple[str, ...], work: str, amount: Mapping[str, int]) -> None:
+        self.spec = Spec(
+            id=name, runtime="nothing", version="1", threads=1, core_class="core", resources=resources, host="host"
+        )
+        self.work, self.amount = work, amount
+
+    caller_cores: frozenset[int] = frozenset()
+
+    def compile(self, segment: Segment) -> Executable:
+        return NothingCompiled(self, segment)
+
+    def same_layout(self, other: Processor) -> bool:
+        return isinstance(other, Nothing)
+
+    def close(self) -> None:
+        pass
 
 
-def alternating(model: Model, processors: Sequence[str]) -> Plan:
-    """Every op on another processor than the one before it."""
+class NothingCompiled(Executable):
+    """A segment of it."""
+
+    def __init__(self, processor: Nothing, segment: Segment) -> None:
+        tensor = segment.model.graph.tensor
+        self.segment, self._processor = segment, processor
+        self.input_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.inputs}
+        self.output_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.outputs}
+
+    ran_on: Mapping[str, str] = {}
+
+    @property
+    def processor(self) -> Nothing:
+        return self._processor
+
+    def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> BoundCall:
+        return NothingBound(self._processor.work, sum(self._processor.amount[op] for op in self.segment.ops))
+
+    def close(self) -> None:
+        pass
+
+
+class NothingBound(BoundCall):
+    """Its launch: one call with this argument, or so many scans of the block."""
+
+    def __init__(self, work: str, amount: int) -> None:
+        self._function = getattr(LIBC, work)
+        self._times, self._arguments = 1, (amount,)
+        if work == "memchr":
+            self._times, self._arguments = amount, (BLOCK.ctypes.data, 1, BLOCK.nbytes)
+            self._function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+            self._function.restype = ctypes.c_void_p
+        call = NativeCall(address(self._function), self._arguments, returns_pointer=work == "memchr")
+        self.native = (call,) * self._times
+
+    def __call__(self) -> None:
+        for _ in range(self._times):
+            self._function(*self._arguments)
+
+    def rebind(self, name: str, buffer: Buffer) -> None:
+        pass
+
+
+def network(reads: Sequence[Sequence[int]]) -> Model:
+    """An op per entry that reads what one or two earlier ops make; the rest are outputs."""
+    nodes = []
+    for index, before in enumerate(reads):
+        names = [f"t{other}" for other in before] or ["x"]
+        nodes.append(helper.make_node("Max", names, [f"t{index}"], name=f"op{index}"))
+    read = {other for before in reads for other in before}
+    ends = [f"t{index}" for index in range(len(reads)) if index not in read]
+
+    def info(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 4))
+
+    graph = helper.make_graph(nodes, "network", [info("x")], [info(name) for name in ends])
+    return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+
+
+def plan_of(model: Model, where: Callable[[int, tuple[str, ...]], str], processors: Sequence[str]) -> Plan:
+    """The super-ops in order, each on the processor that ``where`` names."""
     steps = tuple(
         Step(
             id=index,
-            ops=(op.id,),
+            ops=tuple(op.id for op in super_op.ops),
             dtype="float32",
-            processor=processors[index % len(processors)],
+            processor=where(index, tuple(op.id for op in super_op.ops)),
             start_us=index,
             finish_us=index + 1,
             cause=Cause.FASTER,
         )
-        for index, op in enumerate(model.graph.topological_ops)
+        for index, super_op in enumerate(merge(model.graph))
     )
-    return Plan(
-        model_hash=model.graph.model_hash,
-        soc="benchmark",
-        frequency="fixed",
-        processors=tuple(processors),
-        steps=steps,
-        order=tuple(range(len(steps))),
-        makespan_us=len(steps),
-        lower_bound_us=len(steps),
-        gap=0,
-        method="alternating",
-        bound_method="none",
-        profile_version=0,
+    return single_processor_plan(model.graph, processors[0], soc="here", frequency="now").model_copy(
+        update={"processors": tuple(processors), "steps": steps, "order": tuple(step.id for step in steps)}
     )
 
 
-def same_thread(device: Device, processors: Sequence[str], runs: int) -> dict[str, float | str]:
-    """A segment's share of the run, less the call itself."""
-    model = chain(8)
-    feeds = {model.graph.inputs[0]: np.ones((1, 8), np.float32)}
-    with Executor(build_program(alternating(model, processors), model, device.processors), device) as executor:
-        buffers = {name: np.ones((1, 8), np.float32) for name in model.graph.tensor}
-        calls = [
-            executable.bind(
-                {name: buffers[name] for name in executable.segment.inputs},
-                {name: buffers[name] for name in executable.segment.outputs},
-            )
-            for executable in executor.executables
-        ]
-        bare, ours, whole = [], [], []
-        for _ in range(runs):
-            bare.append(device.call(processors[0], lambda: _bare(calls)))
-            started = time.perf_counter_ns()
-            trace = executor.run(feeds)[1]
-            whole.append((time.perf_counter_ns() - started) / 1e3)
-            ours.append(trace.segments[-1].end_us - trace.segments[0].start_us)
-    segments = len(calls)
-    return {
-        "case": "same thread",
-        "segments": segments,
-        "call_us": median(bare) / segments,
-        "dispatch_us": (median(ours) - median(bare)) / segments,
-        "run_us": median(whole) - median(ours),
-    }
+def traces(executor: Executor, runs: int = RUNS) -> list[Trace]:
+    """Traces of some runs after two to warm up."""
+    inputs = random_inputs(executor.program.graph, 0)
+    return [executor.run(inputs)[1] for _ in range(runs + 2)][2:]
 
 
-def across_threads(device: Device, processors: Sequence[str], elements: int, runs: int) -> dict[str, float | str]:
-    """The gap between the end of a segment and the start of its successor on the other thread."""
-    model = chain(elements)
-    feeds = {model.graph.inputs[0]: np.ones((1, elements), np.float32)}
-    gaps, works = [], []
-    with Executor(build_program(alternating(model, processors), model, device.processors), device) as executor:
-        for _ in range(runs):
-            spans = executor.run(feeds)[1].segments
-            gaps += [after.start_us - before.end_us for before, after in pairwise(spans)]
-            works.append(median(span.us for span in spans))
-    tenths = quantiles(gaps, n=10)
-    return {
-        "case": "across threads",
-        "segments": LENGTH,
-        "call_us": median(works),
-        "dispatch_us": median(gaps),
-        "p10_us": tenths[0],
-        "p90_us": tenths[-1],
-    }
+@contextmanager
+def lanes(kind: str) -> Iterator[None]:
+    """Sessions opened meanwhile run ``native`` or in ``python``."""
+    before = os.environ.get(LOOP_VARIABLE, "")
+    os.environ[LOOP_VARIABLE] = kind
+    try:
+        yield
+    finally:
+        os.environ[LOOP_VARIABLE] = before
 
 
-def _bare(calls: Sequence[Callable[[], None]]) -> float:
-    started = time.perf_counter_ns()
-    for call in calls:
+@contextmanager
+def ready(processors: Sequence[Processor], model: Model, plan: Plan) -> Iterator[Executor]:
+    """A session on a device of its own."""
+    with Device(processors) as device, Executor(build_program(plan, model, device.processors), device) as executor:
+        yield executor
+
+
+def same_lane() -> float:
+    """Microseconds a segment on one lane takes beyond its call, which does nothing here."""
+    model = network([[index - 1] if index else [] for index in range(LENGTH)])
+    amount = {op.id: 0 for op in model.graph.ops}
+    names = ("a", "b")
+    processors = [Nothing(name, ("core",), "labs", amount) for name in names]
+    with ready(processors, model, in_turn(model, names)) as executor:
+        assert len(executor.program.segments) == LENGTH
+        return median((t.segments[-1].end_us - t.segments[0].start_us) / LENGTH for t in traces(executor))
+
+
+def in_turn(model: Model, names: Sequence[str]) -> Plan:
+    """Every super-op on another processor than the one before."""
+    return plan_of(model, lambda index, ops: names[index % len(names)], names)
+
+
+def across_lanes(work: str, amount: int, length: int) -> float:
+    """Microseconds from the end of a segment to the start of the one on the other lane that waits for it."""
+    model = network([[index - 1] if index else [] for index in range(length)])
+    names = ("a", "b")
+    processors = [Nothing(name, (name,), work, dict.fromkeys(model.graph.op, amount)) for name in names]
+    with ready(processors, model, in_turn(model, names)) as executor:
+        gaps = [after.start_us - before.end_us for t in traces(executor, 5) for before, after in pairwise(t.segments)]
+    return median(gaps)
+
+
+def several_lanes(count: int, work: str, unit: float, cores: int | None) -> float:
+    """Delivered ÷ planned of random work on so many lanes: with ``cores``, ÷ the bound that so many cores allow.
+
+    ``unit`` is the amount that takes a microsecond.
+    """
+    rng = random.Random(count)
+    length = 30
+    reads, where = [], []
+    for step in range(length):
+        for lane in range(count):
+            before = [(step - 1) * count + lane] if step else []
+            if step and rng.random() < 0.4:
+                before.append((step - 1) * count + rng.choice([other for other in range(count) if other != lane]))
+            reads.append(before)
+            where.append(f"p{lane}")
+    model = network(reads)
+    amount = {f"op{index}": int(unit * rng.uniform(1000, 4000)) for index in range(len(reads))}
+    by_op = {f"op{index}": name for index, name in enumerate(where)}
+    names = [f"p{lane}" for lane in range(count)]
+    ids = {op.id: f"op{op.outputs[0][1:]}" for op in model.graph.ops}
+    amounts = {op: amount[ids[op]] for op in ids}
+    plan = plan_of(model, lambda index, ops: by_op[ids[ops[0]]], names)
+    with ready([Nothing(name, (name,), work, amounts) for name in names], model, plan) as executor:
+        alone = {op: fastest_us(NothingBound(work, much)) for op, much in amounts.items()}
+        planned = makespan(executor.program, alone)
+        if cores is not None:
+            planned = max(planned, sum(alone.values()) / cores)
+        took = [max(s.end_us for s in t.segments) - min(s.start_us for s in t.spans) for t in traces(executor, 7)]
+    return median(took) / planned
+
+
+def fastest_us(call: Callable[[], object]) -> float:
+    """The shortest of three calls."""
+    took = []
+    for _ in range(3):
+        started = time.perf_counter_ns()
         call()
-    return (time.perf_counter_ns() - started) / 1e3
+        took.append(time.perf_counter_ns() - started)
+    return min(took) / 1e3
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.dispatch", description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=30, help="runs per case (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
-    options = parser.parse_args(arguments)
-    with Device(discover("ort")) as device:
-        singles = [p.id for p in device.processors.values() if len(p.spec.resources) == 1]
-        leader = device.processors[singles[0]].spec.resources[0]
-        gang = [p.id for p in device.processors.values() if p.spec.resources[0] == leader and p.id != singles[0]]
-        rows = [same_thread(device, [singles[0], *gang[:1]], options.runs)]
-        if len(singles) > 1:
-            rows += [across_threads(device, singles[:2], elements, options.runs) for elements in (8, 4000, 100_000)]
-    print(f"{'case':<16}{'call µs':>10}{'dispatch µs':>13}{'p10':>8}{'p90':>8}   must")
-    for row in rows:
-        tails = f"{row['p10_us']:>8.1f}{row['p90_us']:>8.1f}" if "p10_us" in row else " " * 16
-        must = MUST_US[str(row["case"])]
-        print(f"{row['case']:<16}{row['call_us']:>10.1f}{row['dispatch_us']:>13.2f}{tails}   ≤ {must:g}")
-    print(f"Starting and ending a run costs {rows[0]['run_us']:.1f} µs more; threads poll for {POLL_NS / 1e3:.0f} µs.")
-    if options.json:
-        options.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n", encoding="utf-8")
+def makespan(program: Program, us: Mapping[str, float]) -> float:
+    """When the last segment ends if each op takes so long and waiting costs nothing."""
+    finish = [0.0] * len(program.segments)
+    free = [0.0] * len(program.lanes)
+    for segment in program.segments:
+        awaited = [finish[program.by_lane[wait.lane][wait.count - 1].index] for wait in segment.waits]
+        finish[segment.index] = max([free[segment.lane], *awaited]) + sum(us[op] for op in segment.ops)
+        free[segment.lane] = finish[segment.index]
+    return max(finish)
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Somebody else's program that never sleeps."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def nasnet_in_turn() -> tuple[float, float]:
+    """Milliseconds of nasnet_mobile in single super-ops in turn on two cores, native and in Python, in turns."""
+    model = read_model("nasnet_mobile")
+    inputs = random_inputs(model.graph, 0)
+    names = ("ort@0", "ort@1")
+    with ExitStack() as opened:
+        device = opened.enter_context(Device(discover(",".join(names))))
+        executors = []
+        for kind in ("native", "python"):
+            with lanes(kind):
+                program = build_program(in_turn(model, names), model, device.processors)
+                executors.append(opened.enter_context(Executor(program, device)))
+        outputs = [executor.run(inputs)[0] for executor in executors]
+        assert all(np.array_equal(outputs[0][name], outputs[1][name]) for name in outputs[0])
+        took: list[list[float]] = [[], []]
+        for _ in range(RUNS):
+            for found, executor in zip(took, executors, strict=True):
+                executor.run(inputs)
+                found.append(executor.run(inputs)[1].total_us / 1e3)
+    return median(took[0]), median(took[1])
+
+
+def gang_beside_idle() -> float:
+    """A gang of all cores while a dozen other compiled networks wait beside it ÷ without them."""
+    model = read_model("squeezenet")
+    inputs = random_inputs(model.graph, 0)
+    everything = {processor.id: processor for processor in discover()}
+    gang = max((p for p in everything.values() if p.spec.runtime == "ort"), key=lambda p: p.spec.threads)
+    others = [p for p in everything.values() if p is not gang]
+    with ExitStack() as opened:
+        device = opened.enter_context(Device([gang, *others]))
+
+        def opened_on(name: str) -> Executor:
+            plan = single_processor_plan(model.graph, name, soc="here", frequency="now")
+            executor = opened.enter_context(Executor(build_program(plan, model, device.processors), device))
+            executor.run(inputs)
+            return executor
+
+        measured = opened_on(gang.id)
+        before = [measured.run(inputs)[1].total_us for _ in range(60)]
+        idle = [opened_on(others[index % len(others)].id) for index in range(12)]
+        after = [measured.run(inputs)[1].total_us for _ in range(60)]
+        # Once more before anything is concluded: the machine may have changed in between.
+        for executor in idle:
+            executor.close()
+        again = [measured.run(inputs)[1].total_us for _ in range(60)]
+    return median(after) / min(median(before), median(again))
+
+
+def measure() -> dict[str, Any]:
+    """Every row, by name."""
+    cores = min(2, os.cpu_count() or 1)
+    found: dict[str, Any] = {"same_lane_us": same_lane()}
+    with lanes("python"):
+        found["same_lane_python_us"] = same_lane()
+    found["across_lanes_awake_us"] = across_lanes("memchr", round(scans(150)), 100)
+    with lanes("python"):
+        found["across_lanes_python_us"] = across_lanes("memchr", round(scans(150)), 100)
+    found["across_lanes_asleep_us"] = across_lanes("usleep", 6000, 30)
+    for count in (2, 4, 7):
+        found[f"passing_time_{count}_lanes"] = several_lanes(count, "usleep", 1.0, None)
+    found["computing_8_lanes"] = several_lanes(8, "memchr", scans(1), cores)
+    with busy_process():
+        found["computing_8_lanes_beside_a_busy_process"] = several_lanes(8, "memchr", scans(1), cores)
+    native, python = nasnet_in_turn()
+    found |= {"nasnet_mobile_in_turn_ms": native, "nasnet_mobile_in_turn_python_ms": python}
+    found["nasnet_mobile_in_turn_vs_python"] = native / python
+    found["gang_beside_idle_processors"] = gang_beside_idle()
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def scans(us: float) -> float:
+    """How many scans take a core so many microseconds."""
+    return us / fastest_us(NothingBound("memchr", 100)) * 100
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    arguments = parser.parse_args()
+    found = measure()
+    for name, value in found.items():
+        must = MUST.get(name)
+        verdict = "" if must is None else f"  must be at most {must:g}: {'ok' if value <= must else 'MISSED'}"
+        print(f"{name:45} {value:10.3f}{verdict}")
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        machine = {"machine": platform.machine(), "cores": os.cpu_count()}
+        arguments.json.write_text(json.dumps({"machine": machine, "must": MUST, "found": found}, indent=1) + "\n")
     return 0
 
 
