@@ -6,6 +6,8 @@ microseconds where it is not the array of the run before. It is read during runs
 
 from __future__ import annotations
 
+import ctypes
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -66,7 +68,8 @@ class BoundProgram:
         self.executables: list[Executable] = []
         self.loop: Loop | None = None
         # Whatever nobody holds any more is freed as if it had been closed.
-        self._close = weakref.finalize(self, _close_all, self.executables)
+        self._close = weakref.finalize(self, _close_all, self.executables, os.getpid())
+        _OPEN.add(self)
         try:
             for segment in program.segments:
                 executable = program.processors[segment.processor].compile(segment.segment)
@@ -253,7 +256,20 @@ def _check_types(program: Program, segment: ProgramSegment, executable: Executab
             raise WrongOutput(f"'{segment.processor}' makes {made or 'nothing'} of '{name}', the graph says {declared}")
 
 
-def _close_all(executables: list[Executable]) -> None:
-    for executable in executables:
-        executable.close()
-    executables.clear()
+def _close_all(executables: list[Executable], process: int) -> None:
+    if process == os.getpid():
+        for executable in executables:
+            executable.close()
+        executables.clear()
+
+
+_OPEN: weakref.WeakSet[BoundProgram] = weakref.WeakSet()
+
+
+def _keep_in_child() -> None:
+    """A forked child must not free what it got from its parent: runtimes would wait for threads that stayed behind."""
+    for bound in _OPEN:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(bound.executables))
+
+
+os.register_at_fork(after_in_child=_keep_in_child)

@@ -12,6 +12,7 @@ program's order is acyclic: nobody waits for ever, and nobody overtakes.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections import deque
@@ -34,6 +35,7 @@ JOIN_S = 10.0
 """How long ``close`` waits for a thread before it gives up on a runtime that hangs."""
 
 CLOSED = "the device is closed; open a new one"
+FORKED = "this process was forked from the one that opened the device, and has none of its threads; open a new one"
 
 
 class Closable(Protocol):
@@ -167,6 +169,7 @@ class Device:
             if processor.id in self.processors:
                 raise InputError(f"processor '{processor.id}' stands twice in the device")
             self.processors[processor.id] = processor
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._queues: dict[str, deque[Ticket]] = {
             resource: deque() for processor in self.processors.values() for resource in processor.spec.resources
@@ -200,6 +203,7 @@ class Device:
 
         For measuring. Raises what ``work`` raises; KeyboardInterrupt once ``work`` has ended or can no longer begin.
         """
+        self.refuse_when_forked()
         processor = self.processor(processor_id)
         lane = self._lanes[lane_of(processor)]
         finished = threading.Event()
@@ -257,6 +261,7 @@ class Device:
 
     def register(self, user: Closable) -> None:
         """Have ``user`` closed before the processors are."""
+        self.refuse_when_forked()
         with self._lock:
             self._refuse_when_closed()
             self._users.add(user)
@@ -371,6 +376,16 @@ class Device:
         refusals = [partial(ticket.refuse, lanes, why) for ticket, lanes in waiting.items()]
         return [*refusals, *self._granted(heirs)]
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that opened the device: threads and locks stayed behind there."""
+        return self._process != os.getpid()
+
+    def refuse_when_forked(self) -> None:
+        """Raises DeviceClosedError; to be called before a lock is touched, which nobody may be left to release."""
+        if self.forked:
+            raise DeviceClosedError(FORKED)
+
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise DeviceClosedError(CLOSED)
@@ -379,8 +394,10 @@ class Device:
         """Refuse new runs, end the running ones, close sessions, threads and processors. Idempotent.
 
         Raises DeviceClosedError when a runtime hangs, or somebody is at work on a processor for too long: then the
-        processors are left alone, and closing may be tried again.
+        processors are left alone, and closing may be tried again. Does nothing in a forked child.
         """
+        if self.forked:
+            return
         with self._lock:
             self._closed = True
             users = list(self._users)

@@ -349,6 +349,7 @@ class Executor:
         return "; ".join(parts) or "all segments are finished"
 
     def _refuse_when_unusable(self) -> None:
+        self.device.refuse_when_forked()
         if self._closed:
             raise DeviceClosedError(CLOSED)
         hanging = self._abandoned
@@ -360,6 +361,8 @@ class Executor:
 
         Raises ExecutionError when a run takes too long, e.g. because a runtime hangs: it frees them when it ends.
         """
+        if self.device.forked:
+            return
         # NOTE: from here on whoever gives the turn back frees everything, also where this is interrupted.
         self._closed = True
         with DeferredInterrupts() as interrupts:

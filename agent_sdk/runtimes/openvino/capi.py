@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -60,6 +61,9 @@ ONNX_TYPES: Final = {
     "uint64": TensorProto.UINT64,
 }
 """NumPy's name of each element type, and ONNX's."""
+
+
+log = logging.getLogger(__name__)
 
 
 class _Shape(ctypes.Structure):
@@ -125,8 +129,8 @@ def api() -> Api | None:
     for path in sorted(folder.glob("libopenvino_c.so*")):
         try:
             return Api(path)
-        except (OSError, AttributeError):
-            continue
+        except (OSError, AttributeError) as error:
+            log.warning("OpenVINO's segments are launched by Python: %s", error)
     return None
 
 

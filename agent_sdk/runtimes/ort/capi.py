@@ -7,6 +7,7 @@ registered with session options, and ours keeps it. The API is a table of functi
 from __future__ import annotations
 
 import ctypes
+import logging
 import weakref
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache, partial
@@ -46,6 +47,7 @@ ENTRIES: Final = {
     "BindOutput": (137, c_void_p, (c_void_p, c_char_p, c_void_p)),
 }
 """Place in the table, result and arguments of what is used. A result of NULL is no error."""
+log = logging.getLogger(__name__)
 QUIET: Final = 3
 _SILENT_RUN: Final = ort.RunOptions()
 ARENA, DEFAULT_MEMORY = 1, 0
@@ -101,8 +103,13 @@ class Api:
 
 
 @cache
-def _api(base: int) -> Api:
-    return Api(base)
+def _api(base: int | None) -> Api | None:
+    """None where this release of the runtime has no such API, which is logged once."""
+    try:
+        return Api(base) if base else None
+    except OrtError as error:
+        log.warning("ONNX Runtime's segments are launched by Python: %s", error)
+        return None
 
 
 class NativeSession:
@@ -127,8 +134,8 @@ def native_session(model: bytes, options: ort.SessionOptions) -> NativeSession |
     if lanes is None:
         return None
     options.register_custom_ops_library(lanes._name)
-    base, own = lanes.hope_ort_api_base(), lanes.hope_ort_options()
-    return NativeSession(_api(base), model, own) if base and own else None
+    api, own = _api(lanes.hope_ort_api_base()), lanes.hope_ort_options()
+    return NativeSession(api, model, own) if api is not None and own else None
 
 
 class NativeBinding:

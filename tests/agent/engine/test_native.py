@@ -1,0 +1,229 @@
+"""The native library and the runtimes' C APIs where they fail, lie or are not there; many sessions; forks."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from onnx import TensorProto, helper
+
+from agent_sdk import native
+from agent_sdk.device.discovery import discover
+from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
+from agent_sdk.engine.loops import NativeLoop, PythonLoop
+from agent_sdk.model import Model, read_model
+from agent_sdk.paths import CACHE_VARIABLE
+from agent_sdk.runtimes.base import ProcessorLost
+from agent_sdk.runtimes.ort import capi as ort_capi
+from tests import CAMPAIGN
+from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference
+from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
+
+SESSIONS = 1000 if CAMPAIGN else 40
+LEAK_BYTES = 16 * 2**20
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache in which nothing was built, and a process that has not tried."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(native.LOOP_VARIABLE)
+    native._loaded.cache_clear()
+    yield tmp_path / "native"
+    native._loaded.cache_clear()
+
+
+def runs_right(frozen: Path, reference: Reference) -> type:
+    """A plan on two cores computes what it should; the loop that did it."""
+    model = random_model(random.Random(3), 12)
+    feeds = random_inputs(model, 0)
+    with Device(discover("ort@0,ort@1", cache=frozen)) as device:
+        plan = dealt_plan(model, ["ort@0", "ort@1"])
+        with Executor(build_program(plan, model, device.processors), device) as executor:
+            for _ in range(2):
+                outputs, _ = executor.run(feeds)
+                for name, expected in reference(model, feeds).items():
+                    np.testing.assert_array_equal(outputs[name], expected)
+            return type(executor._bound.loop)
+
+
+def script(path: Path, body: str) -> list[list[str]]:
+    """A compiler that does what ``body`` says."""
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return [[str(path)]]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (None, "no C compiler was found"),
+        ("echo 'lanes.c: something is wrong' >&2; exit 1", "something is wrong"),
+        ('while [ "$1" != -o ]; do shift; done; echo rubbish > "$2"', "file too short|invalid ELF header"),
+        ('while [ "$1" != -o ]; do shift; done; echo | cc -shared -x c - -o "$2"', "lacks hope_open"),
+    ],
+)
+def test_where_no_library_can_be_had_the_python_loop_says_so_once(
+    body: str | None,
+    reason: str,
+    empty_cache: Path,
+    frozen: Path,
+    tmp_path: Path,
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No compiler, one that fails, one that makes what does not load or lacks a function: the same answers."""
+    commands = [] if body is None else script(tmp_path / "compiler", body)
+    monkeypatch.setattr(native, "compilers", lambda: commands)
+    with caplog.at_level(logging.WARNING, native.__name__):
+        assert [runs_right(frozen, reference) for _ in range(2)] == [PythonLoop, PythonLoop]
+    (said,) = [record.getMessage() for record in caplog.records if record.name == native.__name__]
+    assert re.search(reason, said)
+
+
+def test_a_library_in_the_cache_that_is_broken_is_built_again(
+    empty_cache: Path, frozen: Path, reference: Reference
+) -> None:
+    """Half a file, as a full disk or a killed process leaves it."""
+    if not native.compilers():
+        pytest.skip("no C compiler")
+    whole = native.built(empty_cache)
+    whole.write_bytes(whole.read_bytes()[:100])
+    assert runs_right(frozen, reference) is NativeLoop
+    assert [path.name for path in empty_cache.iterdir()] == [whole.name]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_runtime_whose_c_api_lacks_a_function_is_called_by_python(
+    runtime: str, lanes: str, reference: Reference, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lanes are what they are; its segments are steps that call back, and the log says so once."""
+    if runtime == "ort":
+        monkeypatch.setattr(ort_capi, "VERSION", 10_000)
+        forget, said = ort_capi._api.cache_clear, ort_capi.__name__
+    else:
+        from agent_sdk.runtimes.openvino import capi as ov_capi
+
+        monkeypatch.setattr(ov_capi, "FUNCTIONS", (*ov_capi.FUNCTIONS, "ov_is_not_there"))
+        forget, said = ov_capi.api.cache_clear, ov_capi.__name__
+    forget()
+    model = random_model(random.Random(3), 12)
+    feeds = random_inputs(model, 0)
+    try:
+        with Device(discover(f"{runtime}@0,{runtime}@1")) as device:
+            plan = dealt_plan(model, list(device.processors))
+            with Executor(build_program(plan, model, device.processors), device) as executor:
+                assert not any(call.native for call in executor._bound._calls)
+                outputs, _ = executor.run(feeds)
+    finally:
+        forget()
+    for name, expected in reference(model, feeds).items():
+        assert np.abs(outputs[name] - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert len([one for one in caplog.records if one.name == said]) == (lanes == "native")
+
+
+def reshaping_model() -> Model:
+    """The sum of nine numbers, through a shape that is told at run time: any but 3 by 3 makes a kernel fail."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["square"]),
+        helper.make_node("ReduceSum", ["square"], ["y"], keepdims=0),
+    ]
+    ends = {"x": (TensorProto.FLOAT, (9,)), "shape": (TensorProto.INT64, (2,)), "square": (TensorProto.FLOAT, (3, 3))}
+    infos = [helper.make_tensor_value_info(name, *kind) for name, kind in ends.items()]
+    graph = helper.make_graph(
+        nodes, "reshaping", infos[:2], [helper.make_tensor_value_info("y", TensorProto.FLOAT, ())], value_info=infos[2:]
+    )
+    return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+
+
+@WITH_OPENVINO
+@pytest.mark.parametrize("where", ["ov@0", "ov@0-1"])
+def test_a_runtime_that_reports_success_and_writes_nothing_is_caught(where: str, frozen: Path) -> None:
+    """OpenVINO on one thread does so when a kernel fails; on two it says what failed. The next run works."""
+    model = reshaping_model()
+    feeds = {"x": np.arange(9, dtype=np.float32), "shape": np.array([3, 3])}
+    with Device(discover(where, cache=frozen)) as device:
+        plan = dealt_plan(model, [where])
+        with Executor(build_program(plan, model, device.processors), device) as executor:
+            for bad in ([4, 4], [5, 5]):
+                assert executor.run(feeds)[0]["y"] == 36
+                with pytest.raises(SegmentFailedError, match=f"failed on '{where}'") as caught:
+                    executor.run(feeds | {"shape": np.array(bad)})
+                assert isinstance(caught.value.__cause__, ProcessorLost)
+            assert executor.run(feeds)[0]["y"] == 36
+
+
+def test_sessions_opened_and_closed_leave_nothing(frozen: Path) -> None:
+    """No thread, no file, no memory, no binding to a core, however many there were."""
+    model = random_model(random.Random(5), 10)
+    feeds = random_inputs(model, 0)
+    process, cores = psutil.Process(), os.sched_getaffinity(0)
+    counts: list[tuple[int, int]] = []
+    resident: list[int] = []
+    with Device(discover("ort", cache=frozen)) as device:
+        for seed in range(SESSIONS):
+            plan = dealt_plan(model, list(device.processors), seed=seed % 7)
+            with Executor(build_program(plan, model, device.processors), device) as executor:
+                executor.run(feeds, timeout_s=30 if seed % 2 else None)
+            if seed % 10 == 9:
+                gc.collect()
+                counts.append((threading.active_count(), process.num_fds()))
+                resident.append(process.memory_info().rss)
+    assert counts[-1] == counts[0]
+    assert resident[-1] < resident[len(resident) // 2] + LEAK_BYTES
+    assert os.sched_getaffinity(0) == cores
+
+
+FORKING = """
+import gc, os, signal
+import numpy as np
+from agent_sdk.device.discovery import discover
+from agent_sdk.engine import Device, DeviceClosedError, Executor, build_program
+from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
+import random
+
+signal.alarm(60)
+model = random_model(random.Random(5), 10)
+feeds = random_inputs(model, 0)
+device = Device(discover("ort"))
+executor = Executor(build_program(dealt_plan(model, list(device.processors)), model, device.processors), device)
+executor.run(feeds)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    again = lambda: Executor(executor.program, device)
+    for call in (lambda: executor.run(feeds), lambda: device.call("ort@0", print), again):
+        try:
+            call()
+        except DeviceClosedError as error:
+            print(error, flush=True)
+    executor.close()
+    device.close()
+    del again, call, executor, device
+    gc.collect()
+    os._exit(0)  # as multiprocessing's children do; the runtime itself cannot be left otherwise in a fork
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+executor.run(feeds)
+device.close()
+"""
+
+
+def test_a_forked_child_is_told_and_its_parent_goes_on() -> None:
+    """Threads stay behind in a fork: every use of the device there is one clear error, and nothing hangs."""
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    *said, status = done.stdout.splitlines()
+    assert [one.startswith("this process was forked") for one in said] == [True, True, True]
+    assert status == "0"
