@@ -1,4 +1,4 @@
-"""Locks by key, e.g. one per plan that is being made, and turns that owners take."""
+"""Turns that owners take."""
 
 from __future__ import annotations
 
@@ -7,36 +7,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
-from planner_api.errors import ApiError
-
-
-class _Counted(asyncio.Lock):
-    """A lock that knows how many hold it or wait for it."""
-
-    users = 0
-
-
-class KeyedLock:
-    """One lock per key, kept only while somebody holds it or waits for it. Used from one event loop."""
-
-    def __init__(self) -> None:
-        self._locks: dict[Hashable, _Counted] = {}
-
-    def __len__(self) -> int:
-        return len(self._locks)
-
-    @asynccontextmanager
-    async def alone(self, key: Hashable) -> AsyncIterator[None]:
-        """Let one task at a time into the block of a key."""
-        lock = self._locks.setdefault(key, _Counted())
-        lock.users += 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock.users -= 1
-            if not lock.users:
-                del self._locks[key]
+from planner_api.errors import TooOftenError
 
 
 class Turns:
@@ -62,12 +33,12 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, owner: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn of this owner's and hold it. Raises ApiError 429 when too many of its wait already."""
+        """Wait for a turn of this owner's and hold it. Raises TooOftenError when too many of its wait already."""
         queue = self._waiting.setdefault(owner, deque())
         if len(queue) >= self._most:
             self.refused += 1
             detail = f"more than {self._most} {self._what} of one caller wait; slow down"
-            raise ApiError(429, "quota-exceeded", detail, headers={"Retry-After": "5"})
+            raise TooOftenError("quota-exceeded", detail, retry_after_s=5.0)
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(granted)
         self._grant()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
 import sys
 
 import uvicorn
 
 from planner_api.app import App, create_app
-from planner_api.http.connection import Connection
+from planner_api.http.protocol import BoundedProtocol
 from planner_api.ops.logs import configure
 from planner_api.settings import Settings
 
@@ -37,23 +38,28 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what waits for a better plan with what there is, then let every request finish."""
         if isinstance(self.config.app, App):
-            self.config.app.planner.end_waits()
+            self.config.app.planner.events.end_waits()
         await super().shutdown(sockets)
 
 
 def build_config(app: App, host: str, port: int) -> uvicorn.Config:
     """How the application is served; ``serve`` without running it."""
+    settings = app.planner.settings
+    protocol = type("Protocol", (BoundedProtocol,), {"body_timeout_s": settings.body_timeout_s})
     return uvicorn.Config(
         app,
         host=host,
         port=port,
         loop="uvloop",
-        http=Connection,
+        http=protocol,
+        ws="none",
+        # Believing nobody's X-Forwarded-For is also quicker than looking for one.
+        proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
         access_log=False,
         server_header=False,
         log_level="warning",
         backlog=BACKLOG,
-        timeout_graceful_shutdown=max(1, round(app.planner.settings.grace_s)),
+        timeout_graceful_shutdown=max(1, round(settings.grace_s)),
         lifespan="on",
     )
 

@@ -19,9 +19,9 @@ from planner_api.db.engine import Database
 from planner_api.plans.store import RowPlanStore
 from planner_api.profiles import repository as profile_rows
 from planner_api.settings import Settings
-from planner_api.solving.news import build_events
+from planner_api.solving.events import build_events
 from planner_api.solving.process import Solved, SolverProcess
-from planner_api.solving.production import build_queue
+from planner_api.solving.queue import build_queue
 
 CONNECTIONS = 16
 SLICE_S = 0.25
@@ -198,7 +198,8 @@ async def _commit_better(stage: Stage, soc: str) -> float:
     from planner_api.solving import repository
 
     database, settings = Database(stage.url), Settings(database_url=stage.url)
-    store, queue, events = RowPlanStore(database), build_queue(database, settings), build_events(database)
+    store, events = RowPlanStore(database), build_events(database)
+    queue = build_queue(database, settings, events)
     plan_id = str((await stage.rows("SELECT id FROM plans WHERE soc = :soc", soc=soc))[0][0])
     task = await store.load(plan_id)
     solver = SolverProcess(timeout_s=120.0, memory_bytes=0)

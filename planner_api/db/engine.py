@@ -20,6 +20,8 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
+from planner_api.db.outage import translated
+
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
@@ -84,7 +86,10 @@ def sync_engine(text: str) -> Engine:
 
 
 class Database:
-    """The planner's database: ``read()`` and ``write()`` open sessions; ``close()`` ends every connection."""
+    """The planner's database: ``read()`` and ``write()`` open sessions; ``close()`` ends every connection.
+
+    Whatever in a session says that the database is away leaves it as ``DatabaseAwayError``.
+    """
 
     def __init__(self, url: str, *, pool_size: int = 10) -> None:
         self.url = parse_url(url)
@@ -112,14 +117,16 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[ReadSession]:
         """Open a session for queries."""
-        async with ReadSession(self.reader, expire_on_commit=False) as session:
-            yield session
+        with translated():
+            async with ReadSession(self.reader, expire_on_commit=False) as session:
+                yield session
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[WriteSession]:
         """Open a session in one transaction; leaving the block commits."""
-        async with WriteSession(self.writer, expire_on_commit=False) as session, session.begin():
-            yield session
+        with translated():
+            async with WriteSession(self.writer, expire_on_commit=False) as session, session.begin():
+                yield session
 
     async def write_at_once(self, work: Callable[[Connection], T]) -> T:
         """Do one whole transaction in a thread of its own; for small ones of which there are many.
@@ -130,7 +137,7 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._write_at_once, work)
 
     def _write_at_once(self, work: Callable[[Connection], T]) -> T:
-        with self._plain.begin() as connection:
+        with translated(), self._plain.begin() as connection:
             return work(connection)
 
     async def close(self) -> None:

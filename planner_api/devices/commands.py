@@ -16,8 +16,9 @@ from planner_api.db.engine import Database
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository
 from planner_api.devices.tokens import hash_token, new_token
+from planner_api.errors import DatabaseAwayError
 from planner_api.settings import Settings
-from planner_api.solving.news import build_events
+from planner_api.solving.events import build_events
 from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
@@ -75,8 +76,8 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
 
     try:
         return asyncio.run(main())
-    except SQLAlchemyError as error:
-        reason = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+    except (DatabaseAwayError, SQLAlchemyError) as error:
+        reason = getattr(error, "reason", None) or " ".join(str(getattr(error, "orig", None) or error).split())[:300]
         print(f"hope-planner: {reason}; was the database migrated? hope-planner migrate", file=sys.stderr)
         return 1
 

@@ -1,6 +1,6 @@
 """The guard in front of every route: who is it, may it, and not too often.
 
-Pure ASGI and, for a caller it knows, without a query. Cached plans are admitted by ``gate.py`` by the same rules.
+Pure ASGI and, for a caller it knows, without a query. Whatever stands behind it, plans in memory too, need not ask.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import math
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http import HTTPStatus
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from planner_api.db.engine import Database
-from planner_api.db.outage import AWAY
 from planner_api.devices import repository
 from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.rate import RateLimit
 from planner_api.devices.tokens import hash_token
-from planner_api.errors import ApiError, send_problem, unavailable
+from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.http.asgi import Asgi, Scope
 
 if TYPE_CHECKING:
@@ -139,15 +138,13 @@ class Tokens:
         try:
             async with self._database.write() as session:
                 await repository.saw(session, seen)
-        except AWAY as error:
+        except DatabaseAwayError as error:
             self._seen = {**seen, **self._seen}
-            log.warning("devices_seen_not_written", error=str(error)[:200])
+            log.warning("devices_seen_not_written", error=error.reason)
 
 
 class Guard:
     """ASGI middleware: authenticates, authorises and limits, then sets ``scope["state"]["principal"]``.
-
-    A request that the gate counted already (``scope["state"]["admitted"]``) is not counted again.
 
     Args:
         app: what it guards.
@@ -168,96 +165,79 @@ class Guard:
         self._per_address = per_address
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Pass the request on, or answer 401, 403, 429 or 503."""
-        if scope["type"] != "http" or scope["path"] in OPEN:
-            return await self._app(scope, receive, send)
-        try:
-            principal = await self._admit(scope)
-        except ApiError as error:
-            return await send_problem(send, scope, error)
-        scope.setdefault("state", {})["principal"] = principal
-        return await self._app(scope, receive, send)
-
-    async def _admit(self, scope: Scope) -> Principal:
-        method, path = scope["method"], scope["path"]
-        if (method, path) == ENROL:
-            _refuse_for(self._per_address.hit(_address(scope)))
-            return ANONYMOUS
-        try:
-            principal = await self._identify(scope)
-        except ApiError as error:
-            if error.status == HTTPStatus.UNAUTHORIZED:
+        """Pass the request on. Raises PlannerError for one that is not admitted."""
+        if scope["path"] not in OPEN:
+            try:
+                scope["state"]["principal"] = self._admit(scope, await self._identify(scope))
+            except UnauthorisedError:
                 _refuse_for(self._per_address.hit(_address(scope)))
-            raise
-        if principal is ANONYMOUS:
-            return principal
-        if "admitted" not in scope.get("state", {}):
-            _refuse_for(self._per_token.hit(principal.name))
-        if not principal.may(method, path):
-            raise ApiError(403, "scope-missing", "a device's token does not allow this; it takes an operator's")
-        self._tokens.saw(principal)
-        return principal
+                raise
+        await self._app(scope, receive, send)
 
-    async def _identify(self, scope: Scope) -> Principal:
-        """Who sent this. Raises ApiError: 401 without a valid token, 429 for an address that sent too many of those."""
-        token = _bearer(scope)
-        if token is None:
+    async def _identify(self, scope: Scope) -> Known | None:
+        """Look up who sent this; None without a token. Raises TooOftenError for an address of too many guesses."""
+        if (scope["method"], scope["path"]) == ENROL:
+            _refuse_for(self._per_address.hit(_address(scope)))
+            return None
+        token_hash = _bearer(scope)
+        if token_hash is None:
             if self._required:
-                raise unauthorised("this planner needs a token: send it as 'Authorization: Bearer ...'")
-            return ANONYMOUS
-        token_hash = hash_token(token)
+                raise UnauthorisedError("this planner needs a token: send it as 'Authorization: Bearer ...'")
+            return None
         known = self._tokens.known(token_hash)
         if known is None:
             _refuse_for(self._per_address.wait(_address(scope)))
-            known = await self._look_up(token_hash)
+            known = await self._tokens.look_up(token_hash)
         if known is None:
-            raise unauthorised("this token is unknown or was revoked; enrol again with a claim token")
-        if known.expires_at + LEEWAY_S < time.time():
-            raise unauthorised("this token has expired; enrol again with a claim token")
-        return known.principal
+            raise UnauthorisedError("this token is unknown or was revoked; enrol again with a claim token")
+        return known
 
-    async def _look_up(self, token_hash: str) -> Known | None:
-        try:
-            return await self._tokens.look_up(token_hash)
-        except AWAY as error:
-            log.warning("token_lookup_failed", error=str(error)[:200])
-            raise unavailable("the database is away for the moment; try again") from None
+    def _admit(self, scope: Scope, known: Known | None) -> Principal:
+        if known is None:
+            return ANONYMOUS
+        principal = known.principal
+        if known.expires_at + LEEWAY_S < time.time():
+            raise UnauthorisedError("this token has expired; enrol again with a claim token")
+        _refuse_for(self._per_token.hit(principal.name))
+        if not principal.may(scope["method"], scope["path"]):
+            raise ForbiddenError("scope-missing", "a device's token does not allow this; it takes an operator's")
+        self._tokens.saw(principal)
+        return principal
 
 
 def _refuse_for(wait_s: float) -> None:
-    """Raise ApiError 429 unless there is nothing to wait for."""
+    """Raise TooOftenError unless there is nothing to wait for."""
     if wait_s:
-        headers = {"Retry-After": str(math.ceil(wait_s))}
-        raise ApiError(429, "too-many-requests", "too many requests; slow down", headers=headers)
+        raise TooOftenError("too-many-requests", "too many requests; slow down", retry_after_s=wait_s)
 
 
-def unauthorised(detail: str) -> ApiError:
-    """The error for a missing, unknown, revoked or expired token."""
-    return ApiError(401, "unauthorised", detail, headers={"WWW-Authenticate": "Bearer"})
+def bearer_of(scope: Scope, why: str) -> str:
+    """The hash of the token of a request that must have one. Raises UnauthorisedError with ``why`` otherwise."""
+    found = _bearer(scope)
+    if found is None:
+        raise UnauthorisedError(why)
+    return found
 
 
-def bearer_of(scope: Scope, why: str) -> bytes:
-    """The token of a request that must have one. Raises ApiError 401 with ``why`` otherwise."""
-    token = _bearer(scope)
-    if token is None:
-        raise unauthorised(why)
-    return token
-
-
-def _bearer(scope: Scope) -> bytes | None:
-    """The token of the request; None without one.
+def _bearer(scope: Scope) -> str | None:
+    """The hash of the request's token; None without one.
 
     Raises:
-        ApiError: 401 for an Authorization header of another kind.
+        UnauthorisedError: an Authorization header of another kind, or more than one.
     """
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            kind, _, token = value.partition(b" ")
-            token = token.strip()
-            if kind.lower() != b"bearer" or not token or len(token) > 256:
-                raise unauthorised("the Authorization header must read 'Bearer ' and a token")
-            return bytes(token)
-    return None
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(given) > 1:
+        raise UnauthorisedError("the request has several Authorization headers; send one")
+    return _hash_of(given[0]) if given else None
+
+
+@lru_cache(maxsize=10_000)
+def _hash_of(authorization: bytes) -> str:
+    kind, _, token = authorization.partition(b" ")
+    token = token.strip()
+    if kind.lower() != b"bearer" or not token or len(token) > 256:
+        raise UnauthorisedError("the Authorization header must read 'Bearer ' and a token")
+    return hash_token(token)
 
 
 def _address(scope: Scope) -> str:

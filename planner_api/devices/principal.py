@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from planner_api.errors import ApiError
+from planner_api.errors import ForbiddenError
 
 Role = Literal["operator", "device", "anonymous"]
 
@@ -57,10 +57,10 @@ def require_own(scope: Mapping[str, Any], device_id: str) -> None:
     """Refuse a device that speaks in another's name.
 
     Raises:
-        ApiError: 403 when the bearer is a device with another id.
+        ForbiddenError: the bearer is a device with another id.
     """
     principal = principal_of(scope)
     if principal.role == "device" and principal.device_id != device_id:
-        raise ApiError(
-            403, "foreign-device", f"this token belongs to device '{principal.device_id}', not to '{device_id}'"
+        raise ForbiddenError(
+            "foreign-device", f"this token belongs to device '{principal.device_id}', not to '{device_id}'"
         )

@@ -34,7 +34,7 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Rows per page")]
 async def enrol(request: Request) -> Response:
     """Exchange a claim token (sent as the bearer) for a token of the device's own."""
     planner = request.app.state.planner
-    claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer").decode("latin-1")
+    claim = bearer_of(request.scope, "an enrolment needs a claim token as its bearer")
     await service.check_claim(planner.database, claim)
     message = await read_message(request, Enrolment, limit=ENROLMENT_BYTES)
     receipt = await service.enrol(planner.database, claim, message)

@@ -11,9 +11,8 @@ from hope_schema import Device, DevicePage, DeviceReport, Enrolment, EnrolmentRe
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository
-from planner_api.devices.guard import unauthorised
 from planner_api.devices.tokens import hash_token, new_token
-from planner_api.errors import ApiError
+from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
 
 if TYPE_CHECKING:
     from planner_api.solving.events import Events
@@ -21,29 +20,29 @@ if TYPE_CHECKING:
 BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your operator for another"
 
 
-async def check_claim(database: Database, claim: str) -> None:
-    """Look at a claim token before anything that comes with it is read. Raises ApiError 401 unless it is valid now."""
+async def check_claim(database: Database, claim_hash: str) -> None:
+    """Look at a claim token before anything that comes with it is read. Raises UnauthorisedError unless it is valid."""
     async with database.read() as session:
-        if not await repository.is_valid_claim(session, hash_token(claim)):
-            raise unauthorised(BAD_CLAIM)
+        if not await repository.is_valid_claim(session, claim_hash):
+            raise UnauthorisedError(BAD_CLAIM)
 
 
-async def enrol(database: Database, claim: str, request: Enrolment) -> EnrolmentReceipt:
-    """Exchange a claim token for a device's own.
+async def enrol(database: Database, claim_hash: str, request: Enrolment) -> EnrolmentReceipt:
+    """Exchange a claim token, known by its hash, for a device's own.
 
     Raises:
-        ApiError: 401 for a claim that is unknown, spent, expired or revoked; 409 for a device that holds a valid
-            token already (revoke it first: otherwise any claim could take over any device).
+        UnauthorisedError: a claim that is unknown, spent, expired or revoked.
+        ConflictError: a device that holds a valid token already (revoke it first: otherwise any claim could take over
+            any device).
     """
     token = new_token("device")
     values = {"soc": request.soc, "frequency": request.frequency, "versions": dict(request.versions)}
     async with database.write() as session:
-        claim_id = await repository.use_claim(session, hash_token(claim))
+        claim_id = await repository.use_claim(session, claim_hash)
         if claim_id is None:
-            raise unauthorised(BAD_CLAIM)
+            raise UnauthorisedError(BAD_CLAIM)
         if not await repository.enrol(session, request.device_id, {"claim_id": claim_id, **values}):
-            raise ApiError(
-                409,
+            raise ConflictError(
                 "device-enrolled",
                 f"device '{request.device_id}' is enrolled already; an operator can revoke it: "
                 f"hope-planner tokens revoke --device {request.device_id}",
@@ -81,7 +80,7 @@ async def revoke_device(database: Database, events: Events, device_id: str) -> N
     """Revoke a device and all its tokens, everywhere, at once.
 
     Raises:
-        ApiError: 404 for an unknown device.
+        NotFoundError: an unknown device.
     """
     async with database.write() as session:
         if not await repository.find_devices(session, device_id=device_id):
@@ -91,7 +90,7 @@ async def revoke_device(database: Database, events: Events, device_id: str) -> N
 
 
 async def get_device(database: Database, device_id: str) -> Device:
-    """One device. Raises ApiError 404 when it is unknown."""
+    """One device. Raises NotFoundError when it is unknown."""
     page = await list_devices(database, device_id=device_id)
     if not page.devices:
         raise _unknown(device_id)
@@ -123,5 +122,5 @@ def _device(row: DeviceRow, drifts: Sequence[float]) -> Device:
     )
 
 
-def _unknown(device_id: str) -> ApiError:
-    return ApiError(404, "device-unknown", f"no device '{device_id}'")
+def _unknown(device_id: str) -> NotFoundError:
+    return NotFoundError("device-unknown", f"no device '{device_id}'")

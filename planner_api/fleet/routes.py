@@ -29,7 +29,7 @@ LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds un
         request=FanoutRequest,
         optional_body=True,
         replies={202: ("Queued; see `Location` for the progress.", Fanout)},
-        errors=[404, 409],
+        errors=[404],
         headers={202: LOCATION},
     ),
 )

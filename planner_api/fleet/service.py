@@ -21,7 +21,7 @@ from hope_schema import (
 )
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, ModelRow, ProfileRow, SocRow
-from planner_api.errors import ApiError, model_unknown
+from planner_api.errors import NotFoundError, model_unknown
 from planner_api.fleet import repository
 from planner_api.models import repository as model_rows
 from planner_api.plans import repository as plan_rows
@@ -37,17 +37,15 @@ FANOUT_PRIORITY = 0
 """A device that waits for its plan comes first (``plans.service.DEVICE_WAITS``)."""
 
 
-async def release(database: Database, queue: SolveQueue | None, model_hash: str, request: FanoutRequest) -> Fanout:
+async def release(database: Database, queue: SolveQueue, model_hash: str, request: FanoutRequest) -> Fanout:
     """Queue the planning of one model for every SoC and frequency known, all or nothing.
 
     Each is planned under the key that a device asks with: all processors that its profile lists. A plan that exists
     already, whatever became of it, is not solved again.
 
     Raises:
-        ApiError: 404 for an unknown model, 409 where nothing is queued (embedded mode).
+        NotFoundError: an unknown model.
     """
-    if queue is None:
-        raise ApiError(409, "no-queue", "an embedded planner solves in the call; releases need 'hope-planner serve'")
     fanout_id, now = f"f-{secrets.token_hex(12)}", datetime.now(UTC)
     async with database.read() as session:
         if not await model_rows.exists(session, model_hash):
@@ -86,11 +84,11 @@ async def release(database: Database, queue: SolveQueue | None, model_hash: str,
 
 
 async def progress(database: Database, fanout_id: str) -> Fanout:
-    """How far a release is. Raises ApiError 404 for an unknown one."""
+    """How far a release is. Raises NotFoundError for an unknown one."""
     async with database.read() as session:
         row = await repository.fanout(session, fanout_id)
         if row is None:
-            raise ApiError(404, "fanout-unknown", f"no release {fanout_id}: start one with POST /models/{{hash}}/plans")
+            raise NotFoundError("fanout-unknown", f"no release {fanout_id}: start one with POST /models/{{hash}}/plans")
         counts = await repository.progress(session, fanout_id)
     by = {status: counts.get(status, 0) for status in ("queued", "solving", "done", "failed")}
     return Fanout(

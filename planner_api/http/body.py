@@ -7,7 +7,6 @@ they are (``http/reader.py``), and only what has to be stored comes back.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -19,7 +18,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 
 from planner_api.devices.principal import principal_of
-from planner_api.errors import ApiError
+from planner_api.http.error import HttpError
 from planner_api.http.shape import parse
 
 CHUNK = 64 * 1024
@@ -35,7 +34,7 @@ Reading = Callable[[bytes | bytearray], Result]
 """Makes of a body's text what is stored of it; a function of a module, so that another process finds it too."""
 
 
-class TooLargeError(ApiError):
+class TooLargeError(HttpError):
     """A body beyond its limit."""
 
     def __init__(self, when: str, limit: int) -> None:
@@ -50,42 +49,37 @@ class Body:
     encoding: Encoding
 
 
-async def read_body(
-    request: Request, *, limit: int, timeout_s: float, before_large: Callable[[], Awaitable[None]] | None = None
-) -> Body:
-    """Read the whole body.
+async def read_body(request: Request, *, limit: int, before_large: Callable[[], Awaitable[None]] | None = None) -> Body:
+    """Read the whole body; how long that may take is the connection's to say (``http/protocol.py``).
 
     Args:
         request: whose body it is.
         limit: most bytes.
-        timeout_s: longest time the bytes may take.
         before_large: awaited once, before more than ``SMALL_BYTES`` of it are taken in.
 
     Raises:
-        ApiError: 413 above ``limit`` bytes, 415 for an unknown content type or encoding, 408 after ``timeout_s``.
+        HttpError: 413 above ``limit`` bytes, 415 for an unknown content type or encoding.
     """
+    for name in ("content-type", "content-encoding"):
+        if len(request.headers.getlist(name)) > 1:
+            raise HttpError(400, "repeated-header", f"the request has several {name} headers; send one")
     encoding = _encoding(request.headers.get("content-encoding", ""))
     kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if kind != "application/json":
-        raise ApiError(415, "unsupported-media-type", "send the body as application/json")
+        raise HttpError(415, "unsupported-media-type", "send the body as application/json")
     if (declared := request.headers.get("content-length", "")).isdigit() and int(declared) > limit:
         raise TooLargeError("", limit)
     raw = bytearray()
     try:
-        async with asyncio.timeout(timeout_s) as patience:
-            async for chunk in request.stream():
-                raw += chunk
-                if len(raw) > limit:
-                    raise TooLargeError("", limit)
-                if before_large is not None and len(raw) > SMALL_BYTES:
-                    patience.reschedule(None)
-                    await before_large()
-                    patience.reschedule(asyncio.get_running_loop().time() + timeout_s)
-                    before_large = None
-    except TimeoutError:
-        raise ApiError(408, "body-timeout", f"the body did not arrive within {timeout_s:g} s") from None
+        async for chunk in request.stream():
+            raw += chunk
+            if len(raw) > limit:
+                raise TooLargeError("", limit)
+            if before_large is not None and len(raw) > SMALL_BYTES:
+                await before_large()
+                before_large = None
     except ClientDisconnect:
-        raise ApiError(400, "body-incomplete", "the connection closed before the body was complete") from None
+        raise HttpError(400, "body-incomplete", "the connection closed before the body was complete") from None
     return Body(bytes(raw), encoding)
 
 
@@ -101,7 +95,7 @@ async def read_message(
         empty: stands for a body without a byte.
 
     Raises:
-        ApiError: as ``read_body``, ``inflate`` and ``parse`` do.
+        HttpError: as ``read_body``, ``inflate`` and ``parse`` do.
     """
     message, _ = await read_both(request, kind, limit=limit, empty=empty)
     return message
@@ -111,7 +105,7 @@ async def read_both(
     request: Request, kind: type[Message], *, limit: int = SMALL_BYTES, empty: bytes = b""
 ) -> tuple[Message, Body]:
     """Return the body as a message, as ``read_message`` does, and as it was sent."""
-    body = await read_body(request, limit=limit, timeout_s=request.app.state.planner.settings.body_timeout_s)
+    body = await read_body(request, limit=limit)
     return parse(inflate(body, limit=limit) or empty, kind), body
 
 
@@ -120,11 +114,11 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
 
     Args:
         request: whose body it is.
-        reading: raises ApiError for what is not valid.
+        reading: raises HttpError for what is not valid.
         inline: up to this many bytes it is read here and now, beyond in a process of its own.
 
     Raises:
-        ApiError: as ``read_body``, ``inflate`` and ``reading`` do; 429 for who sends too many large bodies at once.
+        HttpError: as ``read_body``, ``inflate`` and ``reading`` do; 429 for who sends too many large bodies at once.
     """
     planner = request.app.state.planner
     settings, owner = planner.settings, principal_of(request.scope).name
@@ -133,8 +127,7 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
         async def take_turn() -> None:
             await held.enter_async_context(planner.large_bodies.turn(owner))
 
-        limit, timeout_s = settings.max_body_bytes, settings.body_timeout_s
-        body = await read_body(request, limit=limit, timeout_s=timeout_s, before_large=take_turn)
+        body = await read_body(request, limit=settings.max_body_bytes, before_large=take_turn)
         try:
             text = inflate(body, limit=min(inline, settings.max_inflated_bytes))
         except TooLargeError:
@@ -148,7 +141,7 @@ def inflate(body: Body, *, limit: int) -> bytes | bytearray:
     NOTE: one-shot decompression would trust the size that a zstd frame declares, so both formats are streamed.
 
     Raises:
-        ApiError: 413 beyond ``limit``, 400 for damaged data.
+        HttpError: 413 beyond ``limit``, 400 for damaged data.
     """
     match body.encoding:
         case "identity":
@@ -175,9 +168,9 @@ def _gunzip(raw: bytes, limit: int) -> bytearray:
             if not chunk and not rest:
                 break
     except zlib.error:
-        raise ApiError(400, "damaged-body", "the body is not valid gzip") from None
+        raise HttpError(400, "damaged-body", "the body is not valid gzip") from None
     if not inflater.eof or inflater.unused_data:
-        raise ApiError(400, "damaged-body", "the gzip body ends too early or too late")
+        raise HttpError(400, "damaged-body", "the gzip body ends too early or too late")
     return out
 
 
@@ -192,7 +185,7 @@ def _unzstd(raw: bytes, limit: int) -> bytearray:
                 if len(out) > limit:
                     raise TooLargeError(" after decompression", limit)
     except (zstandard.ZstdError, MemoryError):
-        raise ApiError(400, "damaged-body", "the body is not valid zstd with a window of at most 8 MiB") from None
+        raise HttpError(400, "damaged-body", "the body is not valid zstd with a window of at most 8 MiB") from None
     return out
 
 
@@ -204,7 +197,7 @@ def _encoding(text: str) -> Encoding:
             return "gzip"
         case "zstd":
             return "zstd"
-    raise ApiError(
+    raise HttpError(
         415,
         "unsupported-encoding",
         "the body's content encoding is not supported; use gzip or zstd",

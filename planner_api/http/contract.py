@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from planner_api.errors import MEDIA_TYPE
 from planner_api.http.asgi import GIVEN_ID, MAX_REQUEST_ID
+from planner_api.http.error import MEDIA_TYPE
 
 REF = "#/components/schemas/{model}"
 

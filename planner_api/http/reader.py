@@ -17,8 +17,8 @@ from typing import TypeVar, get_type_hints
 
 import msgspec
 
-from planner_api.errors import ApiError
 from planner_api.http.body import Body, Encoding, Reading, inflate
+from planner_api.http.error import HttpError
 from planner_api.locks import Turns
 
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Refusal(msgspec.Struct):
-    """An ``ApiError`` on its way out of the child."""
+    """An ``HttpError`` on its way out of the child."""
 
     status: int
     kind: str
@@ -68,7 +68,7 @@ class Reader:
         """Return what ``reading``, which returns a ``msgspec.Struct``, makes of the inflated body.
 
         Raises:
-            ApiError: what ``reading`` or ``inflate`` raise; 413 for a body that takes too long or too much memory.
+            HttpError: what ``reading`` or ``inflate`` raise; 413 for a body that takes too long or too much memory.
         """
         if not self._timeout_s:
             return await asyncio.to_thread(lambda: reading(inflate(body, limit=self._limit)))
@@ -77,7 +77,7 @@ class Reader:
             answer = await self._ask(msgspec.msgpack.encode(task))
         if not answer[0]:
             refusal = msgspec.msgpack.decode(answer[1:], type=Refusal)
-            raise ApiError(refusal.status, refusal.kind, refusal.detail, causes=refusal.causes)
+            raise HttpError(refusal.status, refusal.kind, refusal.detail, causes=refusal.causes)
         result: Result = msgspec.msgpack.decode(answer[1:], type=get_type_hints(reading)["return"])
         return result
 
@@ -101,7 +101,7 @@ class Reader:
                 return await _frame(child)
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
             await self.stop()
-            raise ApiError(
+            raise HttpError(
                 413, "body-too-costly", f"the body takes more than {self._timeout_s:g} s or too much memory to read"
             ) from None
         except BaseException:
@@ -135,7 +135,7 @@ def answer_to(task: Task) -> bytes:
     reading = getattr(importlib.import_module(module), name)
     try:
         return b"\x01" + msgspec.msgpack.encode(reading(inflate(Body(task.raw, task.encoding), limit=task.limit)))
-    except ApiError as error:
+    except HttpError as error:
         refusal = Refusal(error.status, error.kind, error.detail, error.causes)
     except MemoryError:
         refusal = Refusal(413, "body-too-costly", "the body takes too much memory to read")

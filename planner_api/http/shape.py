@@ -18,7 +18,8 @@ import msgspec
 from pydantic import AwareDatetime, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from planner_api.errors import ApiError, invalid
+from planner_api.errors import MAX_CAUSES
+from planner_api.http.error import HttpError
 
 BOUNDS = ("gt", "ge", "lt", "le", "min_length", "max_length", "pattern")
 Message = TypeVar("Message", bound=BaseModel)
@@ -28,16 +29,16 @@ def parse(text: bytes | bytearray, kind: type[Message]) -> Message:
     """Validate JSON bytes, in time and memory proportional to their number.
 
     Raises:
-        ApiError: 400 when they are not JSON, 422 when they are not a ``kind``.
+        HttpError: 400 when they are not JSON, 422 when they are not a ``kind``.
     """
     try:
         shaped = msgspec.json.encode(_decoder(kind).decode(text))
     except msgspec.ValidationError as error:
         what, _, where = str(error).rpartition(" - at ")
         cause = f"{where.strip('`').removeprefix('$.')}: {what}"[:500] if what else where[:500]
-        raise ApiError(422, "invalid", f"the body is not a valid {kind.__name__}: {cause}", causes=[cause]) from None
+        raise HttpError(422, "invalid", f"the body is not a valid {kind.__name__}: {cause}", causes=[cause]) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ApiError(400, "malformed-json", f"the body is not JSON: {str(error)[:500]}") from None
+        raise HttpError(400, "malformed-json", f"the body is not JSON: {str(error)[:500]}") from None
     try:
         return kind.model_validate_json(shaped)
     except ValidationError as error:
@@ -110,3 +111,19 @@ def _bounded(shape: Any, metadata: Iterable[Any]) -> Any:
         # Pydantic's `$` is the end; Python's also matches before a last line break.
         found["pattern"] = found["pattern"].replace("$", r"\Z")
     return Annotated[shape, msgspec.Meta(**found)] if found else shape
+
+
+def invalid(error: ValidationError) -> HttpError:
+    """Turn pydantic's error into a problem: 400 for what is no JSON, 422 for JSON that says something impossible.
+
+    The rejected input itself is left out: it may be long, and it may be what someone wants reflected.
+    """
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    causes = []
+    for item in found[:MAX_CAUSES]:
+        where = ".".join(str(part)[:100] for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")[:500]
+        causes.append(f"{where}: {message}" if where else message)
+    if found[0]["type"] == "json_invalid":
+        return HttpError(400, "malformed-json", f"the body is not JSON: {causes[0]}")
+    return HttpError(422, "invalid", f"the body is not a valid {error.title}: {causes[0]}", causes=causes)

@@ -24,7 +24,7 @@ class ReadGraph(msgspec.Struct, frozen=True):
 
 
 def read_graph(text: bytes | bytearray) -> ReadGraph:
-    """Validate a graph and work out what is kept of it. Raises ApiError as ``parse`` does."""
+    """Validate a graph and work out what is kept of it. Raises HttpError as ``parse`` does."""
     return describe(parse(text, ModelGraph))
 
 

@@ -9,7 +9,7 @@ import msgspec
 from hope_schema import ModelReceipt
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, ReadSession
-from planner_api.errors import ApiError, model_unknown
+from planner_api.errors import ConflictError, model_unknown
 from planner_api.models import repository
 from planner_api.models.figures import Figures
 from planner_api.models.reading import ReadGraph
@@ -24,11 +24,10 @@ async def submit(database: Database, graph: ReadGraph, *, claimed_hash: str | No
         claimed_hash: the hash its sender computed, if it said so.
 
     Raises:
-        ApiError: 409 if the sender's hash is not this graph's, or if another graph stands under this hash.
+        ConflictError: the sender's hash is not this graph's, or another graph stands under this hash.
     """
     if claimed_hash is not None and claimed_hash != graph.hash:
-        raise ApiError(
-            409,
+        raise ConflictError(
             "model-conflict",
             f"the graph was sent as {claimed_hash} but hashes to {graph.hash}: agent and planner differ in version, "
             "or the graph changed on its way",
@@ -38,12 +37,12 @@ async def submit(database: Database, graph: ReadGraph, *, claimed_hash: str | No
         if not created:
             stored = await repository.find(session, graph.hash)
             if stored is not None and stored.graph_digest != graph.graph_digest:
-                raise ApiError(409, "model-conflict", f"another graph is already stored under {graph.hash}")
+                raise ConflictError("model-conflict", f"another graph is already stored under {graph.hash}")
     return ModelReceipt(model_hash=graph.hash, ops=graph.ops, super_ops=graph.super_ops, created=created)
 
 
 async def load_json(database: Database, model_hash: str) -> bytes:
-    """Return a stored graph as compressed JSON. Raises ApiError 404 for an unknown hash."""
+    """Return a stored graph as compressed JSON. Raises NotFoundError for an unknown hash."""
     async with database.read() as session:
         body = await repository.graph(session, model_hash)
     if body is None:
@@ -52,7 +51,7 @@ async def load_json(database: Database, model_hash: str) -> bytes:
 
 
 async def load_figures(session: ReadSession, model_hash: str) -> Figures:
-    """Return the figures a plan of the model needs. Raises ApiError 404 for an unknown hash."""
+    """Return the figures a plan of the model needs. Raises NotFoundError for an unknown hash."""
     body = await repository.figures(session, model_hash)
     if body is None:
         raise model_unknown(model_hash)

@@ -1,4 +1,4 @@
-"""The ASGI layer behind the plan cache: every request gets an id, is counted, and is logged when it is worth a line."""
+"""The outermost ASGI layer: every request gets an id, is counted, and is logged when it is worth a line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import itertools
 import re
 import secrets
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 import structlog
 
 from planner_api.devices.principal import principal_of
+from planner_api.errors import PlannerError
 from planner_api.http.asgi import GIVEN_ID, Asgi, Scope
+from planner_api.http.problems import send_problem
 from planner_api.ops.logs import request_id
 from planner_api.ops.metrics import Metrics
-from planner_api.ops.traces import Tracer
+from planner_api.ops.traces import Trace
 
 log = structlog.get_logger("planner_api.access")
 
@@ -44,45 +47,42 @@ def route_of(path: str) -> str:
 
 
 class Observe:
-    """ASGI middleware: ``X-Request-ID`` in and out, metrics, access log, and a span where tracing is on."""
+    """ASGI middleware: ``X-Request-ID`` in and out, errors in words, metrics, access log, a span if tracing is on."""
 
-    def __init__(self, app: Asgi, metrics: Metrics, tracer: Tracer | None = None, *, log_routine: bool = False) -> None:
+    def __init__(self, app: Asgi, metrics: Metrics, trace: Trace, *, log_routine: bool = False) -> None:
         self._app = app
         self._metrics = metrics
-        self._tracer = tracer
+        self._trace = trace
         self._log_routine = log_routine
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        identity = self._identity(scope)
+        identity, route = self._identity(scope), route_of(scope["path"])
         scope.setdefault("state", {})["request_id"] = identity
         request_id.set(identity)
         status = 500
         started = time.perf_counter()
 
-        async def send_with_id(message: Any) -> None:
+        def send_with_id(message: Any) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [pair for pair in message["headers"] if pair[0] != b"x-request-id"]
-                headers.append((b"x-request-id", identity.encode()))
-                message["headers"] = headers
-            await send(message)
+                message["headers"] = [*message["headers"], (b"x-request-id", identity.encode())]
+            sent: Awaitable[None] = send(message)
+            return sent
 
         try:
-            if self._tracer is None:
-                await self._app(scope, receive, send_with_id)
-            else:
-                with self._tracer.request(scope["method"], route_of(scope["path"]), identity) as span:
+            with self._trace(scope["method"], route, identity) as span:
+                try:
                     await self._app(scope, receive, send_with_id)
-                    span.ended(status)
+                except PlannerError as error:
+                    await send_problem(send_with_id, scope, error)
+                span.ended(status)
         finally:
             seconds = time.perf_counter() - started
-            self._metrics.request(scope["method"], route_of(scope["path"]), status, seconds)
+            self._metrics.request(scope["method"], route, status, seconds)
             if status >= 400 or seconds >= SLOW_S:
                 self._log(log.warning if status >= 500 else log.info, scope, status, seconds)
             elif self._log_routine:

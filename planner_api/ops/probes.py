@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Any
 
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import HEAD
-from planner_api.db.outage import AWAY
 from planner_api.db.tables import InboxRow
-from planner_api.errors import unavailable
+from planner_api.errors import DatabaseAwayError, UnavailableError
 from planner_api.ops.metrics import Metrics
+from planner_api.shared import SharedCalls
 from planner_api.solving.repository import count_by_status
 
-BROKEN: tuple[type[Exception], ...] = (DBAPIError, *AWAY)
+BROKEN: tuple[type[Exception], ...] = (DatabaseAwayError, DBAPIError, TimeoutError)
 PROBE_S = 2.0
 """A database that does not answer within this is away."""
 FRESH_S = 1.0
 """How long an outcome is told to everybody who asks."""
-
-T = TypeVar("T")
-
-
-class Fresh(Generic[T]):
-    """The outcome of a call, made at most once at a time and told to everybody for ``FRESH_S`` after it ended."""
-
-    def __init__(self, call: Callable[[], Awaitable[T]]) -> None:
-        self._call = call
-        self._task: asyncio.Future[T] | None = None
-        self._until = 0.0
-
-    async def get(self) -> T:
-        """Return the outcome, or raise what the call raised."""
-        if self._task is None or (self._task.done() and time.monotonic() >= self._until):
-            self._task = asyncio.ensure_future(self._call())
-            self._task.add_done_callback(self._ended)
-        return await asyncio.shield(self._task)
-
-    def _ended(self, _task: asyncio.Future[T]) -> None:
-        self._until = time.monotonic() + FRESH_S
 
 
 class Probes:
@@ -52,29 +29,38 @@ class Probes:
     def __init__(self, database: Database, metrics: Metrics) -> None:
         self._database = database
         self._metrics = metrics
-        self._ready = Fresh(self._check_ready)
-        self._page = Fresh(self._scrape)
+        self._looks: SharedCalls[Any] = SharedCalls(keep_s=FRESH_S)
 
     async def check_ready(self) -> None:
-        """Whether requests can be served: the database answers and stands at the newest migration.
+        """Whether requests can be served: the database answers, stands at the newest migration and takes things in.
 
         Raises:
-            ApiError: 503, saying what is missing.
+            UnavailableError: saying what is missing.
         """
-        await self._ready.get()
+        await self._looks.get("ready", self._check_ready)
 
     async def scrape(self) -> bytes:
         """The metrics page; without the gauges that the database tells while that is away."""
-        return await self._page.get()
+        page: bytes = await self._looks.get("page", self._scrape)
+        return page
 
     async def _check_ready(self) -> None:
         try:
             async with asyncio.timeout(PROBE_S), self._database.read() as session:
                 revision = await session.scalar(text("SELECT version_num FROM alembic_version"))
         except BROKEN:
-            raise unavailable("the database does not answer, or was never migrated") from None
+            raise UnavailableError("the database does not answer, or was never migrated") from None
         if revision != HEAD:
-            raise unavailable(f"the database stands at migration {revision}, not {HEAD}: run hope-planner migrate")
+            raise UnavailableError(f"the database stands at migration {revision}, not {HEAD}: run hope-planner migrate")
+        try:
+            # NOTE: committed, because a full disk refuses only what is written down.
+            async with asyncio.timeout(PROBE_S), self._database.write() as session:
+                await session.execute(text("UPDATE alembic_version SET version_num = version_num"))
+        except TimeoutError:
+            pass  # it is busy writing
+        except (DatabaseAwayError, DBAPIError) as error:
+            reason = getattr(error, "reason", None) or str(getattr(error, "orig", None) or error)
+            raise UnavailableError(f"nothing can be written to the database: {reason}"[:300]) from None
 
     async def _scrape(self) -> bytes:
         metrics = self._metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from planner_api.errors import ApiError
+from planner_api.errors import NotFoundError
 from planner_api.http.contract import describe
 
 router = APIRouter(tags=["operations"])
@@ -31,6 +31,6 @@ async def read_metrics(request: Request) -> Response:
     """Figures for Prometheus."""
     planner = request.app.state.planner
     if not planner.settings.metrics:
-        raise ApiError(404, "metrics-off", "metrics are switched off (HOPE_METRICS=false)")
+        raise NotFoundError("metrics-off", "metrics are switched off (HOPE_METRICS=false)")
     text = await planner.probes.scrape()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

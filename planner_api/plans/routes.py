@@ -1,4 +1,4 @@
-"""``/plans`` over HTTP. Cached plans never come this far: ``plans/front.py`` answers them."""
+"""``/plans`` over HTTP. Most plans in memory never come this far: ``plans/layer.py`` answers them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import PlanReply, PlanRequest
-from planner_api.http.body import read_both
+from planner_api.http.body import read_message
 from planner_api.http.contract import describe
-from planner_api.plans.stored import StoredPlan, choose_coding, matches, plan_headers
-from planner_api.plans.waits import hang_up, preferred_wait
+from planner_api.plans.stored import Answer
+from planner_api.plans.waits import preferred_wait
 
 router = APIRouter(tags=["plans"])
 
@@ -43,16 +43,12 @@ HEADERS = {
 async def request_plan(request: Request) -> Response:
     """Return the plan under a key: at once, and a better one later under the same id."""
     planner = request.app.state.planner
-    message, body = await read_both(request, PlanRequest)
+    message = await read_message(request, PlanRequest)
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
     served = await planner.plans.plan(message)
-    stored = served.stored
-    if planner.front is not None and body.encoding == "identity":
-        planner.front.learn(body.raw, stored.plan_id)
-    if planner.plans.waits is not None:
-        with hang_up(request.receive) as hung_up:
-            stored = await planner.plans.waits.better(stored, wait_s, hung_up)
-    response = plan_response(request, stored, hit=served.hit)
+    request.scope["state"]["plan_id"] = served.stored.plan_id
+    stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)
+    response = _respond(stored.answer(_header(request, "accept-encoding"), hit=served.hit))
     if wait_s:
         response.headers["Preference-Applied"] = f"wait={wait_s:g}"
     return response
@@ -78,19 +74,15 @@ async def request_plan(request: Request) -> Response:
 async def read_plan(request: Request, plan_id: PlanId) -> Response:
     """Return a plan by id, or 304 when the copy at hand is the newest version."""
     stored = await request.app.state.planner.plans.get(plan_id)
-    return plan_response(request, stored, hit=True)
+    return _respond(stored.answer(_header(request, "accept-encoding"), _header(request, "if-none-match")))
 
 
-def plan_response(request: Request, stored: StoredPlan, *, hit: bool) -> Response:
-    """Answer with the stored bytes, or with 304 to a GET whose copy is the newest."""
-    accepted = request.headers.get("accept-encoding")
-    coding = choose_coding(None if accepted is None else accepted.encode("latin-1"))
-    headers = plan_headers(stored, coding, hit=hit)
-    if hit:
-        request.app.state.planner.plan_cache.hits[stored.plan_id] += 1
-    known = request.headers.get("if-none-match")
-    if request.method == "GET" and known is not None and matches(known.encode("latin-1"), stored.etag):
-        return Response(status_code=304, headers=headers)
-    if coding != "identity":
-        headers["content-encoding"] = coding
-    return Response(stored.body(coding), headers=headers, media_type="application/json")
+def _header(request: Request, name: str) -> bytes | None:
+    found = request.headers.get(name)
+    return None if found is None else found.encode("latin-1")
+
+
+def _respond(answer: Answer) -> Response:
+    response = Response(answer.body, status_code=answer.status)
+    response.raw_headers = [*answer.headers]
+    return response

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from planner_api.db.engine import Database, WriteSession
-from planner_api.errors import ApiError
+from planner_api.errors import NotFoundError
+from planner_api.ops.metrics import Metrics
 from planner_api.plans import repository
 from planner_api.plans.service import load_problem, store_version
 from planner_api.plans.stored import serialise
+from planner_api.settings import Settings
+from planner_api.solving.events import Events
 from planner_api.solving.process import Solved
-from planner_api.solving.worker import Task
+from planner_api.solving.queue import SolveQueue
+from planner_api.solving.worker import Task, Worker, WorkerLimits
 
 
 class RowPlanStore:
@@ -25,7 +29,7 @@ class RowPlanStore:
             raise LookupError(f"there is no plan {plan_id}")
         try:
             graph, profile = await load_problem(self._database, request)
-        except ApiError as error:
+        except NotFoundError as error:
             raise LookupError(error.detail) from None
         return Task(graph, profile, request)
 
@@ -41,3 +45,14 @@ class RowPlanStore:
         stored = serialise(solved.plan, plan_id=plan_id, version=version, provisional=False, solve_us=solved.solve_us)
         await store_version(session, stored, solved.plan, solved.solve_us)
         return version
+
+
+def build_worker(database: Database, settings: Settings, queue: SolveQueue, events: Events, metrics: Metrics) -> Worker:
+    """A worker as the settings want it, on the planner's own plans."""
+    limits = WorkerLimits(
+        slots=settings.worker_slots,
+        budget_s=settings.solve_budget_s,
+        timeout_s=max(settings.solve_timeout_s, settings.solve_budget_s + 5.0),
+        memory_bytes=settings.solve_memory_bytes,
+    )
+    return Worker(database, queue, events, RowPlanStore(database), limits=limits, metrics=metrics)

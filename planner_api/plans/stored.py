@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
 from hope_schema import Plan
 from planner_api.compression import gzipped, unzstd, zstd
+from planner_api.http.asgi import Headers
+
+MAX_ANSWERS = 16
+"""Kept ready per plan: a fleet's agents ask in two or three ways."""
 
 Coding = Literal["zstd", "gzip", "identity"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request for a plan is answered with."""
+
+    status: int
+    headers: Headers
+    body: bytes
 
 
 @dataclass(frozen=True)
@@ -26,20 +39,49 @@ class StoredPlan:
     etag: str
     body_zstd: bytes
     body_gzip: bytes
-
-    def body(self, coding: Coding) -> bytes:
-        """Return the reply in a content coding."""
-        match coding:
-            case "zstd":
-                return self.body_zstd
-            case "gzip":
-                return self.body_gzip
-            case "identity":
-                return unzstd(self.body_zstd)
+    _answers: dict[tuple[bytes | None, bytes | None], Answer] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Those that are ready; the inflated body is not kept, because no cache accounts for it."""
 
     def tag(self, coding: Coding) -> str:
         """Return the strong ETag of the reply in a content coding."""
         return self.etag if coding == "identity" else f'{self.etag[:-1]}-{coding}"'
+
+    def answer(self, accepted: bytes | None, if_none_match: bytes | None = None, *, hit: bool = True) -> Answer:
+        """Return the answer to a request: the plan, or 304 when the copy at hand is this version.
+
+        Args:
+            accepted: the request's ``Accept-Encoding``.
+            if_none_match: its ``If-None-Match``; only a GET has one that counts.
+            hit: the plan was there and not made for this request.
+        """
+        found = self._answers.get((accepted, if_none_match)) if hit else None
+        if found is None:
+            coding = choose_coding(accepted)
+            status = 304 if if_none_match is not None and matches(if_none_match, self.etag) else 200
+            found = self._make(status, coding, hit)
+            if hit and (status, coding) != (200, "identity"):
+                if len(self._answers) >= MAX_ANSWERS:
+                    self._answers.clear()
+                self._answers[accepted, if_none_match] = found
+        return found
+
+    def _make(self, status: int, coding: Coding, hit: bool) -> Answer:
+        headers = [
+            (b"etag", self.tag(coding).encode()),
+            (b"vary", b"Accept-Encoding"),
+            (b"cache-control", b"private, no-cache"),
+            (b"hope-plan-cache", b"hit" if hit else b"miss"),
+        ]
+        if status == 304:
+            return Answer(status, headers, b"")
+        bodies = {"zstd": self.body_zstd, "gzip": self.body_gzip}
+        body = bodies[coding] if coding in bodies else unzstd(self.body_zstd)
+        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if coding != "identity":
+            headers.append((b"content-encoding", coding.encode()))
+        return Answer(status, headers, body)
 
 
 def serialise(plan: Plan, *, plan_id: str, version: int, provisional: bool, solve_us: float) -> StoredPlan:
@@ -49,16 +91,6 @@ def serialise(plan: Plan, *, plan_id: str, version: int, provisional: bool, solv
     body = head.encode() + plan.model_dump_json().encode() + b"}"
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     return StoredPlan(plan_id, version, provisional, etag, zstd(body), gzipped(body))
-
-
-def plan_headers(stored: StoredPlan, coding: Coding, *, hit: bool) -> dict[str, str]:
-    """Return the headers that every answer with a plan has, of status 200 and 304."""
-    return {
-        "etag": stored.tag(coding),
-        "vary": "Accept-Encoding",
-        "cache-control": "private, no-cache",
-        "hope-plan-cache": "hit" if hit else "miss",
-    }
 
 
 def choose_coding(accepted: bytes | None) -> Coding:

@@ -19,7 +19,7 @@ class UploadHead(msgspec.Struct, frozen=True):
 
 
 def read_upload(text: bytes | bytearray) -> UploadHead:
-    """Validate an upload. Raises ApiError as ``parse`` does."""
+    """Validate an upload. Raises HttpError as ``parse`` does."""
     return head_of(parse(text, Observations))
 
 

@@ -23,11 +23,9 @@ from hope_schema import (
 )
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
-from planner_api.db.outage import AWAY
 from planner_api.db.tables import ProfileRow
-from planner_api.errors import ApiError
+from planner_api.errors import DatabaseAwayError, PlannerError
 from planner_api.http.body import Body, inflate
-from planner_api.locks import KeyedLock
 from planner_api.models.figures import Latency, Transfer
 from planner_api.models.service import load_figures
 from planner_api.profiles import repository
@@ -36,6 +34,7 @@ from planner_api.profiles.known import Known, repeated
 from planner_api.profiles.reading import UploadHead
 from planner_api.profiles.repository import ProfileHead
 from planner_api.settings import Settings
+from planner_api.shared import SharedCalls
 
 if TYPE_CHECKING:
     from planner_api.profiles.folding import Folder
@@ -61,7 +60,7 @@ class Profiles:
         self._database = database
         self._settings = settings
         self._inbox = Inbox(database)
-        self._locks = KeyedLock()
+        self._folds = SharedCalls[bool]()
         self._folders: OrderedDict[int, tuple[int, Folder]] = OrderedDict()
 
     async def accept(self, head: UploadHead, body: Body) -> UploadReceipt:
@@ -93,7 +92,7 @@ class Profiles:
             try:
                 if await self.fold(soc, frequency):
                     changed.append((soc, frequency))
-            except AWAY:
+            except DatabaseAwayError:
                 raise
             except Exception:
                 log.exception("fold_failed", soc=soc, frequency=frequency)
@@ -111,17 +110,17 @@ class Profiles:
 
     async def fold(self, soc: str, frequency: str) -> bool:
         """Fold every waiting upload of one SoC and frequency; return whether its profile has a new version."""
-        async with self._database.read() as session:
-            if not await repository.has_pending(session, soc, frequency):
-                return False
         changed = False
-        async with self._locks.alone((soc, frequency)):
-            while (folded := await self._fold_batch(soc, frequency)) is not None:
-                changed |= folded
+        while await self._has_pending(soc, frequency):
+            changed |= await self._folds.get((soc, frequency), lambda: self._fold_batch(soc, frequency))
         return changed
 
-    async def _fold_batch(self, soc: str, frequency: str) -> bool | None:
-        """Fold one batch; None when nothing waits, else whether the profile has a new version.
+    async def _has_pending(self, soc: str, frequency: str) -> bool:
+        async with self._database.read() as session:
+            return await repository.has_pending(session, soc, frequency)
+
+    async def _fold_batch(self, soc: str, frequency: str) -> bool:
+        """Fold one batch; return whether the profile has a new version.
 
         Other processes may fold the same profile: whoever stores first wins (``ProfileHead.uploads`` is the fence),
         the other throws its work away and looks again.
@@ -131,7 +130,7 @@ class Profiles:
                 head = await repository.head(session, soc, frequency)
                 chosen = _first_rows(await repository.pending(session, soc, frequency, BATCH_UPLOADS))
                 if not chosen:
-                    return None
+                    return False
                 # NOTE: PostgreSQL lets each statement see what committed before it: another process may have folded
                 # these uploads, and emptied their bodies, since the line above.
                 uploads = await repository.bodies(session, chosen)
@@ -176,7 +175,7 @@ class Profiles:
         that does not is willing to measure all of it.
 
         Raises:
-            ApiError: 404 for an unknown model.
+            NotFoundError: an unknown model.
         """
         await self.fold(request.soc, request.frequency)
         async with self._database.read() as session:
@@ -264,7 +263,7 @@ def _fold(
         try:
             uploads.append((device, from_json(bytes(inflate(body, limit=limit)))))
             ids.append(row_id)
-        except (ApiError, ValueError) as error:
+        except (PlannerError, ValueError) as error:
             errors[row_id] = str(error)
     folded = folder.fold(uploads)
     errors.update({ids[position]: error for position, error in folded.failed.items()})

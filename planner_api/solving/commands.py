@@ -16,13 +16,14 @@ from starlette.routing import Route
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
-from planner_api.errors import ApiError
+from planner_api.errors import UnavailableError
 from planner_api.ops.logs import configure
 from planner_api.ops.metrics import Metrics
 from planner_api.ops.probes import Probes
+from planner_api.plans.store import build_worker
 from planner_api.settings import Settings
-from planner_api.solving.news import build_events
-from planner_api.solving.production import build_queue, build_worker
+from planner_api.solving.events import build_events
+from planner_api.solving.queue import build_queue
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +49,7 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
     database, metrics = Database(settings.database_url, pool_size=settings.pool_size), Metrics()
     probes = Probes(database, metrics)
     events = build_events(database)
-    worker = build_worker(database, settings, build_queue(database, settings), events, metrics)
+    worker = build_worker(database, settings, build_queue(database, settings, events), events, metrics)
     served = None if probe_port is None else asyncio.create_task(_serve_probes(probes, probe_host, probe_port))
     try:
         await _until_ready(database, probes, stop)
@@ -69,7 +70,7 @@ async def _until_ready(database: Database, probes: Probes, stop: asyncio.Event) 
     while not stop.is_set():
         try:
             return await probes.check_ready()
-        except ApiError as error:
+        except UnavailableError as error:
             log.warning("worker_waits", reason=error.detail)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), WAIT_S)
@@ -90,8 +91,8 @@ async def _serve_probes(probes: Probes, host: str, port: int) -> None:
     async def readyz(_request: Request) -> Response:
         try:
             await probes.check_ready()
-        except ApiError as error:
-            return Response(error.detail, status_code=error.status)
+        except UnavailableError as error:
+            return Response(error.detail, status_code=503)
         return Response()
 
     async def read_metrics(_request: Request) -> Response:

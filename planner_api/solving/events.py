@@ -7,18 +7,19 @@ at ``PRAGMA data_version`` fifty times a second, and a query only when another p
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import structlog
 from sqlalchemy import ColumnElement, event, select
 
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.outage import AWAY
+from planner_api.db.outage import translated
 from planner_api.db.tables import PlanRow, TokenRow
+from planner_api.errors import DatabaseAwayError
 
 log = structlog.get_logger(__name__)
 
@@ -29,60 +30,14 @@ OVERLAP = timedelta(seconds=5)
 RECONNECT_S = 0.5
 """Pause before listening again after the database went away."""
 
-LOST: tuple[type[Exception], ...] = (*AWAY, sqlite3.Error)
-"""What a SQLite file that goes away looks like to the listener."""
-
 PlanListener = Callable[[str | None, int], None]
 """Called with (plan id, version); (None, 0) says that news may have been missed: forget everything."""
 TokenListener = Callable[[str | None], None]
 """Called with the hash of a revoked token; None says that news may have been missed."""
 
 
-class Events(Protocol):
-    """What both databases offer."""
-
-    async def start(self) -> None:
-        """Begin to listen."""
-        ...
-
-    async def stop(self) -> None:
-        """Stop listening; waiters return at once."""
-        ...
-
-    def end_waits(self) -> None:
-        """Let every waiter return at once, and every later one too."""
-        ...
-
-    def on_plan(self, listener: PlanListener) -> None:
-        """Call ``listener`` at each new plan version, in the order of commits."""
-        ...
-
-    def on_token(self, listener: TokenListener) -> None:
-        """Call ``listener`` at each revoked token."""
-        ...
-
-    async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
-        """Announce a version with the caller's transaction: nobody hears of it unless that commits.
-
-        ``settled``: no better version will follow (the solve failed), so nobody need wait any longer.
-        """
-        ...
-
-    async def revoke(self, session: WriteSession, token_hash: str) -> None:
-        """Announce a revoked token with the caller's transaction."""
-        ...
-
-    async def wait(self, plan_id: str, version: int) -> int | None:
-        """Wait until the plan has a version above ``version``, or is settled with the one it has.
-
-        Returns:
-            The newest version; None when this process stops.
-        """
-        ...
-
-
-class LocalEvents:
-    """The part both share: listeners and waiters of this process."""
+class Events(ABC):
+    """Listeners and waiters of this process; each database brings the news to them in its own way."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -93,28 +48,43 @@ class LocalEvents:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
+    @abstractmethod
+    async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
+        """Announce a version with the caller's transaction: nobody hears of it unless that commits.
+
+        ``settled``: no better version will follow (the solve failed), so nobody need wait any longer.
+        """
+
+    @abstractmethod
+    async def revoke(self, session: WriteSession, token_hash: str) -> None:
+        """Announce a revoked token with the caller's transaction."""
+
+    @abstractmethod
+    async def _listen(self) -> None:
+        """Bring the news of other processes until cancelled; ends with ``DatabaseAwayError`` when it cannot."""
+
     def on_plan(self, listener: PlanListener) -> None:
-        """See :class:`Events`."""
+        """Call ``listener`` at each new plan version, in the order of commits."""
         self._plan_listeners.append(listener)
 
     def on_token(self, listener: TokenListener) -> None:
-        """See :class:`Events`."""
+        """Call ``listener`` at each revoked token."""
         self._token_listeners.append(listener)
 
     async def start(self) -> None:
-        """See :class:`Events`."""
+        """Begin to listen to other processes; those of this one are heard anyway."""
         self._stopping = False
-        self._task = asyncio.create_task(self._listen(), name="plan-events")
+        self._task = asyncio.create_task(self._listen_for_ever(), name="plan-events")
 
     async def stop(self) -> None:
-        """See :class:`Events`."""
+        """Stop listening; waiters return at once."""
         self.end_waits()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def end_waits(self) -> None:
-        """See :class:`Events`."""
+        """Let every waiter return at once, and every later one too."""
         self._stopping = True
         for waiting in self._waiting.values():
             for future in waiting:
@@ -122,7 +92,11 @@ class LocalEvents:
                     future.set_result(0)
 
     async def wait(self, plan_id: str, version: int) -> int | None:
-        """See :class:`Events`."""
+        """Wait until the plan has a version above ``version``, or is settled with the one it has.
+
+        Returns:
+            The newest version; None when this process stops.
+        """
         if self._stopping:
             return None
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -145,6 +119,16 @@ class LocalEvents:
             query = select(PlanRow.version, PlanRow.status).where(PlanRow.id == plan_id)
             found = (await session.execute(query)).first()
         return (0, False) if found is None else (found.version, found.status == "failed")
+
+    async def _listen_for_ever(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except DatabaseAwayError as error:
+                log.warning("events_lost_database", error=error.reason)
+            except Exception:
+                log.exception("events_failed")
+            await asyncio.sleep(RECONNECT_S)
 
     def _plan_changed(self, plan_id: str, version: int, settled: bool = False) -> None:
         for listener in self._plan_listeners:
@@ -176,19 +160,22 @@ class LocalEvents:
             for plan_id, version, status in rows:
                 self._plan_changed(plan_id, version, status == "failed")
 
-    async def _listen(self) -> None:
-        raise NotImplementedError
 
-
-class SqliteEvents(LocalEvents):
+class SqliteEvents(Events):
     """Direct calls within the process, polling across processes."""
 
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._since = datetime.now(UTC)
+        """When the last look began, and what it saw; kept over an outage, so that nothing of it is missed."""
+        self._seen: dict[str, int] = {}
+
     async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
-        """See :class:`Events`."""
+        """Told at commit; other processes find it by its row."""
         self._after_commit(session, lambda: self._plan_changed(plan_id, version, settled))
 
     async def revoke(self, session: WriteSession, token_hash: str) -> None:
-        """See :class:`Events`."""
+        """Told at commit; other processes find it by its row."""
         self._after_commit(session, lambda: self._token_revoked(token_hash))
 
     def _after_commit(self, session: WriteSession, call: Callable[[], None]) -> None:
@@ -197,42 +184,38 @@ class SqliteEvents(LocalEvents):
         event.listen(session.sync_session, "after_commit", lambda _session: loop.call_soon(call), once=True)
 
     async def _listen(self) -> None:
-        since = datetime.now(UTC)
-        seen: dict[str, int] = {}
-        while True:
-            # NOTE: asked directly on the event loop: it reads a counter in shared memory within microseconds and never
-            # waits for a lock, while the driver's thread would cost a serving process a tenth of its time.
-            path = self._database.url.database or ""
-            try:
-                with contextlib.closing(sqlite3.connect(path)) as connection:
-                    version = None  # the counts of two connections have nothing to do with each other
-                    while True:
-                        (found,) = connection.execute("PRAGMA data_version").fetchone()
-                        if found != version:
-                            version = found
-                            since, seen = await self._look(since, seen)
-                        await asyncio.sleep(POLL_S)
-            except LOST as error:
-                log.warning("events_lost_database", error=str(error)[:200])
-            except Exception:
-                log.exception("events_failed")
-            await asyncio.sleep(RECONNECT_S)
+        # NOTE: asked directly on the event loop: it reads a counter in shared memory within microseconds and never
+        # waits for a lock, while the driver's thread would cost a serving process a tenth of its time.
+        with translated(sqlite3.Error), closing(sqlite3.connect(self._database.url.database or "")) as connection:
+            version = None
+            while True:
+                (found,) = connection.execute("PRAGMA data_version").fetchone()
+                if found != version:
+                    version = found
+                    await self._look()
+                await asyncio.sleep(POLL_S)
 
-    async def _look(self, since: datetime, seen: dict[str, int]) -> tuple[datetime, dict[str, int]]:
-        started = datetime.now(UTC)
+    async def _look(self) -> None:
+        started, since = datetime.now(UTC), self._since - OVERLAP
         async with self._database.read() as session:
-            plans = await session.execute(
-                select(PlanRow.id, PlanRow.version).where(PlanRow.solved_at >= since - OVERLAP)
-            )
+            plans = await session.execute(select(PlanRow.id, PlanRow.version).where(PlanRow.solved_at >= since))
             found = {row.id: row.version for row in plans}
             # Told before anything else is asked: thousands may wait for this.
             for plan_id, version in found.items():
-                if seen.get(plan_id) != version:
+                if self._seen.get(plan_id) != version:
                     self._plan_changed(plan_id, version)
-            tokens = (
-                await session.scalars(select(TokenRow.token_hash).where(TokenRow.revoked_at >= since - OVERLAP))
-            ).all()
+            tokens = (await session.scalars(select(TokenRow.token_hash).where(TokenRow.revoked_at >= since))).all()
         for token_hash in tokens:
             self._token_revoked(token_hash)
         await self._look_again(PlanRow.status == "failed")
-        return started, found
+        self._since, self._seen = started, found
+
+
+def build_events(database: Database) -> Events:
+    """The events of this database's dialect."""
+    if database.dialect == "sqlite":
+        return SqliteEvents(database)
+    # NOTE: imported here, because a planner on SQLite needs no psycopg.
+    from planner_api.solving.notify import PostgresEvents
+
+    return PostgresEvents(database)

@@ -14,8 +14,10 @@ from procrastinate.jobs import Status
 from procrastinate.types import JSONDict
 
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.outage import translated
 from planner_api.solving import repository
-from planner_api.solving.queue import GRACE_S, LEASE_S, Handler, RowQueue
+from planner_api.solving.events import Events
+from planner_api.solving.queue import GRACE_S, LEASE_S, Handler, SolveQueue
 
 log = structlog.get_logger(__name__)
 
@@ -23,24 +25,22 @@ QUEUE = "solve"
 TASK = "solve"
 ORPHAN_AFTER_S = 10.0
 """A row queued for longer without a live job gets a new one (its job was fetched by a worker that then vanished)."""
+LOST = (ConnectorException, psycopg.OperationalError)
+"""How procrastinate, and the driver beneath it, say that the database is away."""
 RESTART_S = 0.5
 """Pause before the worker loop starts again after it lost its database."""
 
 
-class ProcrastinateQueue(RowQueue):
+class ProcrastinateQueue(SolveQueue):
     """Jobs deferred on the caller's own connection, so that row and job commit together.
 
     A job only says which row to look at. Nothing is retried by procrastinate itself: :meth:`reap` queues the rows of
-    vanished workers again and clears the jobs they left behind.
-
-    Args:
-        database: where the plans are.
-        ttl_s: how long a lease lasts unless renewed; also after how long without a heartbeat a worker counts as gone.
-        grace_s: how long running solves may go on after a stop.
+    vanished workers again and clears the jobs they left behind; a worker counts as gone after ``ttl_s`` without a
+    heartbeat.
     """
 
-    def __init__(self, database: Database, *, ttl_s: float = LEASE_S, grace_s: float = GRACE_S) -> None:
-        super().__init__(database, ttl_s=ttl_s, grace_s=grace_s)
+    def __init__(self, database: Database, events: Events, *, ttl_s: float = LEASE_S, grace_s: float = GRACE_S) -> None:
+        super().__init__(database, events, ttl_s=ttl_s, grace_s=grace_s)
         url = database.url.set(drivername="postgresql").render_as_string(hide_password=False)
         # The pool waits this long for a database that went away before it gives up and the worker loop restarts.
         connector = procrastinate.PsycopgConnector(conninfo=url, min_size=1, max_size=4, timeout=30.0)
@@ -50,7 +50,8 @@ class ProcrastinateQueue(RowQueue):
 
     async def open(self) -> None:
         """See :class:`SolveQueue`; enqueueing alone does not need it."""
-        await self._app.open_async()
+        with translated(*LOST):
+            await self._app.open_async()
 
     async def close(self) -> None:
         """See :class:`SolveQueue`."""
@@ -63,7 +64,8 @@ class ProcrastinateQueue(RowQueue):
         for priority in sorted({priority for _plan_id, priority in plans}, reverse=True):
             deferrer = self._app.configure_task(TASK, connection=connection, priority=priority)
             tasks: list[JSONDict] = [{"plan_id": plan_id} for plan_id, at in plans if at == priority]
-            await deferrer.batch_defer_async(*tasks)
+            with translated(*LOST):
+                await deferrer.batch_defer_async(*tasks)
 
     async def _run_job(self, plan_id: str) -> None:
         assert self._handler is not None
@@ -102,7 +104,8 @@ class ProcrastinateQueue(RowQueue):
 
     async def reap(self) -> list[str]:
         """See :class:`SolveQueue`."""
-        await self._clear_stalled_jobs()
+        with translated(*LOST):
+            await self._clear_stalled_jobs()
         expired = await super().reap()
         async with self._database.write() as session:
             orphans = await repository.orphans(session, QUEUE, ORPHAN_AFTER_S)

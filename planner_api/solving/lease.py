@@ -9,9 +9,10 @@ import structlog
 from sqlalchemy import event
 
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.outage import AWAY
+from planner_api.errors import DatabaseAwayError
 from planner_api.solving import repository
-from planner_api.solving.queue import GRACE_S, LEASE_S, Handler, RowQueue
+from planner_api.solving.events import Events
+from planner_api.solving.queue import GRACE_S, LEASE_S, Handler, SolveQueue
 from planner_api.solving.repository import Lease
 from planner_api.solving.slots import Slots
 
@@ -21,24 +22,12 @@ POLL_S = 0.25
 """How often an idle worker looks for work of other processes; work enqueued in its own wakes it at once."""
 
 
-class LeaseQueue(RowQueue):
-    """Leases on the plan row (``UPDATE … RETURNING``), for any number of processes on one file.
+class LeaseQueue(SolveQueue):
+    """Leases on the plan row (``UPDATE … RETURNING``), for any number of processes on one file."""
 
-    Args:
-        database: where the plans are.
-        ttl_s: how long a lease lasts unless renewed.
-        grace_s: how long running solves may go on after a stop.
-    """
-
-    def __init__(self, database: Database, *, ttl_s: float = LEASE_S, grace_s: float = GRACE_S) -> None:
-        super().__init__(database, ttl_s=ttl_s, grace_s=grace_s)
+    def __init__(self, database: Database, events: Events, *, ttl_s: float = LEASE_S, grace_s: float = GRACE_S) -> None:
+        super().__init__(database, events, ttl_s=ttl_s, grace_s=grace_s)
         self._ready = asyncio.Event()
-
-    async def open(self) -> None:
-        """See :class:`SolveQueue`; the database is all this queue needs."""
-
-    async def close(self) -> None:
-        """See :class:`SolveQueue`."""
 
     async def _carry(self, session: WriteSession, plans: Sequence[tuple[str, int]]) -> None:
         if plans:
@@ -63,6 +52,6 @@ class LeaseQueue(RowQueue):
                 if not await repository.any_ready(session):
                     return None
             return await self._take()
-        except AWAY as error:
-            log.warning("queue_unreachable", error=str(error)[:200])
+        except DatabaseAwayError as error:
+            log.warning("queue_unreachable", error=error.reason)
             return None

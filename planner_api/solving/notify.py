@@ -10,8 +10,8 @@ from psycopg import sql
 from sqlalchemy import text
 
 from planner_api.db.engine import WriteSession
-from planner_api.solving.events import RECONNECT_S, LocalEvents
-from planner_api.solving.outage import TRANSIENT
+from planner_api.db.outage import translated
+from planner_api.solving.events import Events
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +20,7 @@ CHECK_S = 5.0
 """A silent connection is checked this often: a vanished server sends no goodbye."""
 
 
-class PostgresEvents(LocalEvents):
+class PostgresEvents(Events):
     """``NOTIFY`` and one ``LISTEN`` connection."""
 
     async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
@@ -33,18 +33,12 @@ class PostgresEvents(LocalEvents):
 
     async def _listen(self) -> None:
         conninfo = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        while True:
-            try:
-                connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, connect_timeout=5)
-                async with connection:
-                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
-                    await self._missed()
-                    await self._follow(connection)
-            except TRANSIENT as error:
-                log.warning("events_lost_database", error=str(error)[:200])
-            except Exception:
-                log.exception("events_failed")
-            await asyncio.sleep(RECONNECT_S)
+        with translated(psycopg.OperationalError):
+            connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, connect_timeout=5)
+            async with connection:
+                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
+                await self._missed()
+                await self._follow(connection)
 
     async def _follow(self, connection: psycopg.AsyncConnection[object]) -> None:
         while True:

@@ -170,21 +170,26 @@ async def owners(session: AsyncSession) -> Sequence[str]:
     return [owner for owner in (await session.execute(query)).scalars() if owner is not None]
 
 
-async def reap(session: WriteSession, gone: Sequence[str]) -> list[tuple[str, int]]:
-    """Queue again what expired or belongs to an owner known to be ``gone``; ``(id, priority)`` of what is queued.
+async def reap(session: WriteSession, gone: Sequence[str]) -> tuple[list[tuple[str, int]], list[str]]:
+    """Queue again what expired or belongs to an owner known to be ``gone``.
 
     A plan that has outlived too many workers is stored as failed instead.
+
+    Returns:
+        ``(id, priority)`` of what is queued, and the ids of what has failed.
     """
     lost = and_(
         PlanRow.status == "solving", or_(PlanRow.lease_until < now_on(session), PlanRow.lease_owner.in_(list(gone)))
     )
     shared = {"failures": PlanRow.failures + 1, "queued_at": now_on(session), **_RELEASED}
-    await session.execute(
+    failed = await session.scalars(
         update(PlanRow)
         .where(lost, PlanRow.failures + 1 >= MAX_ABANDONED)
         .values(status="failed", error=f"its worker vanished {MAX_ABANDONED} times while solving it", **shared)
+        .returning(PlanRow.id)
         .execution_options(synchronize_session=False)
     )
+    failed_ids = list(failed)
     result = await session.execute(
         update(PlanRow)
         .where(lost)
@@ -192,7 +197,7 @@ async def reap(session: WriteSession, gone: Sequence[str]) -> list[tuple[str, in
         .returning(PlanRow.id, PlanRow.priority)
         .execution_options(synchronize_session=False)
     )
-    return [(row.id, row.priority) for row in result]
+    return [(row.id, row.priority) for row in result], failed_ids
 
 
 async def any_ready(session: AsyncSession) -> bool:

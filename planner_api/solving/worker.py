@@ -13,8 +13,9 @@ import structlog
 
 from hope_schema import ModelGraph, PlanRequest, Profile
 from planner_api.db.engine import Database, WriteSession
+from planner_api.errors import DatabaseAwayError
+from planner_api.ops.metrics import Metrics
 from planner_api.solving.events import Events
-from planner_api.solving.outage import TRANSIENT
 from planner_api.solving.process import ENTRY, Solved, SolveError, SolverProcess
 from planner_api.solving.queue import SolveQueue
 from planner_api.solving.repository import Lease
@@ -55,14 +56,6 @@ class PlanStore(Protocol):
         ...
 
 
-class SolveMetrics(Protocol):
-    """What a worker reports about itself."""
-
-    def solved(self, outcome: str, seconds: float) -> None:
-        """Count one ended solve: ``done``, ``retried``, ``failed``, ``lost`` or ``handed_back``."""
-        ...
-
-
 @dataclass(frozen=True)
 class WorkerLimits:
     """What one solve may use.
@@ -91,7 +84,7 @@ class Worker:
         store: PlanStore,
         *,
         limits: WorkerLimits | None = None,
-        metrics: SolveMetrics | None = None,
+        metrics: Metrics | None = None,
         entry: str = ENTRY,
     ) -> None:
         self._database = database
@@ -99,7 +92,7 @@ class Worker:
         self._events = events
         self._store = store
         self._limits = limits or WorkerLimits()
-        self._metrics = metrics
+        self._metrics = metrics or Metrics()
         self._solvers: asyncio.Queue[SolverProcess] = asyncio.Queue()
         self._all = [
             SolverProcess(timeout_s=self._limits.timeout_s, memory_bytes=self._limits.memory_bytes, entry=entry)
@@ -125,8 +118,8 @@ class Worker:
         while not stop.is_set():
             try:
                 return await call()
-            except TRANSIENT as error:
-                log.warning("worker_waits_for_database", error=str(error)[:200])
+            except DatabaseAwayError as error:
+                log.warning("worker_waits_for_database", error=error.reason)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), RETRY_S)
 
@@ -135,8 +128,8 @@ class Worker:
             try:
                 if reaped := await self._queue.reap():
                     log.warning("work_reaped", plans=reaped)
-            except TRANSIENT as error:
-                log.warning("reaper_lost_database", error=str(error)[:200])
+            except DatabaseAwayError as error:
+                log.warning("reaper_lost_database", error=error.reason)
             except Exception:
                 log.exception("reaper_failed")
             await asyncio.sleep(REAP_S)
@@ -150,7 +143,7 @@ class Worker:
             async with self._kept(lease):
                 outcome = await self._solve(lease, solver)
         except asyncio.CancelledError:
-            with contextlib.suppress(*TRANSIENT, TimeoutError):
+            with contextlib.suppress(DatabaseAwayError, TimeoutError):
                 # Shielded: the hand-back must outlive the cancellation that asks for it.
                 if await asyncio.shield(asyncio.wait_for(self._queue.hand_back(lease), 5.0)):
                     outcome = "handed_back"
@@ -159,8 +152,7 @@ class Worker:
             self._solvers.put_nowait(solver)
             seconds = time.monotonic() - started
             log.info("solve_ended", plan=lease.plan_id, attempt=lease.attempt, outcome=outcome, seconds=seconds)
-            if self._metrics is not None:
-                self._metrics.solved(outcome, seconds)
+            self._metrics.solved(outcome, seconds)
 
     async def _solve(self, lease: Lease, solver: SolverProcess) -> str:
         try:
@@ -169,7 +161,7 @@ class Worker:
         except (SolveError, LookupError) as error:
             permanent, reason = getattr(error, "permanent", True), str(error)
             log.warning("solve_failed", plan=lease.plan_id, attempt=lease.attempt, error=reason[:500])
-            again = await self._persistently(lambda: self._fail(lease, reason, permanent))
+            again = await self._persistently(lambda: self._queue.fail(lease, reason, permanent=permanent))
             return {True: "retried", False: "failed", None: "lost"}[again]
         return "done" if await self._persistently(lambda: self._commit(lease, solved)) else "lost"
 
@@ -181,20 +173,13 @@ class Worker:
             await self._events.publish(session, lease.plan_id, version)
         return True
 
-    async def _fail(self, lease: Lease, error: str, permanent: bool) -> bool | None:
-        again = await self._queue.fail(lease, error, permanent=permanent)
-        if again is False:
-            async with self._database.write() as session:
-                await self._events.publish(session, lease.plan_id, 0, settled=True)
-        return again
-
     async def _persistently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call until the database is there; a long outage ends in the last error, and the lease expires."""
         deadline = time.monotonic() + PERSIST_S
         while True:
             try:
                 return await call()
-            except TRANSIENT:
+            except DatabaseAwayError:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(RETRY_S)
@@ -210,7 +195,7 @@ class Worker:
             nonlocal lost
             while True:
                 await asyncio.sleep(self._queue.ttl_s / 3)
-                with contextlib.suppress(*TRANSIENT):  # the fence decides in the end
+                with contextlib.suppress(DatabaseAwayError):  # the fence decides in the end
                     if not await self._queue.renew(lease):
                         lost = True
                         body.cancel()

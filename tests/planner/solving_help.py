@@ -13,6 +13,7 @@ from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ModelRow, PlanRow
 from planner_api.plans.store import RowPlanStore
+from planner_api.solving.events import Events, build_events
 from planner_api.solving.jobs import ProcrastinateQueue
 from planner_api.solving.lease import LeaseQueue
 from planner_api.solving.process import Solved
@@ -32,10 +33,10 @@ REQUEST = PlanRequest(model_hash="a" * 64, soc="soc", frequency="max")
 TASK = Task(GRAPH, PROFILE, REQUEST)
 
 
-def build_queue(database: Database, **options: float) -> LeaseQueue | ProcrastinateQueue:
+def build_queue(database: Database, events: Events | None = None, **options: float) -> LeaseQueue | ProcrastinateQueue:
     """The implementation that belongs to the database."""
     kind = LeaseQueue if database.dialect == "sqlite" else ProcrastinateQueue
-    return kind(database, **options)
+    return kind(database, events or build_events(database), **options)
 
 
 async def insert_plan(session: WriteSession, plan_id: str) -> None:

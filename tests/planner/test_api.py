@@ -329,8 +329,8 @@ def test_limits_on_bodies(database_url: str) -> None:
 
 BOMB = """
 import resource, sys, zstandard, gzip
-from planner_api.errors import ApiError
 from planner_api.http.body import Body, inflate
+from planner_api.http.error import HttpError
 bomb = {"zstd": zstandard.compress, "gzip": gzip.compress}[sys.argv[1]](bytes(256 << 20))
 import os
 pid = os.fork()
@@ -339,7 +339,7 @@ if pid == 0:
     open("/proc/self/clear_refs", "w").write("5")
     try:
         inflate(Body(bomb, sys.argv[1]), limit=16 << 20)
-    except ApiError as error:
+    except HttpError as error:
         peak = int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) * 1024
         print(error.status, len(bomb), peak - before)
     os._exit(0)

@@ -18,7 +18,7 @@ from hope_schema import Fanout, FleetModelPage, FleetPlanPage, FleetProfilePage,
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import PlanRow
 from planner_api.fleet.service import FANOUT_PRIORITY
-from planner_api.plans.service import DEVICE_WAITS
+from planner_api.plans.making import DEVICE_WAITS
 from planner_api.plans.store import RowPlanStore
 from planner_api.solving import repository
 from tests import CAMPAIGN
@@ -185,7 +185,7 @@ def test_a_released_plan_that_failed_is_left_alone_until_its_figures_move(api: A
             lease = await repository.take(session, "test", 60.0)
         assert lease is not None
         assert await planner.queue.fail(lease, "no processor supports it", permanent=True) is False
-        return int(await planner.plans.resolve_outdated())
+        return int(await planner.making.resolve_outdated())
 
     assert api.await_(fail_and_sweep) == 0
     plans = FleetPlanPage.model_validate_json(api.client.get("/fleet/plans").content).plans

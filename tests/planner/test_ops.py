@@ -104,18 +104,18 @@ def test_requests_are_traced_where_it_is_asked_for(sqlite_url: str) -> None:
 def test_probes_reach_the_database_once_a_second_at_most(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often somebody without a token asks, one look serves them all, failures too; then it is looked again."""
     with serving(sqlite_url) as api:
-        read, reads = api.app.planner.database.read, []
+        database, reads = api.app.planner.database, []
 
         def counted() -> Any:
             reads.append(1)
-            return read()
+            return database.read()
 
-        monkeypatch.setattr(api.app.planner.probes, "_database", SimpleNamespace(read=counted))
+        monkeypatch.setattr(api.app.planner.probes, "_database", SimpleNamespace(read=counted, write=database.write))
         assert {api.client.get("/readyz").status_code for _ in range(20)} == {200}
         assert {api.client.get("/metrics").status_code for _ in range(20)} == {200}
         assert len(reads) == 2
         monkeypatch.setattr("planner_api.ops.probes.HEAD", "another")
-        monkeypatch.setattr("planner_api.ops.probes.FRESH_S", 60.0)
+        monkeypatch.setattr(api.app.planner.probes._looks, "_keep_s", 60.0)
         deadline = time.monotonic() + 10
         while api.client.get("/readyz").status_code == 200:
             assert time.monotonic() < deadline

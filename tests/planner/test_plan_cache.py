@@ -1,4 +1,4 @@
-"""Plans in memory and in front: bounded, never stale, still authenticated and counted, on every replica."""
+"""Plans in memory: bounded, never stale, authenticated and counted, on every replica."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sqlalchemy import func, select
 from hope_schema import Missing, MissingLatency, merge
 from planner_api.compression import gzipped, unzstd, zstd
 from planner_api.db.tables import PlanRow
+from planner_api.errors import DatabaseAwayError
 from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
 from planner_api.plans.key import normalised, plan_id
-from planner_api.plans.ready import Ready
 from planner_api.plans.stored import StoredPlan, choose_coding, matches
 from planner_api.solving.repository import Lease, take
 from tests.planner.samples import (
@@ -117,7 +117,7 @@ def test_if_none_match(header: bytes, same: bool) -> None:
     assert matches(header, '"abc"') is same
 
 
-def test_the_front_still_asks_for_a_token(sqlite_url: str) -> None:
+def test_plans_in_memory_take_a_token_too(sqlite_url: str) -> None:
     """A cached plan is served to who holds a token, and to nobody else."""
     with serving(sqlite_url) as api:
         api.learn(GRAPH)
@@ -135,18 +135,17 @@ def test_the_front_still_asks_for_a_token(sqlite_url: str) -> None:
 def test_inflated_plans_are_not_kept() -> None:
     """What is held beside what the cache accounts for does not grow with who asks for plain JSON."""
     body = b'{"plan": "' + b"a" * 10_000 + b'"}'
-    ready = Ready(StoredPlan("p-1", 1, False, '"tag"', zstd(body), gzipped(body)))
+    stored = StoredPlan("p-1", 1, False, '"tag"', zstd(body), gzipped(body))
     for _ in range(2):
-        assert ready.full("identity").body == body
-        assert unzstd(ready.full("zstd").body) == body
-        assert ready.unchanged("identity").body == b""
-    held = [value for answers in (ready._full, ready._unchanged) for value in answers.values()]
-    assert body not in [answer.body for answer in held]
-    assert ready.full("zstd").body is ready.stored.body_zstd
+        assert stored.answer(None).body == body
+        assert unzstd(stored.answer(b"zstd").body) == body
+        assert stored.answer(None, b'"tag"').body == b""
+    assert body not in [answer.body for answer in stored._answers.values()]
+    assert stored.answer(b"zstd").body is stored.body_zstd
 
 
 def test_hits_are_counted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hits through the front and misses are added to the plan's row, whoever served them, and after an outage too."""
+    """Hits in memory and misses are added to the plan's row, whoever served them, and after an outage too."""
     with serving(database_url) as api:
         api.learn(GRAPH)
         wanted = api.plan(GRAPH).plan_id
@@ -156,7 +155,7 @@ def test_hits_are_counted(database_url: str, monkeypatch: pytest.MonkeyPatch) ->
         planner = api.app.planner
         with monkeypatch.context() as outage:
             outage.setattr(plans, "add_hits", AsyncMock(side_effect=OSError("away")))
-            with pytest.raises(OSError, match="away"):
+            with pytest.raises(DatabaseAwayError):
                 api.await_(planner.plans.flush_counts)
         api.await_(planner.plans.flush_counts)
 
@@ -238,7 +237,7 @@ def test_a_device_that_asks_while_a_release_is_solved(database_url: str) -> None
 
 def test_a_plan_is_solved_again_when_its_figures_moved(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small movements leave solved plans alone; one beyond the threshold queues each of them, once."""
-    monkeypatch.setattr("planner_api.plans.service.CHECKED_AT_ONCE", 2)
+    monkeypatch.setattr("planner_api.plans.making.CHECKED_AT_ONCE", 2)
     with serving(database_url) as api:
         api.learn(GRAPH)
         for method in ("auto", "ilp", "greedy"):
@@ -260,13 +259,13 @@ def test_a_plan_is_solved_again_when_its_figures_moved(database_url: str, monkey
         again = measure_all(api, scale=1.05)
         assert again == 8
         api.await_(planner.profiles.fold_pending)
-        api.await_(planner.plans.resolve_outdated)
+        api.await_(planner.making.resolve_outdated)
         assert api.await_(queued) == 0
         measure_all(api, scale=1.5)
         api.await_(planner.profiles.fold_pending)
-        api.await_(planner.plans.resolve_outdated)
+        api.await_(planner.making.resolve_outdated)
         assert api.await_(queued) == 3
-        api.await_(planner.plans.resolve_outdated)
+        api.await_(planner.making.resolve_outdated)
         assert api.await_(queued) == 3
 
 

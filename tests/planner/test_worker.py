@@ -24,8 +24,7 @@ from sqlalchemy import text, update
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import PlanRow
-from planner_api.solving.events import Events
-from planner_api.solving.news import build_events
+from planner_api.solving.events import Events, build_events
 from planner_api.solving.worker import Worker, WorkerLimits
 from tests.planner.postgres import Postgres
 from tests.planner.solving_help import Store, build_queue, enqueue, row
@@ -38,7 +37,7 @@ class Outcomes:
     seen: list[str] = field(default_factory=list)
 
     def solved(self, outcome: str, seconds: float) -> None:
-        """See ``SolveMetrics``."""
+        """See ``Metrics``."""
         self.seen.append(outcome)
 
 
@@ -56,7 +55,7 @@ class Setup:
         """A worker with a queue of its own, as another process would have."""
         return Worker(
             self.database,
-            build_queue(self.database, ttl_s=self.ttl_s, grace_s=self.grace_s),
+            build_queue(self.database, self.events, ttl_s=self.ttl_s, grace_s=self.grace_s),
             self.events,
             Store(),
             limits=WorkerLimits(slots=slots, budget_s=1.0, timeout_s=timeout_s, memory_bytes=512 * 2**20),
