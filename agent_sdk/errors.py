@@ -5,6 +5,7 @@
     HopeError
     ├── InputError (ValueError)            what the caller gave cannot be used; the CLI exits with 2
     │   ├── ModelError                     no such file, not ONNX, cut off, contradictory, too large
+    │   │   ├── OpenShapeError             an input's shape is open, and none was given
     │   │   └── UnplannableError           well formed, but nothing of it can be planned; a runtime may run it whole
     │   ├── UnknownNameError               a model, processor or method that does not exist, with suggestions
     │   └── PlanMismatchError              a plan for another model, or naming processors this device lacks
@@ -42,6 +43,7 @@ __all__ = [
     "ModelError",
     "ModelUnknownError",
     "NotFoundError",
+    "OpenShapeError",
     "PermissionDeniedError",
     "PlanMismatchError",
     "PlannerError",
@@ -71,6 +73,10 @@ class InputError(HopeError, ValueError):
 
 class ModelError(InputError):
     """The model cannot be read; the message names the file, and the op where one is to blame."""
+
+
+class OpenShapeError(ModelError):
+    """The shape of an input is open, and none was given; a plan is made for one set of shapes."""
 
 
 class UnplannableError(ModelError):

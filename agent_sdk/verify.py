@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
+from agent_sdk.engine import Executor, build_program
 from agent_sdk.errors import InputError
-from agent_sdk.model import Model, extract
+from agent_sdk.model import Model, extract, pre_softmax_outputs
+from agent_sdk.rounding import rounding
 from hope_schema import ModelGraph
 
 
@@ -65,25 +70,102 @@ def _computed(
     return dict(zip(wanted, session.run(list(wanted), dict(inputs)), strict=True))
 
 
-def relative_error(ours: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """Return max |Δ| ÷ max |reference| over all expected tensors; the worst tensor counts.
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is right.
 
-    A missing tensor, another shape, or NaN where the reference has none gives infinity. Where the reference is all
-    zero, the largest absolute difference counts.
+    Attributes:
+        error: the largest difference, relative to the largest value that is right; infinite where the answers cannot be
+            compared.
+        tolerance: how far right answers may differ.
+        cause: what differences within the tolerance are due to.
     """
-    worst = 0.0
-    for name, right in expected.items():
-        got = ours.get(name)
-        if got is None or got.shape != right.shape:
-            return float("inf")
-        if right.size == 0:
-            continue
-        a, b = np.asarray(got, np.float64), np.asarray(right, np.float64)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        if same.all():
-            continue
-        if not (np.isfinite(a[~same]).all() and np.isfinite(b[~same]).all()):
-            return float("inf")
-        scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
-        worst = max(worst, float(np.abs(a - b)[~same].max()) / float(scale or 1.0))
-    return worst
+
+    error: float
+    tolerance: float
+    cause: str
+
+    @property
+    def correct(self) -> bool:
+        """Whether it is right."""
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        if math.isinf(self.error):
+            return "wrong: an output is missing, of another shape or not finite"
+        if self.correct:
+            return f"right: within {self.error:.1e} of the largest value ({self.cause}: up to {self.tolerance:.1e})"
+        return f"wrong: {self.error:.1e} of the largest value, more than {self.tolerance:.1e} ({self.cause})"
+
+
+def verdict(
+    model: Model, inputs: Mapping[str, np.ndarray], executors: Collection[Executor], tolerance: float | None = None
+) -> Verdict:
+    """Judge executors, of which the worst counts, by the uncut model on one thread of ONNX Runtime."""
+    rounds = rounding(model.graph)
+    expected = reference(model, inputs, pre_softmax_outputs(model.graph))
+    error = max(executor_error(executor, model, inputs, expected) for executor in executors)
+    return Verdict(error, rounds.tolerance if tolerance is None else tolerance, rounds.cause)
+
+
+def executor_error(
+    executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
+) -> float:
+    """Return how far an executor's answer is from the tensors of ``pre_softmax_outputs`` as they should be.
+
+    A final softmax hides differences of what enters it, or magnifies them. So the plan is carried out once more to
+    compare that, and what is served must be what ONNX Runtime makes of it.
+    """
+    served = executor.run(inputs)[0]
+    outputs = model.graph.outputs
+    watched = tuple(name for name in expected if name not in outputs)
+    inner = served
+    if watched:
+        opened = with_outputs(model, (*outputs, *watched))
+        plan = executor.program.plan.model_copy(update={"model_hash": opened.graph.model_hash})
+        device = executor.device
+        with Executor(build_program(plan, opened, device.processors), device) as again:
+            inner = again.run(inputs)[0]
+    error = relative_error(inner, expected)
+    if math.isinf(error):
+        return error
+    return max(error, relative_error(served, continued(model, {name: inner[name] for name in expected}, outputs)))
+
+
+def with_outputs(model: Model, outputs: tuple[str, ...]) -> Model:
+    """Return the same model with other graph outputs."""
+    graph = model.graph
+    opened = ModelGraph(name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=outputs)
+    return replace(model, graph=opened)
+
+
+def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
+    """Return max |Δ| ÷ max |reference| over all expected outputs; the worst one counts.
+
+    A missing output, another shape, other text, or NaN where the reference has none gives infinity. Where the reference
+    is all zero, the largest absolute difference counts.
+    """
+    return max((_error(ours.get(name), right) for name, right in expected.items()), default=0.0)
+
+
+def _error(got: Any, right: Any) -> float:
+    if right is None or got is None:
+        return 0.0 if right is got else math.inf
+    if isinstance(right, Sequence) and not isinstance(right, str | bytes):
+        if not isinstance(got, Sequence) or len(got) != len(right):
+            return math.inf
+        return max((_error(*pair) for pair in zip(got, right, strict=True)), default=0.0)
+    got, right = np.asarray(got), np.asarray(right)
+    if got.shape != right.shape:
+        return math.inf
+    if right.dtype.kind not in "biufc":
+        return 0.0 if (got.astype(str) == right.astype(str)).all() else math.inf
+    wide = np.complex128 if right.dtype.kind == "c" else np.float64
+    a, b = got.astype(wide), right.astype(wide)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return 0.0
+    if not (np.isfinite(a[~same]).all() and np.isfinite(b[~same]).all()):
+        return math.inf
+    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+    return float(np.abs(a - b)[~same].max()) / float(scale or 1.0)

@@ -10,12 +10,14 @@ from agent_sdk.model.model import (
     read_model,
     read_network,
 )
+from agent_sdk.model.ports import Port
 from agent_sdk.model.shapes import Shapes
 
 __all__ = [
     "Model",
     "ModelError",
     "Network",
+    "Port",
     "Shapes",
     "Source",
     "extract",

@@ -22,7 +22,8 @@ from agent_sdk.model.fold import StaticGraph, fold
 from agent_sdk.model.infer import schema_of
 from agent_sdk.model.nodes import op_id, reads, subgraphs, type_of
 from agent_sdk.model.opaque import OPAQUE, anatomy, grouped, named
-from agent_sdk.model.shapes import Shapes, bind
+from agent_sdk.model.ports import Port, port_of
+from agent_sdk.model.shapes import Shapes, bind, free_inputs
 from agent_sdk.model.source import load_proto
 from hope_schema import ModelGraph, Op, Tensor
 from hope_schema.graph import AttributeValue
@@ -95,6 +96,21 @@ class Network:
     name: str
     path: Path | None = None
 
+    @cached_property
+    def inputs(self) -> tuple[Port, ...]:
+        """What has to be given."""
+        return tuple(map(port_of, free_inputs(self.proto.graph)))
+
+    @cached_property
+    def outputs(self) -> tuple[Port, ...]:
+        """What is computed."""
+        return tuple(map(port_of, self.proto.graph.output))
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether its inputs may have several shapes."""
+        return any(port.is_open for port in self.inputs)
+
     def bind(self, shapes: Shapes | None = None) -> Model:
         """Make it static for one set of input shapes.
 
@@ -104,7 +120,8 @@ class Network:
 
         Raises:
             InputError: shapes that contradict the model or each other.
-            ModelError: an open dimension, a name that stands twice, a cycle, an op that contradicts itself, too large.
+            OpenShapeError: a dimension that is still open.
+            ModelError: a name that stands twice, a cycle, an op that contradicts itself, too large.
             UnplannableError: sound, but with an input, output or op of which no static graph can be made.
         """
         proto = onnx.ModelProto()

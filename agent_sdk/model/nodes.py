@@ -11,6 +11,8 @@ import onnx
 from agent_sdk.errors import ModelError
 
 DEFAULT_DOMAINS: Final = frozenset({"", "ai.onnx"})
+GRAPH_TYPES: Final = frozenset({onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS, onnx.AttributeProto.UNDEFINED})
+"""Types of attributes that may hold graphs; very old files leave the type out."""
 
 
 def domain_of(node: onnx.NodeProto) -> str:
@@ -36,7 +38,12 @@ def describe(node: onnx.NodeProto) -> str:
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The graphs that a control-flow node runs."""
-    return [graph for attribute in node.attribute for graph in (*_own(attribute), *attribute.graphs)]
+    return [
+        graph
+        for attribute in node.attribute
+        if attribute.type in GRAPH_TYPES
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+    ]
 
 
 def nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -120,7 +127,3 @@ def in_order(nodes: Sequence[onnx.NodeProto], known: Collection[str]) -> Iterato
             passed.add(here)
             here = next(source for source in sorted(sources[here]) if waiting[source])
         raise ModelError(f"the graph has a cycle through {describe(nodes[here])}")
-
-
-def _own(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
-    return [attribute.g] if attribute.HasField("g") else []

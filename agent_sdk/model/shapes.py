@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from agent_sdk.errors import InputError, ModelError, UnplannableError
+from agent_sdk.errors import InputError, OpenShapeError, UnplannableError
 
 Shapes = Mapping[str, Sequence[int]]
 """Input name to its shape."""
@@ -37,8 +37,8 @@ def bind(graph: onnx.GraphProto, shapes: Shapes | None = None) -> None:
 
     A symbol that one shape binds holds wherever it recurs, also in what the model says of other tensors. The first
     dimensions, where they are left open, are 1: the batch.
-    Raises InputError for shapes that contradict the model or each other, ModelError naming a dimension that is still
-    open, UnplannableError for an input that is no tensor.
+    Raises InputError for shapes that contradict the model or each other, OpenShapeError naming a dimension that is
+    still open, UnplannableError for an input that is no tensor.
     """
     inputs = free_inputs(graph)
     for name in (shapes or {}).keys() - {info.name for info in inputs}:
@@ -47,7 +47,7 @@ def bind(graph: onnx.GraphProto, shapes: Shapes | None = None) -> None:
         if not info.type.HasField("tensor_type"):
             raise UnplannableError(f"the model input '{info.name}' is no tensor; only tensors can be planned")
         if info.name not in (shapes or {}) and not info.type.tensor_type.HasField("shape"):
-            raise ModelError(f"the model input '{info.name}' has no shape: give it one ({_cure(info)})")
+            raise OpenShapeError(f"the model input '{info.name}' has no shape: give it one ({_cure(info)})")
     bound = _given(inputs, shapes or {})
     batch = {symbol_of(info.type.tensor_type.shape.dim[0]) for info in inputs if info.type.tensor_type.shape.dim}
     bound = {symbol: 1 for symbol in batch if symbol} | bound
@@ -62,7 +62,7 @@ def bind(graph: onnx.GraphProto, shapes: Shapes | None = None) -> None:
                 dim.dim_value = 1
             else:
                 shown = symbol or (str(dim.dim_value) if dim.HasField("dim_value") else "?")
-                raise ModelError(
+                raise OpenShapeError(
                     f"the model input '{info.name}' has a dynamic shape: dimension {axis} is '{shown}'; give the "
                     f"input's shape ({_cure(info)})"
                 )

@@ -1,0 +1,55 @@
+"""A model's inputs and outputs as ONNX Runtime's own sessions describe them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+
+from agent_sdk.model.infer import ELEMENT_NAMES
+from agent_sdk.model.shapes import symbol_of
+
+_NAME_OF = {number: name for name, number in ELEMENT_NAMES.items()}
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output.
+
+    Attributes:
+        name: the tensor's name.
+        type: such as ``tensor(float)`` or ``seq(tensor(int64))``.
+        shape: sizes; a symbol's name, or None, where they are open.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether some size is."""
+        return not all(isinstance(size, int) for size in self.shape)
+
+
+def port_of(info: onnx.ValueInfoProto) -> Port:
+    """The port that a model declares."""
+    dims = info.type.tensor_type.shape.dim
+    symbols = [symbol_of(dim) for dim in dims]
+    sizes = (dim.dim_value if symbol is None else symbol or None for dim, symbol in zip(dims, symbols, strict=True))
+    return Port(info.name, _shown(info.type), tuple(sizes))
+
+
+def _shown(kind: onnx.TypeProto) -> str:
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        return f"tensor({_NAME_OF.get(kind.tensor_type.elem_type, '?')})"
+    if which == "sparse_tensor_type":
+        return f"sparse_tensor({_NAME_OF.get(kind.sparse_tensor_type.elem_type, '?')})"
+    if which == "sequence_type":
+        return f"seq({_shown(kind.sequence_type.elem_type)})"
+    if which == "optional_type":
+        return f"optional({_shown(kind.optional_type.elem_type)})"
+    if which == "map_type":
+        return f"map({_NAME_OF.get(kind.map_type.key_type, '?')},{_shown(kind.map_type.value_type)})"
+    return "?"

@@ -1,0 +1,77 @@
+"""How far two right answers may lie apart: what a network's number types round to, over its depth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hope_schema import ModelGraph, Op
+
+FLOAT32: Final = 1e-3
+"""Of the largest value: what float32 kernels, which add up in another order, may differ by."""
+WIDEST: Final = 0.1
+"""More than this no rounding explains."""
+STEP: Final[Mapping[str, float]] = {
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "int8": 1 / 255,
+    "uint8": 1 / 255,
+    "int4": 1 / 15,
+    "uint4": 1 / 15,
+}
+"""The relative error of rounding once to a type: half a unit in the last place, or a step of a quantised range."""
+QUANTISING: Final = ("Quantize", "QLinear", "Integer", "QGemm", "QAttention")
+"""What the names of operators that compute with quantised numbers contain; other integers are indices and masks."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What a network's types round to.
+
+    Attributes:
+        dtype: the coarsest type that it computes with.
+        tolerance: how far right answers may differ, relative to the largest value.
+        differs: whether runtimes round differently beyond what float32 explains, so that one of them has to be kept to.
+    """
+
+    dtype: str
+    tolerance: float
+    differs: bool
+
+    @property
+    def cause(self) -> str:
+        """What differences within the tolerance are due to."""
+        return f"rounding of {self.dtype} between runtimes"
+
+
+def rounding(graph: ModelGraph) -> Rounding:
+    """The rounding of a network: its steps add up at random, like a walk of as many as lie on one path (their root)."""
+    coarsest, step = "float32", 0.0
+    for op in graph.ops:
+        for dtype in _computed_in(graph, op):
+            if STEP.get(dtype, 0.0) > step:
+                coarsest, step = dtype, STEP[dtype]
+    if not step:
+        return Rounding(coarsest, FLOAT32, differs=False)
+    steps = longest_path(graph, {op.id for op in graph.ops if coarsest in _computed_in(graph, op)})
+    return Rounding(coarsest, max(FLOAT32, min(WIDEST, step * math.sqrt(steps))), differs=True)
+
+
+def longest_path(graph: ModelGraph, counted: Collection[str]) -> int:
+    """The most of the counted ops that lie on one path."""
+    behind: dict[str, int] = {}
+    for op in graph.topological_ops:
+        before = (behind[graph.producer[name]] for name in op.inputs if name in graph.producer)
+        behind[op.id] = max(before, default=0) + (op.id in counted)
+    return max(behind.values())
+
+
+def _computed_in(graph: ModelGraph, op: Op) -> set[str]:
+    """The types that an op rounds to: floats that it makes, and integers where it quantises or reads quantised ones."""
+    made = {graph.tensor[name].dtype for name in op.outputs}
+    if not any(mark in f"{op.type}+{op.attributes.get('ops', '')}" for mark in QUANTISING):
+        return {dtype for dtype in made if "float" in dtype}
+    touched = made | {graph.tensor[name].dtype for name in op.inputs} | {kind.dtype for kind in op.parameters}
+    return {*touched} or {"int8"}

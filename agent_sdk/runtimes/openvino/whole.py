@@ -1,0 +1,68 @@
+"""A whole network in OpenVINO, as its own users run it."""
+
+# ruff: noqa: D102  what the overridden methods promise stands in whole.py
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+
+from agent_sdk.errors import InputError
+from agent_sdk.model import Port
+from agent_sdk.runtimes.base import CompilationFailed, ProcessorLost
+from agent_sdk.runtimes.openvino.processor import CPU, FAILURES, runtime, translated
+from agent_sdk.runtimes.whole import WholeNetwork
+
+TYPES: Final[Mapping[str, str]] = {"f32": "float", "f64": "double", "f16": "float16", "bf16": "bfloat16"} | {
+    f"{short}{bits}": f"{long}{bits}" for short, long in (("i", "int"), ("u", "uint")) for bits in (4, 8, 16, 32, 64)
+}
+"""ONNX Runtime's names of OpenVINO's element types, where they differ."""
+
+
+class WholeOpenVino(WholeNetwork):
+    """One compiled network, tuned for latency. Raises CompilationFailed or OutOfMemory."""
+
+    runtime = "openvino"
+
+    def __init__(self, source: str | os.PathLike[str] | bytes) -> None:
+        try:
+            part = runtime().read_model(source if isinstance(source, bytes) else os.fspath(source))
+            config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+            self._compiled: ov.CompiledModel | None = runtime().compile_model(part, CPU, config)
+        except FAILURES as error:
+            raise translated(error, self.runtime, CompilationFailed, "refuses the network") from error
+        self.inputs = tuple(map(_port, self._compiled.inputs))
+        self.outputs = tuple(map(_port, self._compiled.outputs))
+        self._requests = threading.local()
+
+    def run(self, feed: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
+        if self._compiled is None:
+            raise ProcessorLost(f"{self.runtime}: the network was closed")
+        names = [port.name for port in self.outputs]
+        if feed.keys() != {port.name for port in self.inputs}:
+            raise InputError(f"inputs must be {', '.join(port.name for port in self.inputs)}; got {', '.join(feed)}")
+        request = getattr(self._requests, "request", None)
+        if request is None:
+            request = self._requests.request = self._compiled.create_infer_request()
+        try:
+            made = request.infer({name: np.ascontiguousarray(value) for name, value in feed.items()})
+        except FAILURES as error:
+            raise translated(error, self.runtime, ProcessorLost, "failed while running") from error
+        found = {name: np.array(made[index]) for index, name in enumerate(names)}
+        return found if outputs is None else {name: found[name] for name in outputs}
+
+    def close(self) -> None:
+        self._compiled = None
+        self._requests = threading.local()
+
+
+def _port(port: Any) -> Port:
+    kind = port.get_element_type().get_type_name()
+    shape = port.get_partial_shape()
+    sizes = () if shape.rank.is_dynamic else tuple(dim.get_length() if dim.is_static else None for dim in shape)
+    return Port(port.get_any_name(), f"tensor({TYPES.get(kind, 'bool' if kind == 'boolean' else kind)})", sizes)

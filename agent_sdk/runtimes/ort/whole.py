@@ -1,0 +1,68 @@
+"""A whole network in ONNX Runtime, as its own users run it."""
+
+# ruff: noqa: D102  what the overridden methods promise stands in whole.py
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import onnxruntime as ort
+
+from agent_sdk.errors import InputError
+from agent_sdk.model import Port
+from agent_sdk.runtimes.base import CompilationFailed, ProcessorLost, machines_fault
+from agent_sdk.runtimes.whole import WholeNetwork
+
+REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Got invalid dimensions")
+"""What the runtime says of a feed that does not fit the network."""
+
+
+class WholeOrt(WholeNetwork):
+    """One session on as many threads as the process has cores. Raises CompilationFailed or OutOfMemory."""
+
+    runtime = "onnxruntime"
+
+    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        try:
+            self._session: ort.InferenceSession | None = ort.InferenceSession(
+                source if isinstance(source, bytes) else os.fspath(source), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # the runtime raises its own unrelated classes
+            text = _line(error)
+            refused = CompilationFailed(f"{self.runtime}: ONNX Runtime refuses the network: {text}")
+            raise machines_fault(error, self.runtime, text) or refused from error
+        self.inputs = tuple(map(_port, self._session.get_inputs()))
+        self.outputs = tuple(map(_port, self._session.get_outputs()))
+
+    def run(self, feed: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
+        session = self._session
+        if session is None:
+            raise ProcessorLost(f"{self.runtime}: the network was closed")
+        names = [port.name for port in self.outputs] if outputs is None else list(outputs)
+        try:
+            return dict(zip(names, session.run(names, dict(feed)), strict=True))
+        except (ValueError, TypeError) as error:
+            raise InputError(_line(error)) from error
+        except Exception as error:
+            text = _line(error)
+            if type(error).__name__ in REFUSED or any(mark in text for mark in REFUSED):
+                raise InputError(text) from error
+            lost = ProcessorLost(f"{self.runtime}: ONNX Runtime failed while running: {text}")
+            raise machines_fault(error, self.runtime, text) or lost from error
+
+    def close(self) -> None:
+        self._session = None
+
+
+def _port(info: ort.NodeArg) -> Port:
+    return Port(info.name, info.type, tuple(info.shape))
+
+
+def _line(error: Exception) -> str:
+    return " ".join((str(error) or type(error).__name__).split())[:400]

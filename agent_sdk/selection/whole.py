@@ -1,0 +1,121 @@
+"""Which runtime runs a network that cannot be planned, or not yet: the fastest of those that give the same answer."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
+from typing import Any, Final
+
+import numpy as np
+import onnx
+
+from agent_sdk.errors import ExecutionError, InputError, ModelError
+from agent_sdk.model import Network, Port
+from agent_sdk.rounding import FLOAT32
+from agent_sdk.runtimes.ort.whole import WholeOrt
+from agent_sdk.runtimes.whole import WholeNetwork
+from agent_sdk.verify import relative_error
+
+ROUNDS: Final = 5
+"""Timed runs of each, in turns; the median counts."""
+
+Openable = str | os.PathLike[str] | bytes
+
+
+def openable(source: Openable | onnx.ModelProto, network: Network | None) -> Openable:
+    """What a runtime can load: the file itself where there is one, because its weights may lie beside it."""
+    if network is not None and network.path is not None:
+        return network.path
+    if isinstance(source, onnx.ModelProto):
+        return bytes(source.SerializeToString())
+    return source
+
+
+def open_whole(source: Openable, runtimes: Iterable[str], threads: int) -> WholeNetwork:
+    """Load a network on the fastest of these runtimes that agrees with ONNX Runtime on one random input.
+
+    Where inputs cannot be drawn, because their shapes are open or they hold no numbers, it is the first one that loads
+    it. ``runtimes`` are ``ort`` and ``ov``. Raises ModelError when all refuse it.
+    """
+    makers = _makers(source, threads)
+    loaded: list[WholeNetwork] = []
+    refusals = []
+    for runtime in ("ort", "ov"):
+        if runtime not in runtimes or runtime not in makers:
+            continue
+        try:
+            loaded.append(makers[runtime]())
+        except ExecutionError as error:
+            refusals.append(str(error))
+            continue
+        feed = drawn(loaded[0].inputs)
+        if feed is None:
+            break
+    if not loaded:
+        raise ModelError("; ".join(refusals) or "no runtime that loads whole networks is chosen")
+    chosen = loaded[0] if len(loaded) == 1 else _fastest(loaded, feed or {})
+    for other in loaded:
+        if other is not chosen:
+            other.close()
+    return chosen
+
+
+def drawn(ports: Iterable[Port], seed: int = 0) -> dict[str, np.ndarray] | None:
+    """Random inputs for ports of static shape; None where one is open or holds no numbers."""
+    generator = np.random.default_rng(seed)
+    feed: dict[str, np.ndarray] = {}
+    for port in ports:
+        dtype = _DTYPES.get(port.type)
+        sizes = [size for size in port.shape if isinstance(size, int) and size >= 0]
+        if dtype is None or len(sizes) != len(port.shape):
+            return None
+        floats = np.issubdtype(dtype, np.floating)
+        feed[port.name] = np.asarray(
+            generator.standard_normal(sizes) if floats else generator.integers(0, 2, sizes)
+        ).astype(dtype)
+    return feed
+
+
+_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
+    f"tensor({name})": np.dtype(kind)
+    for name, kind in (
+        ("float", "float32"), ("double", "float64"), ("float16", "float16"), ("bool", "bool"),
+        *((f"{sign}int{bits}", f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+}  # fmt: skip
+
+
+def _makers(source: Openable, threads: int) -> dict[str, Callable[[], WholeNetwork]]:
+    makers: dict[str, Callable[[], WholeNetwork]] = {"ort": lambda: WholeOrt(source, threads)}
+    if find_spec("openvino") is not None:
+        # NOTE: imported late, because importing OpenVINO takes seconds and the package is optional.
+        from agent_sdk.runtimes.openvino.whole import WholeOpenVino
+
+        makers["ov"] = lambda: WholeOpenVino(source)
+    return makers
+
+
+def _fastest(loaded: list[WholeNetwork], feed: Mapping[str, np.ndarray]) -> WholeNetwork:
+    """The fastest of those that answer like the first one; the first one, where it does not answer this input."""
+    try:
+        right = loaded[0].run(feed)
+    except (ExecutionError, InputError):
+        return loaded[0]
+    agreeing = [loaded[0]]
+    for other in loaded[1:]:
+        try:
+            answer = other.run(feed)
+            if relative_error(answer, right) <= FLOAT32:
+                agreeing.append(other)
+        except (ExecutionError, InputError, AttributeError, TypeError, ValueError):
+            continue
+    times: dict[int, list[float]] = {index: [] for index in range(len(agreeing))}
+    for _ in range(ROUNDS):
+        for index, network in enumerate(agreeing):
+            began = time.perf_counter()
+            network.run(feed)
+            times[index].append(time.perf_counter() - began)
+    return agreeing[min(times, key=lambda index: statistics.median(times[index]))]
