@@ -1,0 +1,249 @@
+"""How well latencies are predicted that nobody measured, and what plans made of them lose.
+
+    python -m benchmarks.prediction ../shared/phones --json prediction.json
+
+One network is left out of what a phone's predictors know, or one whole phone; then k of the network's signatures are
+measured, the most telling ones, and the rest is predicted. *Plan loss* is the makespan of the plan made from
+predictions, replayed on the true figures, over that of the plan made from true figures, minus one. Figures within a
+microsecond, the clocks' resolution, count as within 10 %.
+
+Types and windows are read from the names of ops, as far as shapes agree with them; moves are taken as measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import results
+from benchmarks.figures import PAPERS_CPU
+from benchmarks.profiles import BadProfile, PhoneProfile, find, op_type, phone_problem
+from benchmarks.results import Measure, verdict
+from planner_api.planning import Budget, PlanningError, Problem, optimise, simulate
+from planner_api.prediction import Features, Predictor, Sample, TooLittle, most_telling
+from planner_api.prediction.features import LANES, POOLS
+
+MEASURED = (0, 5, 20, 50)
+BAND, TICK_US = 0.10, 1.0
+KINDS = ("cpu", "gpu")
+
+Figures = dict[Features, list[float]]
+"""Every latency measured of an op on one kind of processor."""
+
+
+def phone_features(profile: PhoneProfile, op: dict[str, Any]) -> Features:
+    """What name and shapes tell of an op of a phone's network."""
+    shapes = [[max(1, size) for size in profile.shapes[name]] for name in op["inputs"]]
+    out = [max(1, size) for size in profile.shapes[op["outputs"][0]]]
+    (_, channels, height, width), (_, filters, rows, columns) = _four(shapes[0] if shapes else out), _four(out)
+    type_, stride, kernel, weights = op_type(op["name"]), max(1, round(height / rows)), (1, 1), 0
+    if type_ in POOLS | {"Conv", "DepthwiseConv"}:
+        named = re.findall(r"(\d+)x(\d+)", op["name"])
+        pointwise = op["name"].endswith("separable_conv2d") or not named
+        kernel = (1, 1) if pointwise else (int(named[-1][0]), int(named[-1][1]))
+        if type_ in POOLS and not named:
+            kernel = (3, 3)
+        fits = all(_reaches(*axis, stride) for axis in ((height, kernel[0], rows), (width, kernel[1], columns)))
+        if type_ == "Conv" and not fits:
+            kernel = (height - (rows - 1) * stride,) * 2  # names of a few strided windows say 1x1
+    if type_ == "Conv":
+        weights = channels * filters * math.prod(kernel)
+    elif type_ == "DepthwiseConv":
+        weights = filters * math.prod(kernel)
+    elif type_ == "MatMul":
+        # The matrix stands among the inputs, and its rows and columns elsewhere than in an image.
+        weights, filters = math.prod(shapes[1]), math.prod(out)
+        channels = math.prod(shapes[0])
+    return Features(
+        type=type_,
+        channels=channels,
+        filters=filters,
+        pixels=math.prod(out) // filters,
+        kernel=kernel,
+        stride=stride,
+        groups=channels if type_ == "DepthwiseConv" else 1,
+        read=sum(math.prod(shape) for shape in shapes),
+        written=math.prod(out),
+        weights=weights,
+        inputs=len(shapes),
+        packed=all(_four(shape)[1] % LANES == 0 for shape in shapes) and filters % LANES == 0,
+    )
+
+
+def _four(shape: list[int]) -> tuple[int, int, int, int]:
+    batch, channels, rows, columns = ([*shape, 1, 1, 1, 1])[:4]
+    return batch, channels, rows, columns
+
+
+def _reaches(size: int, window: int, made: int, stride: int) -> bool:
+    """Whether a window makes so many outputs, padded or not."""
+    return made in ((size - window) // stride + 1, -(-size // stride) if window > 1 or stride == 1 else 0)
+
+
+@dataclass
+class Network:
+    """A phone's network: the features of its ops, and what was measured of each on the CPU and on the GPU."""
+
+    profile: PhoneProfile
+    ops: list[Features]
+    figures: tuple[Figures, Figures]
+
+    @classmethod
+    def of(cls, profile: PhoneProfile) -> Network:
+        ops = [phone_features(profile, op) for op in profile.ops]
+        figures: tuple[Figures, Figures] = (defaultdict(list), defaultdict(list))
+        for found, key in zip(figures, (PAPERS_CPU[profile.phone], "gpu"), strict=True):
+            for op, row in zip(ops, profile.ops, strict=True):
+                found[op].append(float(row["latency_us"][key]))
+        return cls(profile, ops, figures)
+
+    @property
+    def counts(self) -> dict[Features, int]:
+        """How often each op runs."""
+        return {op: len(us) for op, us in self.figures[0].items()}
+
+    def problem(self) -> Problem:
+        """As it was measured."""
+        return phone_problem(self.profile, PAPERS_CPU[self.profile.phone])
+
+    def within(self, kind: int, us: Mapping[Features, float]) -> float:
+        """Share of the ops whose figure lies within the band."""
+        errors = [(abs(us[op] - true), true) for op, all_ in self.figures[kind].items() for true in all_]
+        return fmean(error <= max(BAND * true, TICK_US) for error, true in errors)
+
+
+def samples(networks: Sequence[Network], kind: int, only: Sequence[Features] | None = None) -> list[Sample]:
+    """What networks have measured on a kind of processor, one sample per signature."""
+    merged: Figures = defaultdict(list)
+    for network in networks:
+        for op, us in network.figures[kind].items():
+            merged[op] += us
+    wanted = merged if only is None else only
+    return [Sample(op, median(merged[op]), len(merged[op])) for op in wanted]
+
+
+def network_out(network: Network, others: Sequence[Network], measured: Sequence[Features]) -> list[Predictor]:
+    """Predictors of a phone that knows its other networks, and some signatures of this one."""
+    known = [other for other in others if other.profile.phone == network.profile.phone and other is not network]
+    found = []
+    for kind in range(len(KINDS)):
+        rows = {sample.op: sample for sample in samples(known, kind)}
+        rows |= {sample.op: sample for sample in samples([*known, network], kind, measured)}
+        found.append(Predictor(list(rows.values())))
+    return found
+
+
+def phone_out(network: Network, others: Sequence[Network], measured: Sequence[Features]) -> list[Predictor]:
+    """Predictors of a phone of which only these signatures are known, beside another phone's."""
+    known = [other for other in others if other.profile.phone != network.profile.phone]
+    kinds = range(len(KINDS))
+    return [Predictor(samples([network], kind, measured), Predictor(samples(known, kind))) for kind in kinds]
+
+
+def plan_loss(network: Network, us: Sequence[Mapping[Features, float]], true_us: float, budget: Budget) -> float:
+    """What planning on predictions loses."""
+    true = network.problem()
+    guess = replace(true, latency_us=np.array([[one[op] for one in us] for op in network.ops]))
+    schedule = optimise(guess, "auto", budget).solution.schedule
+    return simulate(true, schedule.assignment, schedule.sequence).makespan_us / true_us - 1
+
+
+def run(networks: Sequence[Network], budget: float, seed: int) -> tuple[list[Measure], list[dict[str, object]]]:
+    """Every network, both ways, with every number of measured signatures."""
+    rows: list[dict[str, object]] = []
+    print(
+        f"{'left out':10} {'network':28} {'k':>3} {'cpu 10%':>8} {'gpu 10%':>8} {'(own medians)':>14} {'plan loss':>10}"
+    )
+    for network in networks:
+        stem = network.profile.stem
+        best = optimise(network.problem(), "auto", Budget(budget, seed=seed)).solution.schedule.makespan_us
+        ceiling = [network.within(kind, {s.op: s.us for s in samples([network], kind)}) for kind in range(len(KINDS))]
+        for left_out, predictors_of in (("network", network_out), ("phone", phone_out)):
+            try:
+                first = predictors_of(network, networks, [])
+            except TooLittle as error:
+                print(f"{left_out:10} {stem:28} {error}")
+                continue
+            for k in MEASURED:
+                measured = most_telling(first, network.counts, k)
+                predictors = predictors_of(network, networks, measured)
+                us = []
+                for kind, predictor in enumerate(predictors):
+                    ops = list(network.counts)
+                    known = {op: one.us for op, one in zip(ops, predictor(ops), strict=True)}
+                    us.append(known | {sample.op: sample.us for sample in samples([network], kind, measured)})
+                within = [network.within(kind, us[kind]) for kind in range(len(KINDS))]
+                loss = plan_loss(network, us, best, Budget(budget, seed=seed))
+                rows.append(
+                    {"left_out": left_out, "network": stem, "measured": k, "plan_loss": loss}
+                    | dict(zip(("within_cpu", "within_gpu"), within, strict=True))
+                    | dict(zip(("own_medians_cpu", "own_medians_gpu"), ceiling, strict=True))
+                )
+                print(
+                    f"{left_out:10} {stem:28} {k:3} {within[0]:8.2f} {within[1]:8.2f} "
+                    f"{ceiling[0]:8.2f} {ceiling[1]:5.2f} {loss:10.1%}",
+                    flush=True,
+                )
+    return judge(rows), rows
+
+
+def judge(rows: Sequence[dict[str, Any]]) -> list[Measure]:
+    """One line per figure that must hold."""
+    print()
+    found = []
+    of = {
+        key: [row for row in rows if (row["left_out"], row["measured"]) == key]
+        for key in (("network", 0), ("network", 20), ("phone", 20))
+    }
+    unseen = [row[name] for row in of["network", 0] for name in ("within_cpu", "within_gpu")]
+    if unseen:
+        found.append(verdict("leave one network out: ops within 10 %", fmean(unseen), 0.80, at_least=True))
+    for key, what, mean, worst in (
+        (("network", 0), "unseen network, nothing measured", 0.08, 0.20),
+        (("network", 20), "unseen network, 20 signatures measured", 0.05, 0.12),
+        (("phone", 20), "unseen phone, 20 signatures measured", 0.04, 0.12),
+    ):
+        losses = [row["plan_loss"] for row in of[key]]
+        if losses:
+            found.append(verdict(f"{what}: plan loss, mean", fmean(losses), mean))
+            found.append(verdict(f"{what}: plan loss, worst", max(losses), worst))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
+    parser.add_argument("--models", type=lambda text: text.split(","), default=[], help="models or file stems")
+    parser.add_argument("--budget", type=float, default=1.0, help="seconds per plan; default: 1")
+    parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
+    parser.add_argument("--json", type=Path, help="write what was found here")
+    options = parser.parse_args(arguments)
+    try:
+        if options.json and not options.json.parent.is_dir():
+            raise BadProfile(f"{options.json}: there is no folder to write this into")
+        profiles = find(options.folder, options.models)
+        for profile in profiles:
+            if PAPERS_CPU.get(profile.phone) not in profile.keys:
+                raise BadProfile(f"{profile.stem} is none of the phones {', '.join(PAPERS_CPU)}")
+        measures, rows = run([Network.of(profile) for profile in profiles], options.budget, options.seed)
+    except (BadProfile, PlanningError) as error:
+        print(f"benchmarks.prediction: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        results.write(options.json, measures, cases=rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Which figures to ask of devices first: those whose measurement makes the most of all predictions certain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from planner_api.planning.problem import FloatArray
+from planner_api.prediction.features import Features
+from planner_api.prediction.predictor import NOISE, Predictor
+
+
+def most_telling(predictors: Sequence[Predictor], ops: Mapping[Features, int], count: int) -> list[Features]:
+    """Choose ops to measure, on every kind of processor at once.
+
+    Greedy: always the one after whose measurement the least microseconds are uncertain over the whole network, summed
+    over the kinds. Nothing has to be measured in between: how certain a prediction gets does not depend on the figure.
+
+    Args:
+        predictors: one per kind of processor.
+        ops: how often the network runs each op.
+        count: how many to choose.
+
+    Returns:
+        At most ``count`` ops, the most telling first.
+    """
+    candidates = list(ops)
+    if not candidates:
+        return []
+    weights: list[FloatArray] = []
+    covariances: list[FloatArray] = []
+    for predictor in predictors:
+        us = np.array([one.us for one in predictor(candidates)])
+        weights.append(us * [ops[op] for op in candidates])
+        covariances.append(predictor.covariance(candidates))
+    chosen: list[int] = []
+    for _ in range(min(count, len(candidates))):
+        gain = np.zeros(len(candidates))
+        for weight, covariance in zip(weights, covariances, strict=True):
+            variance = np.maximum(np.diag(covariance), 0)
+            # [measured, predicted] variance left once the first is known.
+            left = variance - covariance**2 / (variance[:, None] + NOISE**2)
+            gain += ((np.sqrt(variance) - np.sqrt(np.maximum(left, 0))) * weight).sum(axis=1)
+        gain[chosen] = -np.inf
+        best = int(np.argmax(gain))
+        chosen.append(best)
+        covariances = [
+            covariance - np.outer(covariance[:, best], covariance[best]) / (covariance[best, best] + NOISE**2)
+            for covariance in covariances
+        ]
+    return [candidates[index] for index in chosen]

@@ -1,0 +1,141 @@
+"""What a latency depends on: type, shapes, strides and groups of a super-op, or of a part of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hope_schema import Op, Part, SuperOp
+
+LANES = 4
+"""Channels that a kernel computes at once: the basic unit φ of CoDL's formula, and the block of packed layouts."""
+POOLS = frozenset({"AveragePool", "MaxPool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"})
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+
+
+@dataclass(frozen=True)
+class Features:
+    """An op as numbers. Sizes are of the part that is computed; a rank below four counts missing axes as one.
+
+    Attributes:
+        type: of the op that does the work; ``DepthwiseConv`` where every channel is a group of its own.
+        channels, filters: channels of the first input and of the output.
+        pixels: output elements per channel, batch included.
+        kernel: rows and columns of the window; (1, 1) where there is none.
+        stride: of the window, along the rows.
+        groups: into which channels are divided.
+        read, written: elements of the activations on either side.
+        weights: elements of the constants.
+        inputs: activations read.
+        packed: every channel count is a multiple of ``LANES``.
+        followers: element-wise ops fused behind.
+        chained: computed in a chain of parts, without a launch or a join of its own.
+    """
+
+    type: str
+    channels: int
+    filters: int
+    pixels: int
+    kernel: tuple[int, int]
+    stride: int
+    groups: int
+    read: int
+    written: int
+    weights: int
+    inputs: int
+    packed: bool
+    followers: int = 0
+    chained: bool = False
+
+    @property
+    def multiplications(self) -> float:
+        """Products that it sums up, with channels in whole blocks."""
+        window = self.kernel[0] * self.kernel[1]
+        if self.type in CONVOLUTIONS:
+            return self.pixels * blocks(self.channels) * blocks(self.filters) * window / self.groups
+        if self.type == "DepthwiseConv" or self.type in POOLS:
+            return self.pixels * blocks(self.filters) * window
+        return float(self.written) * max(1.0, self.weights / max(self.filters, 1))
+
+
+def blocks(channels: int) -> int:
+    """CoDL's ⌈x/Φ⌉·⌈Φ/φ⌉ with Φ = φ: channels in whole blocks. How many cores there are is a constant of a kind."""
+    return -(-channels // LANES) * LANES
+
+
+def features(super_op: SuperOp, part: Part | None = None, *, chained: bool = False) -> Features:
+    """Features of a super-op, or of a part of its output.
+
+    A part along the channels reads the whole input and its filters' weights; one along the rows reads the rows that
+    its window covers, and all weights.
+    """
+    tensor = super_op.graph.tensor
+    anchor = max(super_op.ops, key=_parameters)
+    shapes = [tensor[name].shape for name in super_op.inputs]
+    first = _four(shapes[0]) if shapes else (1, 1, 1, 1)
+    out = _four(tensor[anchor.outputs[0]].shape)
+    rows, columns = _window(anchor, first)
+    stride = _stride(anchor)
+    groups = max(1, _integer(anchor, "group", 1))
+    read = sum(math.prod(shape) for shape in shapes)
+    weights = sum(_parameters(op) for op in super_op.ops)
+    batch, filters, height, width = out
+    if part is not None and part.axis == 1:
+        weights = round(weights * (part.stop - part.start) / max(filters, 1))
+        filters = part.stop - part.start
+    elif part is not None and part.axis == 2:
+        height = part.stop - part.start
+        read = round(read * min(1.0, ((height - 1) * stride + rows) / first[2]))
+    depthwise = anchor.type == "Conv" and groups > 1 and groups == first[1]
+    return Features(
+        type="DepthwiseConv" if depthwise else anchor.type,
+        channels=first[1],
+        filters=filters,
+        pixels=batch * height * width,
+        kernel=(rows, columns),
+        stride=stride,
+        groups=groups,
+        read=read,
+        written=batch * filters * height * width,
+        weights=weights,
+        inputs=len(shapes),
+        packed=all(_four(shape)[1] % LANES == 0 for shape in shapes) and filters % LANES == 0,
+        followers=len(super_op.ops) - 1,
+        chained=chained,
+    )
+
+
+def _four(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Batch, channels, rows and columns; of a matrix the last axis is the channels."""
+    sizes = [max(1, size) for size in shape]
+    if len(sizes) == 3:
+        return sizes[0], sizes[2], sizes[1], 1
+    if len(sizes) < 3:
+        batch, channels = ([1, 1, *sizes])[-2:]
+        return batch, channels, 1, 1
+    return sizes[0], sizes[1], sizes[2], math.prod(sizes[3:])
+
+
+def _parameters(op: Op) -> int:
+    return sum(math.prod(parameter.shape) for parameter in op.parameters)
+
+
+def _window(op: Op, first: tuple[int, int, int, int]) -> tuple[int, int]:
+    shape = op.attributes.get("kernel_shape")
+    if isinstance(shape, tuple) and len(shape) in (1, 2):
+        return int(shape[0]), int(shape[-1]) if len(shape) == 2 else 1
+    if op.type.startswith("Global"):
+        return first[2], first[3]
+    if op.type in CONVOLUTIONS and op.parameters and len(op.parameters[0].shape) == 4:
+        return op.parameters[0].shape[2], op.parameters[0].shape[3]
+    return 1, 1
+
+
+def _stride(op: Op) -> int:
+    strides = op.attributes.get("strides")
+    return int(strides[0]) if isinstance(strides, tuple) and strides else 1
+
+
+def _integer(op: Op, name: str, default: int) -> int:
+    value = op.attributes.get(name, default)
+    return int(value) if isinstance(value, (int, float)) else default

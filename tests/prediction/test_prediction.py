@@ -1,0 +1,176 @@
+"""The latency predictor: what it makes of an op, of figures, of wild figures, and of too few."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.prediction import main
+from hope_schema import ModelGraph, Op, Part, SuperOp, Tensor, TensorType, merge
+from planner_api.prediction import Features, Lines, Predictor, Sample, TooLittle, features, most_telling
+from planner_api.prediction.features import blocks
+from planner_api.prediction.lines import TERMS, terms
+from tests.planning.phones import FOLDER, phone
+
+
+def convolution(
+    shape: tuple[int, ...], filters: int, window: int = 3, stride: int = 1, groups: int = 1, relu: bool = False
+) -> SuperOp:
+    """A convolution, padded so that only the stride shrinks it, with a ReLU fused behind it if wanted."""
+    batch, channels, height, width = shape
+    out = (batch, filters, -(-height // stride), -(-width // stride))
+    weight = TensorType(shape=(filters, channels // groups, window, window), dtype="float32")
+    attributes = {"kernel_shape": (window, window), "strides": (stride, stride), "group": groups}
+    ops = [Op(type="Conv", attributes=attributes, inputs=("x",), outputs=("y",), parameters=(weight,))]
+    shapes = {"x": shape, "y": out}
+    if relu:
+        ops.append(Op(type="Relu", inputs=("y",), outputs=("z",)))
+        shapes["z"] = out
+    graph = ModelGraph(
+        name="one",
+        tensors=tuple(Tensor(name=name, shape=size, dtype="float32") for name, size in shapes.items()),
+        ops=tuple(ops),
+        inputs=("x",),
+        outputs=(ops[-1].id,),
+    )
+    (merged,) = merge(graph)
+    return merged
+
+
+def test_features_say_what_an_op_does():
+    """Window, stride, groups, weights, followers; channels count in whole blocks; a group per channel is depthwise."""
+    op = features(convolution((1, 6, 32, 32), 10, window=3, stride=2, relu=True))
+    assert (op.type, op.channels, op.filters, op.pixels, op.kernel, op.stride) == ("Conv", 6, 10, 256, (3, 3), 2)
+    assert (op.read, op.written, op.weights, op.followers, op.packed) == (6 * 1024, 2560, 540, 1, False)
+    assert op.multiplications == 256 * 8 * 12 * 9
+    assert [blocks(channels) for channels in (1, 4, 5)] == [4, 4, 8]
+    deep = features(convolution((1, 8, 16, 16), 8, groups=8))
+    assert (deep.type, deep.multiplications) == ("DepthwiseConv", 256 * 8 * 9)
+
+
+@given(filters=st.integers(2, 40), rows=st.integers(4, 40), window=st.sampled_from([1, 3, 5]), stride=st.integers(1, 2))
+def test_parts_make_up_the_whole(filters: int, rows: int, window: int, stride: int):
+    """Two parts write what the whole writes; by filters each has its own weights, by rows its own rows and a halo."""
+    whole = convolution((1, 8, rows, 16), filters, window, stride)
+    everything = features(whole)
+    for axis, size in ((1, filters), (2, -(-rows // stride))):
+        cut = size // 2
+        parts = [features(whole, Part(axis=axis, start=a, stop=b)) for a, b in ((0, cut), (cut, size)) if a < b]
+        assert sum(part.written for part in parts) == everything.written
+        if axis == 1:
+            assert sum(part.weights for part in parts) == pytest.approx(everything.weights, abs=1)
+            assert all(part.read == everything.read for part in parts)
+        else:
+            assert all(part.weights == everything.weights and part.read <= everything.read for part in parts)
+
+
+def drawn(seed: int, count: int = 60) -> list[Features]:
+    """Random convolutions, pointwise, square and wide, all of different signature."""
+    random = np.random.default_rng(seed)
+    found: dict[Features, None] = {}
+    while len(found) < count:
+        channels, filters = (int(4 * random.integers(1, 80)) for _ in range(2))
+        size = int(random.choice([7, 14, 28, 56]))
+        window = int(random.choice([1, 3, 5]))
+        found[features(convolution((1, channels, size, size), filters, window))] = None
+    return list(found)
+
+
+UNITS = dict(zip(TERMS, (30.0, 4.0, 2.0, 6.0, 9.0, 5.0, 3.0, 0.0, 0.0, 0.0), strict=True))
+
+
+def true_us(op: Features) -> float:
+    """A processor for which the formula holds exactly."""
+    return float(terms(op) @ list(UNITS.values()))
+
+
+@given(seed=st.integers(0, 100))
+@settings(max_examples=20)
+def test_lines_find_the_formula_that_made_the_figures(seed: int):
+    """Exact figures come back exactly, also for ops that were not among them; wild ones bend the lines little."""
+    ops, unseen = drawn(seed), drawn(seed + 1000, 20)
+    exact = Lines.fit(ops, [true_us(op) for op in ops])
+    assert [exact.us(op) for op in unseen] == pytest.approx([true_us(op) for op in unseen], rel=1e-3)
+    wild = [true_us(op) * (50.0 if index % 12 == 0 else 1.0) for index, op in enumerate(ops)]
+    bent = Lines.fit(ops, wild)
+    assert np.median([abs(bent.us(op) / true_us(op) - 1) for op in unseen]) < 0.1
+    assert len(json.dumps(exact.coefficients)) < 2048
+
+
+def test_a_prediction_knows_how_far_it_is_from_what_was_measured():
+    """What was measured comes back with a small spread, a type never seen with a large one."""
+    ops = drawn(1)
+    odd = [true_us(op) * (1.4 if op.kernel == (5, 5) else 1.0) for op in ops]
+    predictor = Predictor([Sample(op, us) for op, us in zip(ops, odd, strict=True)])
+    again = predictor(ops)
+    assert np.median([abs(one.us / us - 1) for one, us in zip(again, odd, strict=True)]) < 0.05
+    strange = predictor([replace(ops[0], type="Softmax"), ops[0]])
+    assert strange[0].spread > 5 * strange[1].spread
+    assert predictor([]) == []
+
+
+def test_a_wild_figure_is_not_believed():
+    """One signature said to take a hundred times as long moves neither its neighbours nor much of itself."""
+    ops = drawn(2)
+    figures = [true_us(op) for op in ops]
+    honest = Predictor([Sample(op, us) for op, us in zip(ops, figures, strict=True)])
+    figures[7] *= 100
+    lied = Predictor([Sample(op, us) for op, us in zip(ops, figures, strict=True)])
+    for one, other in zip(honest(ops[:7] + ops[8:]), lied(ops[:7] + ops[8:]), strict=True):
+        assert other.us == pytest.approx(one.us, rel=0.1)
+    assert lied(ops[7:8])[0].us < 3 * true_us(ops[7])
+
+
+def test_too_little_is_said():
+    """Under twenty signatures nothing is predicted from lines; beside another kind a few scale it, none leave doubt."""
+    ops = drawn(3)
+    with pytest.raises(TooLittle, match="12 signatures were measured; predictions rest on 20"):
+        Predictor([Sample(op, true_us(op)) for op in ops[:12]])
+    slow = Predictor([Sample(op, true_us(op)) for op in ops])
+    assert all(one.spread > 0.9 for one in Predictor([], beside=slow)(ops))
+    fast = Predictor([Sample(op, true_us(op) / 5) for op in ops[:3]], beside=slow)
+    for op, one in zip(ops, fast(ops), strict=True):
+        assert one.us == pytest.approx(true_us(op) / 5, rel=0.2)
+
+
+def test_the_most_telling_figures_leave_the_least_uncertain():
+    """Against trying each op: the first one asked for leaves the least spread; frequent long ops come first."""
+    ops = drawn(4, 40)
+    known, asked = ops[:25], ops[25:]
+    predictor = Predictor([Sample(op, true_us(op)) for op in known])
+    weights = {op: 1 + index % 3 for index, op in enumerate(asked)}
+
+    def left(op: Features) -> float:
+        more = Predictor([Sample(one, true_us(one)) for one in [*known, op]])
+        us = [one.us for one in predictor(asked)]
+        variances = np.maximum(np.diag(more.covariance(asked)), 0)
+        return sum(math.sqrt(v) * u * weights[one] for v, u, one in zip(variances, us, asked, strict=True))
+
+    chosen = most_telling([predictor], weights, 5)
+    assert len(set(chosen)) == 5
+    ranked = sorted(asked, key=left)
+    assert chosen[0] in ranked[:3]
+    assert most_telling([predictor], weights, 100) == most_telling([predictor], weights, len(asked))
+    assert most_telling([predictor], {}, 3) == []
+
+
+def test_the_benchmark_prints_and_writes_its_rows(tmp_path: Path):
+    """Three networks of one phone: a case per number of measured signatures, the more the better in the mean."""
+    phone("redmi--inception-v3")
+    out = tmp_path / "found.json"
+    models = "redmi--inception-v3,redmi--inception-v4"
+    assert main([str(FOLDER), "--models", models, "--budget", "0.1", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert {row["measure"] for row in found["rows"]} >= {"leave one network out: ops within 10 %"}
+    cases = [case for case in found["cases"] if case["left_out"] == "network"]
+    assert [case["measured"] for case in cases] == [0, 5, 20, 50] * 2
+    by_k = {k: np.mean([c["within_cpu"] for c in cases if c["measured"] == k]) for k in (0, 50)}
+    assert by_k[50] > by_k[0] > 0.5
+    assert main([str(tmp_path / "nowhere")]) == 2
