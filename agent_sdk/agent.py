@@ -32,7 +32,7 @@ from agent_sdk.planner.identity import device_id, stored_token, versions
 from agent_sdk.planner.obtain import Obtained, PlanSupplier
 from agent_sdk.progress import ProgressListener, Silence
 from agent_sdk.session import Session
-from hope_schema import DeviceReport, MeasuredRun, Missing, Observations, Plan, PlanReply, PlanRequest
+from hope_schema import DeviceReport, Job, MeasuredRun, Missing, Observations, Plan, PlanReply, PlanRequest
 from hope_schema.hashing import digest
 from hope_schema.plan import Method
 
@@ -181,7 +181,7 @@ class Agent:
     def _request(self, model_hash: str) -> PlanRequest:
         try:
             return PlanRequest(
-                model_hash=model_hash,
+                jobs=(Job(model_hash=model_hash),),
                 soc=self.soc.name,
                 frequency=self.soc.frequency,
                 processors=tuple(self.device.processors),

@@ -22,6 +22,7 @@ from agent_sdk.model import read_model
 from benchmarks.profiles import GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import verdict
 from hope_schema import (
+    HOST,
     LatencyColumns,
     ModelGraph,
     Processor,
@@ -78,7 +79,7 @@ def synthetic_profile(graph: ModelGraph, seed: int) -> Profile:
     """A CPU and a GPU of similar strength whose preferences differ from op to op."""
     random = np.random.default_rng(seed)
     places = [
-        Processor(id=name, runtime=name, version="1", threads=1, core_class=name, resources=(name,))
+        Processor(id=name, runtime=name, version="1", threads=1, core_class=name, resources=(name,), place=name)
         for name in ("cpu", "gpu")
     ]
     latency: dict[tuple[str, str], float] = {}
@@ -88,7 +89,8 @@ def synthetic_profile(graph: ModelGraph, seed: int) -> Profile:
         for place, fixed in zip(places, (0.0, 30.0), strict=True):
             latency.setdefault((super_op.signature, place.kind), base * float(random.lognormal(0.0, 0.4)) + fixed)
         types.update(dict.fromkeys(super_op.types((*super_op.inputs, *super_op.outputs))))
-    moves = [(t, a.kind, b.kind, 20.0 + t.bytes / 4000) for t in types for a in places for b in places if a != b]
+    spots = [HOST, *(place.id for place in places)]
+    moves = [(t, a, b, 20.0 + t.bytes / 4000) for t in types for a in spots for b in spots if a != b]
     return Profile(
         soc="synthetic",
         frequency=f"seed{seed}",

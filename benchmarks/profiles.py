@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hope_schema import TransferMode
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import Problem, TransferMode
 from planner_api.planning.problem.transfers import elements, fit
 
 CPU, GPU = 0, 1

@@ -33,9 +33,10 @@ from hope_schema.messages import (
     ProblemDetails,
     UploadReceipt,
 )
-from hope_schema.plan import Cause, Method, Objective, Part, Plan, Step, Transfer, TransferMode
+from hope_schema.plan import Cause, Method, Objective, Part, Plan, PlannedJob, Step, Transfer
 from hope_schema.profile import (
     HOST,
+    Channel,
     LatencyColumns,
     Measured,
     Observations,
@@ -49,6 +50,7 @@ from hope_schema.superop import SuperOp, merge
 __all__ = [
     "HOST",
     "Cause",
+    "Channel",
     "Device",
     "DevicePage",
     "DeviceReport",
@@ -82,6 +84,7 @@ __all__ = [
     "Plan",
     "PlanReply",
     "PlanRequest",
+    "PlannedJob",
     "ProblemDetails",
     "Processor",
     "Profile",
@@ -91,7 +94,6 @@ __all__ = [
     "TensorType",
     "Transfer",
     "TransferColumns",
-    "TransferMode",
     "UploadReceipt",
     "merge",
 ]

@@ -19,6 +19,8 @@ PositiveMicroseconds = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=Fal
 """A finite duration in microseconds above zero."""
 Fraction = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
 """A finite, non-negative ratio: 0.05 is five per cent."""
+Share = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
+"""The part of a resource that is taken: above 0, at most 1."""
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 """No control characters: such text may stand in a log line or a database column as it is."""
 Name = Annotated[str, Field(min_length=1, max_length=512, pattern=PRINTABLE)]

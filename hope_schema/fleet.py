@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field
 
 from hope_schema.base import Contract, Digest, Fraction, Label, Microseconds, PositiveMicroseconds
-from hope_schema.plan import Method, TransferMode
+from hope_schema.plan import Method
 
 Versions = Annotated[dict[Label, Label], Field(max_length=64, json_schema_extra={"additionalProperties": False})]
 """Component to version, e.g. ``{"hope-agent": "0.1.0", "onnxruntime": "1.23.0"}``."""
@@ -171,7 +171,6 @@ class FanoutRequest(Contract):
     """``POST /models/{model_hash}/plans``: plan a model for every SoC and frequency known, before it is released."""
 
     method: Method = "auto"
-    transfer_mode: TransferMode = "blocking"
 
 
 class Fanout(Contract):

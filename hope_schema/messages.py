@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from hope_schema.base import MAX_ROWS, Contract, Digest, Label, Microseconds
 from hope_schema.graph import TensorType
-from hope_schema.plan import Method, Objective, Plan, TransferMode
+from hope_schema.plan import MAX_JOBS, Method, Objective, Plan, Weight
 from hope_schema.profile import Kind, Processor, Signature
 
 
@@ -32,7 +32,7 @@ class MissingRequest(Contract):
     soc: Label
     frequency: Label
     device_id: Label
-    processors: Annotated[tuple[Processor, ...], Field(min_length=1, max_length=64)]
+    processors: Annotated[tuple[Processor, ...], Field(min_length=1, max_length=1024)]
     max_items: Annotated[int, Field(ge=0, le=MAX_ROWS)] | None = None
 
 
@@ -44,11 +44,11 @@ class MissingLatency(Contract):
 
 
 class MissingTransfer(Contract):
-    """A transfer to measure: this tensor type between two kinds of processor (or ``host``)."""
+    """A transfer to measure: this tensor type from one place to another (or to another processor of the same one)."""
 
     tensor: TensorType
-    source: Kind
-    target: Kind
+    source: Label
+    target: Label
 
 
 class Missing(Contract):
@@ -72,25 +72,56 @@ class UploadReceipt(Contract):
 
 
 class Job(Contract):
-    """One model of a plan request; a request holds exactly one until several networks are planned together."""
+    """One network of a plan request.
+
+    Its inputs are there at ``release_us``, counted from the start of the run. ``deadline_us`` and ``weight`` belong to
+    the objective ``lateness``.
+    """
 
     model_hash: Digest
+    release_us: Microseconds = 0.0
+    deadline_us: Microseconds | None = None
+    weight: Weight = 1.0
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> Job:
+        if self.deadline_us is not None and self.deadline_us < self.release_us:
+            raise ValueError("deadline_us lies before release_us")
+        return self
 
 
 class PlanRequest(Contract):
     """``POST /plans``: the key of a plan, and how it may be found.
 
-    ``processors`` restricts the candidates to these ids (null: all that the profile knows). ``jobs`` is reserved.
+    ``jobs`` are the networks that run together; usually one. ``processors`` restricts the candidates to these ids
+    (null: all that the profile knows).
     """
 
-    model_hash: Digest
+    # NOTE: lists pass as tuples here because the check before sees the body as Python values, also when it was JSON.
+    jobs: Annotated[tuple[Job, ...], Field(min_length=1, max_length=MAX_JOBS, strict=False)]
     soc: Label
     frequency: Label
-    processors: Annotated[tuple[Label, ...], Field(min_length=1, max_length=64)] | None = None
+    processors: Annotated[tuple[Label, ...], Field(min_length=1, max_length=1024, strict=False)] | None = None
     method: Method = "auto"
     objective: Objective = "latency"
-    transfer_mode: TransferMode = "blocking"
-    jobs: Annotated[tuple[Job, ...], Field(max_length=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _speaks_this_schema(cls, body: Any) -> Any:
+        if isinstance(body, dict) and "jobs" not in body and "model_hash" in body:
+            raise ValueError("this request speaks schema version 1; upgrade hope-agent to the planner's version")
+        return body
+
+    @model_validator(mode="after")
+    def _has_deadlines_to_meet(self) -> PlanRequest:
+        if self.objective == "lateness" and all(job.deadline_us is None for job in self.jobs):
+            raise ValueError("objective 'lateness' needs a job with deadline_us")
+        return self
+
+    @property
+    def model_hash(self) -> str:
+        """The first job's network: the only one, unless several are planned together."""
+        return self.jobs[0].model_hash
 
 
 class PlanReply(Contract):

@@ -10,13 +10,14 @@ from pydantic import Field, model_validator
 
 from hope_schema.base import MAX_OPS, MAX_TENSORS, PRINTABLE, Contract, Digest, Fraction, Label, Microseconds, Name
 from hope_schema.graph import DType
-from hope_schema.profile import HOST
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Version of the plan's shape; a breaking change raises it."""
 
-Objective = Literal["latency"]
-TransferMode = Literal["blocking", "overlap"]
+Objective = Literal["latency", "lateness"]
+"""What is made small: the time at which all jobs are done, or the largest weighted lateness of one."""
+MAX_JOBS: Final = 64
+"""Most networks that one plan may hold."""
 Method = Literal["auto", "ilp", "greedy", "partitiontuner"]
 
 
@@ -33,6 +34,10 @@ class Cause(StrEnum):
     """Slower there, but it runs beside other work."""
 
 
+Weight = Annotated[float, Field(gt=0.0, le=1e6, allow_inf_nan=False)]
+"""How much a job's lateness counts."""
+
+
 class Part(Contract):
     """A slice of an op along one axis of its output (CoDL); steps are whole ops for now."""
 
@@ -42,12 +47,14 @@ class Part(Contract):
 
 
 class Step(Contract):
-    """One super-op on one processor. Times are predictions in microseconds from the start of the run.
+    """One way to execute one super-op, or one op of it, on one processor.
 
-    The interval includes the transfers the step pays for (blocking mode, HOPE eq. 1).
+    Times are predictions in microseconds from the start of the run. The interval includes the transfers that the step
+    pays for (HOPE eq. 1), and the launch of the segment that it begins. ``job`` is the index of its network.
     """
 
     id: Annotated[int, Field(ge=0)]
+    job: Annotated[int, Field(ge=0, lt=MAX_JOBS)] = 0
     ops: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAX_OPS)]
     part: Part | None = None
     dtype: DType
@@ -58,34 +65,54 @@ class Step(Contract):
 
 
 class Transfer(Contract):
-    """One tensor moved between two processors (or ``host``); ``region`` is null: the whole tensor."""
+    """One tensor moved from a place to another; ``region`` is null: the whole tensor.
+
+    ``over`` names the resource that carries it. Where that is null it takes the time of the step ``reader``, or
+    nobody's: an output that goes to the host after the last step.
+    """
 
     tensor: Name
+    job: Annotated[int, Field(ge=0, lt=MAX_JOBS)] = 0
     region: Part | None = None
     source: Label
     target: Label
+    over: Label | None = None
+    reader: Annotated[int, Field(ge=0)] | None = None
+    start_us: Microseconds
+    finish_us: Microseconds
+
+
+class PlannedJob(Contract):
+    """One network of a plan: from when its inputs are there, until when it should be done, and when it is."""
+
+    model_hash: Digest
+    release_us: Microseconds = 0.0
+    deadline_us: Microseconds | None = None
+    weight: Weight = 1.0
+    finish_us: Microseconds
 
 
 class Plan(Contract):
-    """Placement and order for one model on one SoC at one frequency.
+    """Placement and order for one network, or several, on one SoC at one frequency.
 
     The body holds no clock reading: the same inputs, seed and rounds give the same bytes (promise 3).
     ``order`` lists step ids in start order, a topological order; per processor, and per resource that
-    processors share, it is the execution order. ``gap`` is ``makespan_us / lower_bound_us - 1``.
+    processors share, it is the execution order. ``gap`` is ``makespan_us / lower_bound_us - 1``. ``lateness_us`` is
+    the largest of ``weight * (finish - deadline)`` over the jobs that have a deadline; null where none has.
     ``method`` is what found it; where that is not what was asked for it reads ``ilp→greedy`` or ``ilp→single``.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
-    model_hash: Digest
+    schema_version: Literal[2] = SCHEMA_VERSION
+    jobs: Annotated[tuple[PlannedJob, ...], Field(min_length=1, max_length=MAX_JOBS)]
     soc: Label
     frequency: Label
     objective: Objective = "latency"
-    transfer_mode: TransferMode = "blocking"
     processors: Annotated[tuple[Label, ...], Field(min_length=1, max_length=1024)]
     steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_OPS)]
     order: Annotated[tuple[int, ...], Field(min_length=1, max_length=MAX_OPS)]
     transfers: Annotated[tuple[Transfer, ...], Field(max_length=8 * MAX_TENSORS)] = ()
     makespan_us: Microseconds
+    lateness_us: Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)] | None = None
     lower_bound_us: Microseconds
     gap: Fraction
     method: Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
@@ -102,7 +129,7 @@ class Plan(Contract):
             raise ValueError("a step id stands twice")
         if sorted(self.order) != sorted(ids):
             raise ValueError("order does not list every step exactly once")
-        ops = [op for step in self.steps if step.part is None for op in step.ops]
+        ops = [(step.job, op) for step in self.steps if step.part is None for op in step.ops]
         if len(set(ops)) != len(ops):
             raise ValueError("an op stands in two steps")
         for step in self.steps:
@@ -110,11 +137,21 @@ class Plan(Contract):
                 raise ValueError(f"step {step.id} runs on '{step.processor}', which is not among the plan's processors")
             if step.finish_us < step.start_us:
                 raise ValueError(f"step {step.id} finishes before it starts")
-        places = {*self.processors, HOST}
+        for job in {*(step.job for step in self.steps), *(move.job for move in self.transfers)}:
+            if job >= len(self.jobs):
+                raise ValueError(f"job {job} is not among the plan's {len(self.jobs)}")
+        known = set(ids)
         for move in self.transfers:
-            if not {move.source, move.target} <= places:
-                raise ValueError(f"'{move.tensor}' is moved {move.source} -> {move.target}, not both of the plan")
+            if move.reader is not None and move.reader not in known:
+                raise ValueError(f"'{move.tensor}' is moved for step {move.reader}, which the plan does not have")
+            if move.over is not None and move.reader is not None:
+                raise ValueError(f"'{move.tensor}' takes the time of '{move.over}' and of step {move.reader} at once")
         return self
+
+    @property
+    def model_hash(self) -> str:
+        """The first job's network: the only one, unless several are planned together."""
+        return self.jobs[0].model_hash
 
     @cached_property
     def step(self) -> dict[int, Step]:

@@ -6,27 +6,33 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hope_schema.base import MAX_ROWS, PRINTABLE, Contract, Label, Microseconds
+from hope_schema.base import MAX_ROWS, PRINTABLE, Contract, Label, Microseconds, Share
 from hope_schema.graph import TensorType
 
 HOST = "host"
-"""The side on which graph inputs start and outputs must end."""
+"""The place in which graph inputs start and outputs must end: plain arrays in host memory."""
+
+Precision = Literal["model", "tf32", "float16"]
+"""What a processor computes in: the types that the model says, or fewer bits that the user allowed."""
 
 Signature = Annotated[str, Field(min_length=1, max_length=160, pattern=PRINTABLE)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
-def kind_of(runtime: str, version: str, threads: int, core_class: str) -> str:
+def kind_of(runtime: str, version: str, threads: int, core_class: str, precision: str = "model") -> str:
     """Return the kind of a processor, see ``Processor.kind``."""
-    return f"{runtime}-{version}/{threads}x{core_class}"
+    narrowed = "" if precision == "model" else f"+{precision}"
+    return f"{runtime}-{version}{narrowed}/{threads}x{core_class}"
 
 
 class Processor(Contract):
-    """What runs one op at a time: a runtime on a set of hardware resources.
+    """A runtime on a set of hardware resources.
 
-    ``id`` names it on the device (``ort@0-1``). ``resources`` are the cores or accelerators it occupies
-    (``cpu0``); processors that share one never run at the same time. ``core_class`` names the kind of core,
-    so that equal cores are measured once. ``host`` is the machine it belongs to.
+    ``id`` names it on the device (``ort@0-1``). ``resources`` are what its ops take their share of: cores (``cpu0``),
+    a GPU's multiprocessors; what runs at the same time never takes more of one than there is. ``core_class`` names the
+    kind of core, so that equal cores are measured once. ``place`` is where it reads and leaves its tensors: a memory,
+    and behind a slash the layout family within it (``host``, ``host/ort``, ``cuda:0``). ``host`` is the machine it
+    belongs to.
     """
 
     id: Label
@@ -35,12 +41,19 @@ class Processor(Contract):
     threads: Annotated[int, Field(ge=1, le=4096)]
     core_class: Label
     resources: Annotated[tuple[Label, ...], Field(min_length=1, max_length=256)]
+    place: Label = HOST
+    precision: Precision = "model"
     host: Label = HOST
 
     @property
     def kind(self) -> str:
         """What latencies are keyed by: equal for processors that are measured once, e.g. two equal cores."""
-        return kind_of(self.runtime, self.version, self.threads, self.core_class)
+        return kind_of(self.runtime, self.version, self.threads, self.core_class, self.precision)
+
+    @property
+    def memory(self) -> str:
+        """The memory that its place lies in; processors of one memory slow each other while they work."""
+        return self.place.split("/", 1)[0]
 
 
 Kind = Annotated[str, Field(min_length=3, max_length=512, pattern=PRINTABLE)]
@@ -71,13 +84,20 @@ KindColumn = Annotated[
     AfterValidator(_printable),
 ]
 """Kinds of processor, one per row."""
+PlaceColumn = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=128, json_schema_extra={"pattern": PRINTABLE})], ...],
+    Field(max_length=MAX_ROWS),
+    AfterValidator(_printable),
+]
+"""Places, one per row."""
 
 
 class LatencyColumns(Contract):
     """Op latencies, one row per (signature, processor kind). Columns have equal lengths.
 
     ``us`` is the median in microseconds, ``spread_us`` the median absolute deviation, ``count`` the samples.
-    A ``null`` in ``us`` says *unsupported*, explicitly: the op cannot run there.
+    A ``null`` in ``us`` says *unsupported*, explicitly: the op cannot run there. ``share`` is the part of each of the
+    processor's resources that the op takes while it runs; empty: all of them, as on cores.
     """
 
     signature: SignatureColumn = ()
@@ -85,24 +105,26 @@ class LatencyColumns(Contract):
     us: Annotated[tuple[Microseconds | None, ...], Field(max_length=MAX_ROWS)] = ()
     spread_us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_ROWS)] = ()
     count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()
+    share: Annotated[tuple[Share, ...], Field(max_length=MAX_ROWS)] = ()
 
     @model_validator(mode="after")
     def _columns_are_equally_long(self) -> LatencyColumns:
-        lengths = {len(getattr(self, name)) for name in type(self).model_fields}
+        lengths = {len(getattr(self, name)) for name in type(self).model_fields if name != "share" or self.share}
         if len(lengths) > 1:
             raise ValueError("latency columns differ in length")
         return self
 
 
 class TransferColumns(Contract):
-    """Transfer costs, one row per (shape, dtype, source kind, target kind). Columns have equal lengths.
+    """Transfer costs, one row per (shape, dtype, source place, target place). Columns have equal lengths.
 
-    ``source`` or ``target`` may be ``host``. ``us`` covers the move and the change of layout.
+    ``us`` covers the move and the change of layout. A row from a place to itself is the price of handing a tensor
+    from one processor there to another, where a runtime's segments have plain borders.
     """
 
     tensor: Annotated[tuple[TensorType, ...], Field(max_length=MAX_ROWS)] = ()
-    source: KindColumn = ()
-    target: KindColumn = ()
+    source: PlaceColumn = ()
+    target: PlaceColumn = ()
     us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_ROWS)] = ()
     spread_us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_ROWS)] = ()
     count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()
@@ -115,13 +137,51 @@ class TransferColumns(Contract):
         return self
 
 
-class Overheads(Contract):
-    """Fixed costs of a device's engine: a segment's launch per processor kind, a hand-over between threads."""
+class Channel(Contract):
+    """The way from one place to another.
 
-    launch_us: Annotated[
-        dict[Kind, Microseconds], Field(max_length=1024, json_schema_extra={"additionalProperties": False})
-    ] = {}
+    ``busy`` names what carries the moves: a copy engine or a link, first in, first out, which other channels may
+    share; null: the consumer's own time (HOPE eq. 1). A move costs its measured row, else
+    ``fixed_us + us_per_byte * bytes``, else what a line through the measured rows says.
+    """
+
+    source: Label
+    target: Label
+    busy: Label | None = None
+    fixed_us: Microseconds | None = None
+    us_per_byte: Microseconds | None = None
+
+    @model_validator(mode="after")
+    def _is_a_way(self) -> Channel:
+        if self.source == self.target:
+            raise ValueError(f"a channel from '{self.source}' to itself")
+        if (self.fixed_us is None) != (self.us_per_byte is None):
+            raise ValueError("fixed_us and us_per_byte are given together, or neither")
+        return self
+
+
+Slowdown = Annotated[float, Field(ge=1.0, le=100.0, allow_inf_nan=False)]
+"""How many times as long a kind takes while all of its neighbours are at work."""
+
+
+PerKind = Annotated[dict[Kind, Microseconds], Field(max_length=1024, json_schema_extra={"additionalProperties": False})]
+"""A duration per kind of processor."""
+
+
+class Overheads(Contract):
+    """Fixed costs of a device's engine.
+
+    ``launch_us``: what beginning a segment costs a kind of processor. ``end_us``: how long after its last op a
+    segment's outputs are there for other lanes. ``handover_us``: how long another lane takes to notice.
+    ``slowdown``: see ``Slowdown``; what is not listed is not slowed.
+    """
+
+    launch_us: PerKind = {}
+    end_us: PerKind = {}
     handover_us: Microseconds = 0.0
+    slowdown: Annotated[
+        dict[Kind, Slowdown], Field(max_length=1024, json_schema_extra={"additionalProperties": False})
+    ] = {}
 
 
 class Measured(Contract):
@@ -130,6 +190,7 @@ class Measured(Contract):
     soc: Label
     frequency: Label
     processors: Annotated[tuple[Processor, ...], Field(max_length=1024)]
+    channels: Annotated[tuple[Channel, ...], Field(max_length=1024)] = ()
     latencies: LatencyColumns = LatencyColumns()
     transfers: TransferColumns = TransferColumns()
     overheads: Overheads = Overheads()
@@ -140,12 +201,17 @@ class Measured(Contract):
         if len(set(ids)) != len(ids):
             raise ValueError("a processor id stands twice")
         kinds = {processor.kind for processor in self.processors}
-        for kind in {*self.latencies.kind, *self.overheads.launch_us}:
+        costs = self.overheads
+        for kind in {*self.latencies.kind, *costs.launch_us, *costs.end_us, *costs.slowdown}:
             if kind not in kinds:
                 raise ValueError(f"figures for processor kind '{kind}', which no listed processor has")
-        for kind in {*self.transfers.source, *self.transfers.target}:
-            if kind != HOST and kind not in kinds:
-                raise ValueError(f"transfers for processor kind '{kind}', which no listed processor has")
+        ways = [(channel.source, channel.target) for channel in self.channels]
+        if len(set(ways)) != len(ways):
+            raise ValueError("two channels lead from one place to the same other place")
+        places = {HOST, *(processor.place for processor in self.processors)}
+        for place in {*self.transfers.source, *self.transfers.target, *(place for way in ways for place in way)}:
+            if place not in places:
+                raise ValueError(f"transfers for place '{place}', which no listed processor computes in")
         return self
 
 

@@ -118,7 +118,9 @@ def executor_error(
     inner = served
     if watched:
         opened = with_outputs(model, (*outputs, *watched))
-        plan = executor.program.plan.model_copy(update={"model_hash": opened.graph.model_hash})
+        planned = executor.program.plan
+        job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
+        plan = planned.model_copy(update={"jobs": (job,)})
         device = executor.device
         with Executor(build_program(plan, opened, device.processors), device) as again:
             inner = again.run(inputs)[0]

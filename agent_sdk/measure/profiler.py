@@ -133,7 +133,10 @@ class _Profiling:
             for row in self.missing.latencies
             if row.signature in self.occurrences and row.kind in self.by_kind
         ]
-        known = {HOST, *self.by_kind}
+        self.by_place: dict[str, Processor] = {}
+        for processor in self.processors:
+            self.by_place.setdefault(processor.spec.place, processor)
+        known = {HOST, *self.by_place}
         types = {tensor.type for tensor in self.model.graph.tensors}
         self.asked_moves = [
             (row.tensor, row.source, row.target)
@@ -231,7 +234,7 @@ class _Profiling:
             self.done(f"{tensor} from {source} to {target}")
 
     def _transfer(self, tensor: TensorType, source: str, target: str) -> Timing:
-        giver, taker = self.by_kind.get(source), self.by_kind.get(target)
+        giver, taker = self.by_place.get(source), self.by_place.get(target)
         if giver and taker and taker.same_layout(giver) and taker.hands_over_native:
             return Timing(0.0, 0.0, 1)
         parts = []

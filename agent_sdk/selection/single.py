@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hope_schema import Cause, ModelGraph, Plan, Step, merge
+from hope_schema import Cause, ModelGraph, Plan, PlannedJob, Step, merge
 
 
 def single_processor_plan(
@@ -28,7 +28,7 @@ def single_processor_plan(
         for index, super_op in enumerate(super_ops)
     )
     return Plan(
-        model_hash=graph.model_hash,
+        jobs=(PlannedJob(model_hash=graph.model_hash, finish_us=latency_us),),
         soc=soc,
         frequency=frequency,
         processors=(processor,),

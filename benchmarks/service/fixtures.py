@@ -8,6 +8,7 @@ import zstandard
 
 from hope_schema import (
     HOST,
+    Job,
     LatencyColumns,
     ModelGraph,
     Observations,
@@ -26,7 +27,15 @@ FREQUENCY = "max"
 def processors(count: int = 2) -> tuple[Processor, ...]:
     """Processors of different kinds, each on a resource of its own."""
     return tuple(
-        Processor(id=f"ort@{i}", runtime="ort", version="1", threads=1, core_class=f"class{i}", resources=(f"cpu{i}",))
+        Processor(
+            id=f"ort@{i}",
+            runtime="ort",
+            version="1",
+            threads=1,
+            core_class=f"class{i}",
+            resources=(f"cpu{i}",),
+            place=f"host/{i}",
+        )
         for i in range(count)
     )
 
@@ -90,7 +99,7 @@ def upload(
     if rows is not None:
         signatures = [*signatures, *(f"Made@{i}" for i in range(rows))][: rows // len(kinds)]
     types = sorted({tensor.type for graph in graphs for tensor in graph.tensors}, key=str)
-    places = [HOST, *kinds]
+    places = [HOST, *(processor.place for processor in processors(count))]
     moves = [(tensor, a, b) for tensor in types for a in places for b in places if a != b]
     latencies = [(signature, kind, figure(20.0, 400.0)) for signature in signatures for kind in kinds]
     transfers = [(tensor, a, b, figure(2.0, 30.0)) for tensor, a, b in moves]
@@ -120,7 +129,7 @@ def upload(
 
 def key(graph: ModelGraph, soc: str, chosen: tuple[str, ...] | None = None) -> bytes:
     """The body of ``POST /plans``."""
-    request = PlanRequest(model_hash=graph.model_hash, soc=soc, frequency=FREQUENCY, processors=chosen)
+    request = PlanRequest(jobs=(Job(model_hash=graph.model_hash),), soc=soc, frequency=FREQUENCY, processors=chosen)
     return request.model_dump_json(exclude_none=True).encode()
 
 

@@ -173,12 +173,14 @@ class PlanRow(Base):
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     model_hash: Mapped[str] = mapped_column(ForeignKey("models.hash", ondelete="CASCADE"))
+    """The first job's."""
+    jobs: Mapped[list[Any]]
+    """The networks that the plan runs together, as ``hope_schema.Job``."""
     soc: Mapped[str] = mapped_column(String(128))
     frequency: Mapped[str] = mapped_column(String(128))
     processors: Mapped[list[Any] | None]
     method: Mapped[str] = mapped_column(String(32))
     objective: Mapped[str] = mapped_column(String(32))
-    transfer_mode: Mapped[str] = mapped_column(String(32))
 
     version: Mapped[int] = mapped_column(default=0)
     provisional: Mapped[bool] = mapped_column(default=True)

@@ -17,6 +17,7 @@ from hope_schema import (
     FleetProfile,
     FleetProfilePage,
     FleetSummary,
+    Job,
     PlanRequest,
 )
 from planner_api.db.engine import Database
@@ -60,12 +61,11 @@ async def release(database: Database, queue: SolveQueue, model_hash: str, reques
         profile = await asyncio.to_thread(Known.read, found[1])
         key = normalised(
             PlanRequest(
-                model_hash=model_hash,
+                jobs=(Job(model_hash=model_hash),),
                 soc=soc,
                 frequency=frequency,
                 processors=tuple(profile.kinds) if 0 < len(profile.kinds) <= MAX_NAMED else None,
                 method=request.method,
-                transfer_mode=request.transfer_mode,
             )
         )
         wanted[plan_id(key)] = (key, profile.version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import BaseModel
@@ -11,17 +12,17 @@ from hope_schema import HOST, ModelGraph, SuperOp, TensorType, merge
 Latency = tuple[str, str]
 """(signature, kind)"""
 Transfer = tuple[str, tuple[int, ...], str, str]
-"""(dtype, shape, source kind, target kind)"""
+"""(dtype, shape, source place, target place)"""
 
 
 class Figures(BaseModel):
-    """What has to be known of a model: once per signature and kind, once per tensor type and pair of kinds."""
+    """What has to be known of a model: once per signature and kind, once per tensor type and pair of places."""
 
     signatures: tuple[str, ...]
     inputs: tuple[TensorType, ...]
     """Types that leave the host."""
     inner: tuple[TensorType, ...]
-    """Types that may move between processors."""
+    """Types that may move between places."""
     outputs: tuple[TensorType, ...]
     """Types that end on the host."""
 
@@ -29,19 +30,23 @@ class Figures(BaseModel):
         """Every (signature, kind), signature by signature."""
         return ((signature, kind) for signature in self.signatures for kind in kinds)
 
-    def transfers(self, kinds: Sequence[str], repeated: Iterable[str]) -> Iterator[Transfer]:
-        """Every (dtype, shape, source, target); ``repeated`` kinds have several processors, so they face themselves."""
-        twins = set(repeated)
+    def transfers(self, places: Sequence[str]) -> Iterator[Transfer]:
+        """Every (dtype, shape, source, target) between the places of some processors, one place per processor.
+
+        A place in which several processors compute faces itself: one of them may hand a tensor to another.
+        """
+        count = Counter(places)
+        others = [place for place in count if place != HOST]
         for tensor in self.inputs:
-            for target in kinds:
+            for target in others:
                 yield tensor.dtype, tensor.shape, HOST, target
         for tensor in self.inner:
-            for source in kinds:
-                for target in kinds:
-                    if source != target or source in twins:
+            for source in count:
+                for target in count:
+                    if source != target or (count[source] > 1 and source != HOST):
                         yield tensor.dtype, tensor.shape, source, target
         for tensor in self.outputs:
-            for source in kinds:
+            for source in others:
                 yield tensor.dtype, tensor.shape, source, HOST
 
 

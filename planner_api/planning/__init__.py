@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hope_schema import Method, ModelGraph, Plan, Profile, TransferMode
+from hope_schema import Method, ModelGraph, Plan, Profile
 from planner_api.planning.assemble import assemble
 from planner_api.planning.judge.checker import IllegalSchedule, check
 from planner_api.planning.judge.simulator import Move, Schedule, simulate
@@ -41,7 +41,6 @@ def plan(
     *,
     processors: Sequence[str] | None = None,
     method: Method = "auto",
-    transfer_mode: TransferMode = "blocking",
     budget_s: float = 5.0,
     seed: int = 0,
     rounds: int | None = None,
@@ -53,7 +52,6 @@ def plan(
         profile: the figures of one SoC at one frequency.
         processors: ids of the candidate processors; None takes all that the profile knows.
         method: ``auto`` (the portfolio), ``ilp`` (HOPE's own route), ``greedy`` or ``partitiontuner`` (at once).
-        transfer_mode: ``blocking`` (HOPE eq. 1) or ``overlap``.
         budget_s: seconds that ``auto`` and ``ilp`` may take; 0 answers with the first plan.
         seed: of the search.
         rounds: count work instead of time; the body is then the same, byte for byte, for the same inputs.
@@ -62,5 +60,5 @@ def plan(
         PlanningError: no plan exists, or a figure, a name or a budget makes no sense; the message names it.
     """
     budget = Budget(budget_s, rounds, seed)
-    problem = build_problem(graph, profile, processors, transfer_mode)
+    problem = build_problem(graph, profile, processors)
     return assemble(graph, profile, problem, optimise(problem, method, budget))

@@ -11,12 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from hope_schema import TransferMode
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem import PlanningError, Problem, TransferMode
 from planner_api.planning.solver import Bound, Budget, Solution
 from planner_api.planning.solver import solve as solve_by
 

@@ -15,5 +15,5 @@ def normalised(request: PlanRequest) -> PlanRequest:
 
 def plan_id(request: PlanRequest) -> str:
     """Return the id of the plan under the request's key; the same for every device that asks, on every replica."""
-    key = normalised(request).model_dump(mode="json", exclude={"jobs"})
+    key = normalised(request).model_dump(mode="json")
     return f"p-{digest(key)[:40]}"

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import bindparam, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from hope_schema import PlanRequest
+from hope_schema import Job, PlanRequest
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import PlanRow, ProfileRow, SocRow
 from planner_api.db.upsert import insert_or_ignore
@@ -34,13 +34,13 @@ async def basis(session: AsyncSession, plan_id: str) -> int | None:
 async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
     """Return the key of a plan as the request that asks for it."""
     columns = (
-        PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.processors,
-        PlanRow.method, PlanRow.objective, PlanRow.transfer_mode,
+        PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.method, PlanRow.objective,
     )  # fmt: skip
     row = (await session.execute(select(*columns).where(PlanRow.id == plan_id))).first()
     if row is None:
         return None
     values = dict(row._mapping)
+    values["jobs"] = tuple(Job.model_validate(job) for job in row.jobs)
     values["processors"] = None if row.processors is None else tuple(row.processors)
     return PlanRequest(**values)
 
@@ -60,12 +60,12 @@ async def insert(
     values = {
         "id": plan_id,
         "model_hash": request.model_hash,
+        "jobs": [job.model_dump(mode="json") for job in request.jobs],
         "soc": request.soc,
         "frequency": request.frequency,
         "processors": None if request.processors is None else list(request.processors),
         "method": request.method,
         "objective": request.objective,
-        "transfer_mode": request.transfer_mode,
         "created_at": now,
         "checked_version": profile_version,
     }

@@ -77,8 +77,8 @@ class Plans:
             NotFoundError: an unknown model or SoC.
             InvalidError: no plan exists.
         """
-        if request.jobs is not None and [job.model_hash for job in request.jobs] != [request.model_hash]:
-            raise InvalidError("jobs-reserved", "jobs is reserved for planning several networks; leave it out")
+        if len(request.jobs) > 1 or request.objective != "latency":
+            raise InvalidError("jobs-reserved", "several networks are not planned together yet; ask for one")
         request = normalised(request)
         wanted = plan_id(request)
         stored = await self._newest(wanted)
@@ -199,7 +199,6 @@ def _solve(
             profile,
             processors=request.processors,
             method=method,
-            transfer_mode=request.transfer_mode,
             budget_s=budget_s,
         )
     except PlanningError as error:

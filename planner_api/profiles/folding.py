@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hope_schema.hashing import canonical
-from planner_api.profiles.statistics import VOTES, FloatArray, Statistics, Votes
+from planner_api.profiles.known import PER_KIND
+from planner_api.profiles.statistics import VOTES, FloatArray, Key, Statistics, Votes
 
 CUT = 4.0
 """Votes further than this many robust standard deviations from the median are refused."""
@@ -31,7 +32,8 @@ QUORUM = 8
 MATERIAL = 0.01
 """An estimate that moved by more than this fraction since the current version makes a new version."""
 MAX_PROCESSORS = 1024
-"""Most processor definitions remembered, as many as a profile may list; the least listed go first."""
+"""Most definitions of processors, or of channels, remembered: as many as a profile may list. The least listed go
+first."""
 LISTED_BY = 20
 """A processor counts when at least one in this many devices lists it. Of each processor ``VOTES`` devices are
 remembered, so two that list it are enough however large the fleet is."""
@@ -77,6 +79,7 @@ class Folder:
         latencies: list[tuple[int, Columns]] = []
         transfers: list[tuple[int, Columns]] = []
         overheads: list[tuple[int, Columns]] = []
+        parts: list[tuple[int, Columns]] = []
         failed: dict[int, str] = {}
         for position, (device_id, upload) in enumerate(uploads):
             name = device_hash(device_id)
@@ -86,11 +89,14 @@ class Folder:
                     self._transfers(upload.get("transfers", {})),
                     self._overheads(upload.get("overheads", {})),
                 )
-                self._list_processors(name, upload["processors"])
+                shares = self._shares(upload.get("latencies", {}), found[0])
+                _list(self.statistics.processors, name, upload["processors"])
+                _list(self.statistics.channels, name, upload.get("channels", ()))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 failed[position] = f"{type(error).__name__}: {error}"[:500]
                 continue
-            for columns, family in zip(found, (latencies, transfers, overheads), strict=True):
+            both = zip((*found, shares), (latencies, transfers, overheads, parts), strict=True)
+            for columns, family in both:
                 if columns is not None:
                     family.append((name, columns))
         statistics = self.statistics
@@ -98,6 +104,7 @@ class Folder:
             merge_votes(statistics.latencies, latencies)
             + merge_votes(statistics.transfers, transfers)
             + merge_votes(statistics.overheads, overheads)
+            + merge_votes(statistics.shares, parts)
         )
         return Folded(refused, failed)
 
@@ -112,6 +119,13 @@ class Folder:
         us = np.array(columns["us"], dtype=np.float64)  # None becomes NaN
         us[np.isnan(us)] = np.inf
         return _columns(rows, us, columns)
+
+    def _shares(self, columns: dict[str, Any], latencies: Columns | None) -> Columns | None:
+        if latencies is None or not columns.get("share"):
+            return None
+        keys = zip(columns["signature"], columns["kind"], strict=True)
+        share = np.array(columns["share"], dtype=np.float64)
+        return Columns(self.statistics.shares.rows(keys), share, np.zeros(len(share)), latencies.count)
 
     def _transfers(self, columns: dict[str, Any]) -> Columns | None:
         tensors, source, target = columns.get("tensor"), columns.get("source"), columns.get("target")
@@ -128,11 +142,14 @@ class Folder:
         return _columns(rows, np.array(columns["us"], dtype=np.float64), columns)
 
     def _overheads(self, overheads: dict[str, Any]) -> Columns | None:
-        launch, handover = overheads.get("launch_us", {}), overheads.get("handover_us", 0.0)
-        if not launch and not handover:
+        said: dict[Key, float] = {
+            (name, kind): value for name in PER_KIND for kind, value in overheads.get(name, {}).items()
+        }
+        handover = overheads.get("handover_us", 0.0)
+        if not said and not handover:
             return None  # the default: this upload says nothing of overheads
-        rows = self.statistics.overheads.rows([(), *((kind,) for kind in launch)])
-        us = np.array([handover, *launch.values()], dtype=np.float64)
+        rows = self.statistics.overheads.rows([(), *said])
+        us = np.array([handover, *said.values()], dtype=np.float64)
         return Columns(rows, us, np.zeros(len(us)), np.ones(len(us), dtype=np.int64))
 
     def _remember(self, key: tuple[Any, ...], rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -141,16 +158,17 @@ class Folder:
         self._row_sets[key] = rows
         return rows
 
-    def _list_processors(self, device: int, processors: Sequence[dict[str, Any]]) -> None:
-        known = self.statistics.processors
-        for processor in processors:
-            listed = known.setdefault(canonical(processor).decode(), [])
-            if device in listed:
-                listed.remove(device)
-            listed.append(device)
-            del listed[:-VOTES]
-        while len(known) > MAX_PROCESSORS:
-            del known[min(known, key=lambda definition: len(known[definition]))]
+
+def _list(known: dict[str, list[int]], device: int, definitions: Sequence[dict[str, Any]]) -> None:
+    """Note that a device lists these processors, or channels."""
+    for definition in definitions:
+        listed = known.setdefault(canonical(definition).decode(), [])
+        if device in listed:
+            listed.remove(device)
+        listed.append(device)
+        del listed[:-VOTES]
+    while len(known) > MAX_PROCESSORS:
+        del known[min(known, key=lambda definition: len(known[definition]))]
 
 
 def _columns(rows: NDArray[np.int64], us: FloatArray, columns: dict[str, Any]) -> Columns:

@@ -30,7 +30,7 @@ from planner_api.models.figures import Latency, Transfer
 from planner_api.models.service import load_figures
 from planner_api.profiles import repository
 from planner_api.profiles.inbox import Inbox
-from planner_api.profiles.known import Known, repeated
+from planner_api.profiles.known import Known
 from planner_api.profiles.reading import UploadHead
 from planner_api.profiles.repository import ProfileHead
 from planner_api.settings import Settings
@@ -182,8 +182,8 @@ class Profiles:
             figures = await load_figures(session, request.model_hash)
             found = await repository.current(session, request.soc, request.frequency)
             known = None if found is None else Known.read(found[1])
-            placed = [processor.kind for processor in request.processors]
-            kinds = list(dict.fromkeys(placed))
+            kinds = list(dict.fromkeys(processor.kind for processor in request.processors))
+            places = [processor.place for processor in request.processors]
             # Kinds that too few devices list are not in the profile, but may have been measured all the same.
             unlisted = found is not None and known is not None and not set(kinds) <= set(known.kinds.values())
             dumped = await repository.statistics(session, found[0].id) if found is not None and unlisted else None
@@ -193,7 +193,7 @@ class Profiles:
             more = await asyncio.to_thread(_measured, dumped)
             latencies, transfers = latencies | more[0], transfers | more[1]
         unknown: list[Latency | Transfer] = [key for key in figures.latencies(kinds) if key not in latencies]
-        unknown += [key for key in figures.transfers(kinds, repeated(placed)) if key not in transfers]
+        unknown += [key for key in figures.transfers(places) if key not in transfers]
         version = 0 if found is None else found[0].version
         if not unknown:
             return Missing(profile_version=version)

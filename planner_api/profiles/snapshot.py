@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hope_schema import HOST, Processor
 from planner_api.profiles.folding import LISTED_BY, MATERIAL, estimate, moved
+from planner_api.profiles.known import PER_KIND
 from planner_api.profiles.statistics import Statistics
 
 
@@ -21,22 +23,22 @@ def materially_changed(statistics: Statistics) -> bool:
     )
 
 
-def processors_of(statistics: Statistics) -> list[dict[str, Any]]:
-    """Return the processors that enough devices list; of two definitions under one id the commoner, then the newer.
+def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[dict[str, Any]], Hashable]) -> list[dict[str, Any]]:
+    """Return the definitions that enough devices list; of two under one name the commoner, then the newer.
 
     Devices are counted up to ``VOTES``.
     """
-    weight = Counter({definition: len(set(devices)) for definition, devices in statistics.processors.items()})
+    weight = Counter({definition: len(set(devices)) for definition, devices in listed.items()})
     fleet = max(weight.values(), default=0)
-    chosen: dict[str, tuple[int, int, dict[str, Any]]] = {}
-    for age, definition in enumerate(statistics.processors):
-        processor = json.loads(definition)
-        if weight[definition] * LISTED_BY < fleet:
+    chosen: dict[Hashable, tuple[int, int, dict[str, Any]]] = {}
+    for age, text in enumerate(listed):
+        definition = json.loads(text)
+        if weight[text] * LISTED_BY < fleet:
             continue
-        rank = (weight[definition], age)
-        if processor["id"] not in chosen or rank > chosen[processor["id"]][:2]:
-            chosen[processor["id"]] = (*rank, processor)
-    return [processor for _, _, processor in chosen.values()]
+        rank = (weight[text], age)
+        if name(definition) not in chosen or rank > chosen[name(definition)][:2]:
+            chosen[name(definition)] = (*rank, definition)
+    return [definition for _, _, definition in chosen.values()]
 
 
 def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> bytes:
@@ -44,10 +46,18 @@ def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> b
 
     Figures of processors that are no longer listed are kept in the statistics but left out.
     """
-    processors = processors_of(statistics)
-    kinds = {Processor.model_validate_json(json.dumps(processor)).kind for processor in processors}
-    places = kinds | {HOST}
-    body: dict[str, Any] = {"soc": soc, "frequency": frequency, "version": version, "processors": processors}
+    processors = agreed(statistics.processors, lambda processor: processor["id"])
+    known = [Processor.model_validate_json(json.dumps(processor)) for processor in processors]
+    kinds = {processor.kind for processor in known}
+    places = {processor.place for processor in known} | {HOST}
+    channels = [
+        channel
+        for channel in agreed(statistics.channels, lambda channel: (channel["source"], channel["target"]))
+        if {channel["source"], channel["target"]} <= places
+    ]
+    body: dict[str, Any] = {
+        "soc": soc, "frequency": frequency, "version": version, "processors": processors, "channels": channels,
+    }  # fmt: skip
 
     us, spread = _estimates(statistics, "latencies")
     votes = statistics.latencies
@@ -59,6 +69,10 @@ def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> b
         "spread_us": [spread[row] for row in rows],
         "count": [max(1, int(votes.count[row])) for row in rows],
     }
+    share, _ = _estimates(statistics, "shares")
+    if share:
+        shares = dict(zip(statistics.shares.keys, share, strict=True))
+        body["latencies"]["share"] = [shares.get(votes.keys[row], 1.0) for row in rows]
     us, spread = _estimates(statistics, "transfers")
     votes = statistics.transfers
     rows = [
@@ -75,7 +89,10 @@ def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> b
     us, _ = _estimates(statistics, "overheads")
     overheads = dict(zip(statistics.overheads.keys, us, strict=True))
     body["overheads"] = {
-        "launch_us": {key[0]: cost for key, cost in overheads.items() if key and key[0] in kinds},
+        **{
+            name: {key[1]: cost for key, cost in overheads.items() if key and key[0] == name and key[1] in kinds}
+            for name in PER_KIND
+        },
         "handover_us": overheads.get((), 0.0),
     }
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()

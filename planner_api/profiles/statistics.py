@@ -1,8 +1,8 @@
 """The statistics kept of every figure of one SoC at one frequency. Plain arrays; no SQL, no HTTP, no clock.
 
-A figure is a latency, a transfer or an overhead. Of each, the newest vote of up to ``VOTES`` distinct devices is kept
-as it is, so that an early liar can still be outvoted later; votes that fall off the end have settled into a running
-mean (Welford, Chan's update). So one device weighs one vote, however often it uploads.
+A figure is a latency, a share, a transfer or an overhead. Of each, the newest vote of up to ``VOTES`` distinct devices
+is kept as it is, so that an early liar can still be outvoted later; votes that fall off the end have settled into a
+running mean (Welford, Chan's update). So one device weighs one vote, however often it uploads.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ VOTES = 32
 """Distinct devices whose newest votes on a figure are kept one by one."""
 MAX_FIGURES = MAX_ROWS
 """Most figures of one family: what is published must be a profile by the contract."""
-FAMILIES = ("latencies", "transfers", "overheads")
+FAMILIES = ("latencies", "shares", "transfers", "overheads")
 
 Key = tuple[Any, ...]
-"""Latency: (signature, kind). Transfer: (dtype, shape, source, target). Overhead: (kind,), or () for the hand-over."""
+"""Latency, share: (signature, kind). Transfer: (dtype, shape, source, target). Overhead: (name, kind), or () for the
+hand-over."""
 FloatArray = NDArray[np.float64]
 
 
@@ -76,17 +77,23 @@ class Votes:
 class Statistics:
     """Everything known of one SoC at one frequency.
 
-    ``processors`` maps a processor's definition (canonical JSON) to the newest devices that listed it.
+    ``processors`` and ``channels`` map a definition (canonical JSON) to the newest devices that listed it.
     """
 
     def __init__(self) -> None:
         self.families = {name: Votes() for name in FAMILIES}
         self.processors: dict[str, list[int]] = {}
+        self.channels: dict[str, list[int]] = {}
 
     @property
     def latencies(self) -> Votes:
         """Keys: (signature, kind)."""
         return self.families["latencies"]
+
+    @property
+    def shares(self) -> Votes:
+        """Keys: (signature, kind); the votes are no microseconds but parts of a resource."""
+        return self.families["shares"]
 
     @property
     def transfers(self) -> Votes:
@@ -95,13 +102,13 @@ class Statistics:
 
     @property
     def overheads(self) -> Votes:
-        """Keys: (kind,) for a segment's launch, () for the hand-over between threads."""
+        """Keys: (name, kind), and () for the hand-over between lanes."""
         return self.families["overheads"]
 
     def dump(self) -> bytes:
         """Return the statistics as compressed bytes."""
         arrays: dict[str, NDArray[Any]] = {}
-        head: dict[str, Any] = {"processors": self.processors}
+        head: dict[str, Any] = {"processors": self.processors, "channels": self.channels}
         for name, votes in self.families.items():
             head[name] = votes.keys
             for field in ("device", "us", "spread", "settled", "count", "published"):
@@ -119,7 +126,7 @@ class Statistics:
             return statistics
         with np.load(io.BytesIO(unzstd(data)), allow_pickle=False) as arrays:
             head = json.loads(arrays["head"].tobytes())
-            statistics.processors = head["processors"]
+            statistics.processors, statistics.channels = head["processors"], head["channels"]
             for name, votes in statistics.families.items():
                 votes.keys = [_tuples(key) for key in head[name]]
                 votes.index = {key: row for row, key in enumerate(votes.keys)}

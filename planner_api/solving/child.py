@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
-from hope_schema import LatencyColumns, ModelGraph, Op, Plan, PlanRequest, Processor, Profile, Tensor, merge
+from hope_schema import Job, LatencyColumns, ModelGraph, Op, Plan, PlanRequest, Processor, Profile, Tensor, merge
 
 MAX_FRAME = 256 * 1024 * 1024
 """No frame is longer: the schema's own bounds keep honest graphs far below it."""
@@ -39,7 +39,6 @@ def solve(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: f
         profile,
         processors=request.processors,
         method=request.method,
-        transfer_mode=request.transfer_mode,
         budget_s=budget_s,
         seed=seed,
     )
@@ -133,7 +132,7 @@ def _exercise(count: int) -> tuple[ModelGraph, Profile, PlanRequest]:
         count=(1,) * len(rows),
     )
     profile = Profile(soc="warm", frequency="max", processors=processors, latencies=columns, version=1)
-    return graph, profile, PlanRequest(model_hash=graph.model_hash, soc="warm", frequency="max")
+    return graph, profile, PlanRequest(jobs=(Job(model_hash=graph.model_hash),), soc="warm", frequency="max")
 
 
 def _answer(function: Solve, frames: tuple[bytes, bytes, bytes]) -> tuple[dict[str, object], bytes]:

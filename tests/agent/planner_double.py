@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 import zstandard
 
-from hope_schema import Cause, ModelGraph, Op, Plan, Step, Tensor
+from hope_schema import Cause, ModelGraph, Op, Plan, PlannedJob, Step, Tensor
 
 Scripted = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
 
@@ -72,7 +72,7 @@ def small_plan(graph: ModelGraph | None = None, processor: str = "ort@0") -> Pla
         for i, op in enumerate(graph.topological_ops)
     )
     return Plan(
-        model_hash=graph.model_hash,
+        jobs=(PlannedJob(model_hash=graph.model_hash, finish_us=len(steps)),),
         soc="soc",
         frequency="any",
         processors=(processor,),

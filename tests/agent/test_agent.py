@@ -19,7 +19,7 @@ from agent_sdk.model import read_model
 from agent_sdk.planner.embedded import embedded_client
 from agent_sdk.planner.identity import device_id, store_token, stored_token
 from agent_sdk.verify import relative_error
-from hope_schema import MissingRequest, PlanRequest
+from hope_schema import Job, MissingRequest, PlanRequest
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected
 
@@ -129,7 +129,7 @@ def test_the_async_client_speaks_to_the_real_app(tmp_path: Path) -> None:
             assert await client.model(graph.model_hash) == graph
             missing = await client.missing(request)
             assert len(missing.latencies) > 0
-            wanted = PlanRequest(model_hash=graph.model_hash, soc="test-soc", frequency="any")
+            wanted = PlanRequest(jobs=(Job(model_hash=graph.model_hash),), soc="test-soc", frequency="any")
             with pytest.raises(errors.NotFoundError, match="test-soc") as caught:
                 await client.plan(wanted)
             assert caught.value.request_id

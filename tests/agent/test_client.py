@@ -15,11 +15,11 @@ import zstandard
 from agent_sdk import errors
 from agent_sdk.planner import client as client_module
 from agent_sdk.planner.client import MAX_ATTEMPTS, PlannerClient
-from hope_schema import DeviceReport, ModelGraph, Observations, PlanRequest, Processor
+from hope_schema import DeviceReport, Job, ModelGraph, Observations, PlanRequest, Processor
 from hope_schema.profile import LatencyColumns
 from tests.agent.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan
 
-REQUEST = PlanRequest(model_hash=small_graph().model_hash, soc="soc", frequency="any")
+REQUEST = PlanRequest(jobs=(Job(model_hash=small_graph().model_hash),), soc="soc", frequency="any")
 RECEIPT = {"model_hash": small_graph().model_hash, "ops": 2, "super_ops": 2, "created": True}
 
 

@@ -15,10 +15,10 @@ import pytest
 from agent_sdk.errors import AuthenticationError
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
-from hope_schema import PlanRequest
+from hope_schema import Job, PlanRequest
 from tests.agent.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan
 
-REQUEST = PlanRequest(model_hash=small_graph().model_hash, soc="soc", frequency="any")
+REQUEST = PlanRequest(jobs=(Job(model_hash=small_graph().model_hash),), soc="soc", frequency="any")
 
 
 def loops() -> list[threading.Thread]:

@@ -16,13 +16,13 @@ from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.cache import PlanCache, Unsent
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.obtain import Obtained, PlanSupplier
-from hope_schema import Missing, Observations, Plan, PlanRequest, Processor
+from hope_schema import Job, Missing, Observations, Plan, PlanRequest, Processor
 from hope_schema.profile import LatencyColumns
 from tests.agent.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan
 
 GRAPH = small_graph()
 CPU = Processor(id="ort@0", runtime="ort", version="1", threads=1, core_class="core", resources=("cpu0",))
-REQUEST = PlanRequest(model_hash=GRAPH.model_hash, soc="soc", frequency="any", processors=("ort@0",))
+REQUEST = PlanRequest(jobs=(Job(model_hash=GRAPH.model_hash),), soc="soc", frequency="any", processors=("ort@0",))
 NOTHING_MISSING = {"profile_version": 1, "latencies": [], "transfers": [], "elsewhere": 0}
 ONE_MISSING = {**NOTHING_MISSING, "latencies": [{"signature": "Relu:1", "kind": CPU.kind}]}
 
@@ -188,7 +188,7 @@ def test_a_plan_for_another_device_is_refused(tmp_path: Path) -> None:
 def test_an_updated_runtime_gets_its_own_key() -> None:
     """The cache key covers runtime versions, method and planner, so none of them shares another's plan."""
     newer = Processor(**{**CPU.model_dump(), "version": "2"})
-    greedy = PlanRequest(**{**REQUEST.model_dump(), "method": "greedy"})
+    greedy = REQUEST.model_copy(update={"method": "greedy"})
     keys = {
         PlanCache.key(REQUEST, (CPU,), "a"),
         PlanCache.key(REQUEST, (newer,), "a"),

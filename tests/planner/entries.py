@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from hope_schema import Cause, ModelGraph, Plan, PlanRequest, Profile, Step
+from hope_schema import Cause, ModelGraph, Plan, PlannedJob, PlanRequest, Profile, Step
 from planner_api.planning.problem import PlanningError
 
 
@@ -18,7 +18,7 @@ def honest(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: 
         for i, op in enumerate(graph.ops)
     )
     return Plan(
-        model_hash=request.model_hash,
+        jobs=(PlannedJob(model_hash=request.model_hash, finish_us=float(len(steps))),),
         soc=request.soc,
         frequency=request.frequency,
         processors=(processor,),

@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from hope_schema import (
+    Job,
     LatencyColumns,
     Missing,
     MissingRequest,
@@ -33,7 +34,15 @@ from planner_api.settings import Settings
 SOC, FREQUENCY = "soc-1", "max"
 JSON = {"content-type": "application/json"}
 PROCESSORS = tuple(
-    Processor(id=f"ort@{core}", runtime="ort", version="1.2", threads=1, core_class=kind, resources=(f"cpu{core}",))
+    Processor(
+        id=f"ort@{core}",
+        runtime="ort",
+        version="1.2",
+        threads=1,
+        core_class=kind,
+        resources=(f"cpu{core}",),
+        place=f"host/{kind}",
+    )
     for core, kind in enumerate(("big", "little"))
 )
 _uploads = itertools.count()
@@ -57,7 +66,7 @@ def missing_request(graph: ModelGraph, device_id: str = "device-1", **more: Any)
 
 def plan_request(graph: ModelGraph, **more: Any) -> PlanRequest:
     """The key of the plan of a graph."""
-    return PlanRequest(**{"model_hash": graph.model_hash, "soc": SOC, "frequency": FREQUENCY, **more})
+    return PlanRequest(**{"jobs": (Job(model_hash=graph.model_hash),), "soc": SOC, "frequency": FREQUENCY, **more})
 
 
 def measure(

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from hope_schema import ModelGraph, Op, PlanReply, PlanRequest, Processor, Profile, Tensor
+from hope_schema import Job, ModelGraph, Op, PlanReply, PlanRequest, Processor, Profile, Tensor
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ModelRow, PlanRow
@@ -29,7 +29,7 @@ GRAPH = ModelGraph(
 )
 PROCESSOR = Processor(id="cpu", runtime="ort", version="1", threads=1, core_class="big", resources=("cpu0",))
 PROFILE = Profile(soc="soc", frequency="max", processors=(PROCESSOR,), version=1)
-REQUEST = PlanRequest(model_hash="a" * 64, soc="soc", frequency="max")
+REQUEST = PlanRequest(jobs=(Job(model_hash="a" * 64),), soc="soc", frequency="max")
 TASK = Task(GRAPH, PROFILE, REQUEST)
 
 
@@ -58,11 +58,11 @@ async def insert_plan(session: WriteSession, plan_id: str) -> None:
         PlanRow(
             id=plan_id,
             model_hash=REQUEST.model_hash,
+            jobs=[{"model_hash": REQUEST.model_hash}],
             soc="soc",
             frequency="max",
             method="auto",
             objective="latency",
-            transfer_mode="blocking",
             created_at=datetime.now(UTC),
             version=1,
         )

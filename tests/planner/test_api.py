@@ -105,7 +105,7 @@ def test_what_was_measured_is_no_longer_missing(api: Api) -> None:
     }
     assert len(missing.latencies) == 4 * len(kinds)
     directions = {(item.source, item.target) for item in missing.transfers}
-    big, little = (processor.kind for processor in PROCESSORS)
+    big, little = (processor.place for processor in PROCESSORS)
     assert directions == {
         ("host", big),
         ("host", little),
@@ -211,12 +211,11 @@ def test_unknown_models_socs_and_processors(api: Api) -> None:
 
 
 def test_jobs_are_reserved(api: Api) -> None:
-    """A request may name its one model as its one job; any other list of jobs is refused until there can be more."""
+    """Several networks together, or a deadline to meet, are refused in one sentence until they can be planned."""
     api.learn(GRAPH)
-    mine, other = Job(model_hash=GRAPH.model_hash), Job(model_hash="0" * 64)
-    assert api.plan(GRAPH, jobs=(mine,)).plan_id == api.plan(GRAPH).plan_id
-    for jobs in ((), (other,)):
-        problem(api.post("/plans", plan_request(GRAPH, jobs=jobs)), 422, "jobs-reserved")
+    mine = Job(model_hash=GRAPH.model_hash, deadline_us=1.0)
+    for more in ({"jobs": (mine, mine)}, {"jobs": (mine,), "objective": "lateness"}):
+        problem(api.post("/plans", plan_request(GRAPH, **more)), 422, "jobs-reserved")
 
 
 def test_an_op_that_nobody_supports(api: Api) -> None:

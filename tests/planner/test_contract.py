@@ -129,6 +129,8 @@ KNOWN: dict[str, Any] = {
 def aim(case: Case) -> None:
     """Turn every other well-formed key into one that the planner knows, so that more than 404 is reached."""
     body = case.body
+    if isinstance(body, dict) and isinstance(body.get("jobs"), list) and len(str(body)) % 2:
+        body.update({"jobs": [{"model_hash": GRAPH.model_hash}], "soc": SOC, "frequency": FREQUENCY})
     if isinstance(body, dict) and isinstance(body.get("model_hash"), str) and len(str(body)) % 2:
         body.update({name: value for name, value in KNOWN.items() if name in body and name != "processors"})
         if isinstance(body.get("processors"), list) and "device_id" in body:

@@ -344,7 +344,7 @@ def test_many_requests_at_once_queue_one_solve(database_url: str) -> None:
         template = await row(database, "other")
         columns = {
             name: getattr(template, name)
-            for name in ("model_hash", "soc", "frequency", "method", "objective", "transfer_mode", "created_at")
+            for name in ("model_hash", "soc", "frequency", "method", "objective", "jobs", "created_at")
         }
 
         async def request() -> bool:

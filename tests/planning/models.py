@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hope_schema import (
     HOST,
+    Channel,
     LatencyColumns,
     ModelGraph,
     Op,
@@ -18,9 +19,15 @@ from hope_schema import (
     merge,
 )
 
-CPU = Processor(id="cpu", runtime="ort", version="1", threads=1, core_class="big", resources=("cpu0",))
-GPU = Processor(id="gpu", runtime="ocl", version="1", threads=1, core_class="gpu", resources=("gpu0",))
+CPU = Processor(
+    id="cpu", runtime="ort", version="1", threads=1, core_class="big", resources=("cpu0",), place="host/cpu"
+)
+GPU = Processor(id="gpu", runtime="ocl", version="1", threads=1, core_class="gpu", resources=("gpu0",), place="gpu")
 SHAPE = (1, 8, 16, 16)
+FREE_HOST = tuple(
+    Channel(source=source, target=target, fixed_us=0.0, us_per_byte=0.0)
+    for source, target in (("gpu", HOST), (HOST, "gpu"))
+)
 
 
 def network(edges: Mapping[str, Sequence[str]], kinds: Mapping[str, str] | None = None) -> ModelGraph:
@@ -51,18 +58,21 @@ def profile(
     moves: Sequence[tuple[str, str, tuple[int, ...], float]] = (),
     processors: Sequence[Processor] = (CPU, GPU),
     overheads: Overheads | None = None,
+    channels: Sequence[Channel] = FREE_HOST,
 ) -> Profile:
     """A profile: latency per processor id and op id (None: unsupported, no key: absent), transfers as rows.
 
     A transfer row is (source id, target id, shape, microseconds); ``host`` may stand for an id.
     """
-    kind = {processor.id: processor.kind for processor in processors} | {HOST: HOST}
+    kind = {processor.id: processor.kind for processor in processors}
+    place = {processor.id: processor.place for processor in processors} | {HOST: HOST}
     signature = {op.id: op.signature for op in merge(graph)}
-    rows = [(signature[op], kind[place], us) for place, row in latency.items() for op, us in row.items()]
+    rows = [(signature[op], kind[name], us) for name, row in latency.items() for op, us in row.items()]
     return Profile(
         soc="soc",
         frequency="top",
         processors=tuple(processors),
+        channels=tuple(way for way in channels if {way.source, way.target} <= set(place.values())),
         latencies=LatencyColumns(
             signature=tuple(row[0] for row in rows),
             kind=tuple(row[1] for row in rows),
@@ -72,8 +82,8 @@ def profile(
         ),
         transfers=TransferColumns(
             tensor=tuple(TensorType(shape=shape, dtype="float32") for _, _, shape, _ in moves),
-            source=tuple(kind[source] for source, _, _, _ in moves),
-            target=tuple(kind[target] for _, target, _, _ in moves),
+            source=tuple(place[source] for source, _, _, _ in moves),
+            target=tuple(place[target] for _, target, _, _ in moves),
             us=tuple(us for _, _, _, us in moves),
             spread_us=(0.0,) * len(moves),
             count=(1,) * len(moves),

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from hope_schema import Cause, ModelGraph, Plan, Profile
+from hope_schema import Cause, Channel, ModelGraph, Plan, Profile
 from planner_api.planning import Budget, PlanningError, optimise, plan, solver
 from planner_api.planning.ilp.highs import SolverFailed
 from planner_api.planning.optimise import FIRST_AID
@@ -24,18 +24,21 @@ def diamond() -> tuple[ModelGraph, Profile]:
 
 
 @pytest.mark.parametrize("method", ["auto", "ilp", "greedy", "partitiontuner"])
-@pytest.mark.parametrize("mode", ["blocking", "overlap"])
-def test_a_plan_carries_its_proof(diamond: tuple[ModelGraph, Profile], method: str, mode: str):
+@pytest.mark.parametrize("busy", [None, "dma"])
+def test_a_plan_carries_its_proof(diamond: tuple[ModelGraph, Profile], method: str, busy: str | None):
     """Makespan, bound, gap, profile version, single processors and a cause per step, all consistent."""
     graph, figures = diamond
-    made = plan(graph, figures, method=method, transfer_mode=mode, rounds=3)
+    ways = [("host/cpu", "gpu"), ("gpu", "host/cpu")]
+    channels = (*figures.channels, *(Channel(source=start, target=end, busy=busy) for start, end in ways))
+    made = plan(graph, figures.model_copy(update={"channels": channels}), method=method, rounds=3)
     assert made.model_hash == graph.model_hash
-    assert (made.soc, made.frequency, made.profile_version, made.transfer_mode) == ("soc", "top", 7, mode)
+    assert (made.soc, made.frequency, made.profile_version) == ("soc", "top", 7)
     assert made.single_processor_us == {"cpu": 180.0, "gpu": 200.0}
     assert made.lower_bound_us <= made.makespan_us <= 180.0
     assert made.gap == pytest.approx(made.makespan_us / made.lower_bound_us - 1)
     assert [step.ops for step in made.steps] == [("a",), ("b",), ("c",), ("d",)]
     assert max(step.finish_us for step in made.steps) == made.makespan_us
+    assert all(move.over == busy for move in made.transfers if "host" not in (move.source, move.target))
     assert Plan.model_validate_json(made.model_dump_json()) == made
 
 
@@ -48,7 +51,11 @@ def test_the_optimum_of_the_diamond(diamond: tuple[ModelGraph, Profile]):
     assert {placed["b"], placed["c"]} == {("gpu", Cause.FASTER), ("cpu", Cause.PARALLEL_BRANCH)}
     other = "b" if placed["b"][0] == "gpu" else "c"
     moves = {(move.tensor, move.source, move.target) for move in made.transfers}
-    assert moves == {("x", "host", "cpu"), ("a", "cpu", "gpu"), (other, "gpu", "cpu"), ("d", "cpu", "host")}
+    cpu = "host/cpu"
+    assert moves == {("x", "host", cpu), ("a", cpu, "gpu"), (other, "gpu", cpu), ("d", cpu, "host")}
+    readers = {move.tensor: move.reader for move in made.transfers}
+    ids = {step.ops[0]: step.id for step in made.steps}
+    assert readers == {"x": ids["a"], "a": ids[other], other: ids["d"], "d": None}
 
 
 def test_every_cause_is_told_apart():

@@ -15,15 +15,15 @@ def plan() -> dict[str, Any]:
     """Return the JSON of a small valid plan: two steps on two processors."""
     step = {"part": None, "dtype": "float32", "cause": "faster"}
     return {
-        "model_hash": "0" * 64, "soc": "soc", "frequency": "f", "processors": ["a", "b"],
+        "jobs": [{"model_hash": "0" * 64, "finish_us": 9.5}], "soc": "soc", "frequency": "f", "processors": ["a", "b"],
         "steps": [
             step | {"id": 0, "ops": ["t0", "t1"], "processor": "a", "start_us": 0.0, "finish_us": 5.0},
             step | {"id": 1, "ops": ["t2"], "processor": "b", "start_us": 5.0, "finish_us": 9.0},
         ],
         "order": [0, 1],
         "transfers": [
-            {"tensor": "t1", "region": None, "source": "a", "target": "b"},
-            {"tensor": "t2", "region": None, "source": "b", "target": "host"},
+            {"tensor": "t1", "source": "a", "target": "b", "reader": 1, "start_us": 5.0, "finish_us": 6.0},
+            {"tensor": "t2", "source": "b", "target": "host", "over": "dma", "start_us": 9.0, "finish_us": 9.5},
         ],
         "makespan_us": 9.5, "lower_bound_us": 8.0, "gap": 0.1875, "method": "greedy", "bound_method": "path",
         "single_processor_us": {"a": 12.0}, "profile_version": 1,
@@ -54,14 +54,18 @@ def test_a_plan_survives_the_wire() -> None:
         (("order",), [0], "every step exactly once"),
         (("order",), [0, 0], "every step exactly once"),
         (("order",), [0, 1, 2], "every step exactly once"),
-        (("transfers", 0, "target"), "c", "not both of the plan"),
-        (("transfers", 0, "source"), "c", "not both of the plan"),
+        (("transfers", 0, "reader"), 2, "which the plan does not have"),
+        (("transfers", 0, "over"), "dma", "takes the time of 'dma' and of step 1 at once"),
+        (("transfers", 1, "job"), 1, "job 1 is not among the plan's 1"),
+        (("steps", 0, "job"), 1, "job 1 is not among the plan's 1"),
+        (("jobs",), [], "at least 1"),
+        (("jobs", 0, "weight"), 0.0, "greater than 0"),
         (("makespan_us",), -1.0, "greater than or equal to 0"),
         (("gap",), -0.1, "greater than or equal to 0"),
-        (("model_hash",), "0" * 64 + "\n", "pattern"),
-        (("schema_version",), 2, "Input should be 1"),
+        (("jobs", 0, "model_hash"), "0" * 64 + "\n", "pattern"),
+        (("schema_version",), 1, "Input should be 2"),
         (("objective",), "energy", "Input should be"),
-        (("transfer_mode",), "magic", "Input should be"),
+        (("transfer_mode",), "overlap", "Extra inputs"),
         (("solved_at",), "2026", "Extra inputs"),
     ],
 )
@@ -86,12 +90,29 @@ def test_times_that_are_no_numbers_are_refused(number: str) -> None:
             Plan.model_validate_json(text.replace(old, number, 1))
 
 
-def test_a_request_may_hold_one_job_at_most() -> None:
-    """Fields that are reserved for later accept today's only value and nothing else."""
-    body: dict[str, Any] = {"model_hash": "0" * 64, "soc": "s", "frequency": "f"}
-    assert PlanRequest.model_validate_json(json.dumps(body)).method == "auto"
+def test_a_request_names_the_networks_that_run_together() -> None:
+    """One to 64 jobs, none due before it begins, deadlines where lateness is to be small; anything else is refused."""
     job = {"model_hash": "0" * 64}
-    assert PlanRequest.model_validate_json(json.dumps(body | {"jobs": [job]})).jobs is not None
-    for change in ({"jobs": [job, job]}, {"objective": "energy"}, {"method": "magic"}, {"processors": []}):
+    body: dict[str, Any] = {"jobs": [job], "soc": "s", "frequency": "f"}
+    assert PlanRequest.model_validate_json(json.dumps(body)).method == "auto"
+    late = body | {"objective": "lateness", "jobs": [job | {"release_us": 5.0, "deadline_us": 5.0, "weight": 2.0}, job]}
+    assert PlanRequest.model_validate_json(json.dumps(late)).jobs[0].deadline_us == 5.0
+    for change in (
+        {"jobs": []},
+        {"jobs": [job] * 65},
+        {"jobs": [job | {"release_us": 5.0, "deadline_us": 4.0}]},
+        {"objective": "lateness"},
+        {"objective": "energy"},
+        {"method": "magic"},
+        {"processors": []},
+    ):
         with pytest.raises(ValidationError):
             PlanRequest.model_validate_json(json.dumps(body | change))
+
+
+def test_a_request_of_an_older_agent_is_told_what_to_upgrade() -> None:
+    """A body of schema version 1 is refused in one sentence that says so, whatever else stands in it."""
+    body = {"model_hash": "0" * 64, "soc": "s", "frequency": "f", "transfer_mode": "blocking"}
+    with pytest.raises(ValidationError, match="upgrade hope-agent") as caught:
+        PlanRequest.model_validate_json(json.dumps(body))
+    assert len(caught.value.errors()) == 1

@@ -14,7 +14,7 @@ from hope_schema import Missing, MissingRequest, Observations, Processor, Profil
 KIND = "onnxruntime-1.0/1xcore"
 CORE: dict[str, Any] = {
     "id": "ort@0", "runtime": "onnxruntime", "version": "1.0", "threads": 1, "core_class": "core",
-    "resources": ["cpu0"],
+    "resources": ["cpu0"], "place": "host/ort",
 }  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def upload() -> dict[str, Any]:
             "us": [1.5, None], "spread_us": [0.1, 0.0], "count": [9, 1],
         },
         "transfers": {
-            "tensor": [{"shape": [1, 8], "dtype": "float32"}], "source": ["host"], "target": [KIND],
+            "tensor": [{"shape": [1, 8], "dtype": "float32"}], "source": ["host"], "target": ["host/ort"],
             "us": [0.0], "spread_us": [0.0], "count": [3],
         },
         "overheads": {"launch_us": {KIND: 2.0}, "handover_us": 22.0},
@@ -63,7 +63,16 @@ def test_an_upload_survives_the_wire() -> None:
         (("transfers", "us", 0), -1.0, "greater than or equal to 0"),
         (("transfers", "us", 0), None, "valid number"),
         (("transfers", "us"), [], "transfer columns differ in length"),
-        (("transfers", "target", 0), "gpu-1/1xgpu", "which no listed processor has"),
+        (("transfers", "target", 0), "gpu", "place 'gpu', which no listed processor computes in"),
+        (("channels",), [{"source": "host", "target": "gpu"}], "place 'gpu', which no listed processor computes in"),
+        (("channels",), [{"source": "host", "target": "host"}], "to itself"),
+        (("channels",), [{"source": "host", "target": "host/ort"}] * 2, "two channels"),
+        (("channels",), [{"source": "host", "target": "host/ort", "fixed_us": 1.0}], "given together"),
+        (("latencies", "share"), [0.0, 1.0], "greater than 0"),
+        (("latencies", "share"), [1.5, 1.0], "less than or equal to 1"),
+        (("latencies", "share"), [0.5], "latency columns differ in length"),
+        (("overheads", "slowdown"), {KIND: 0.5}, "greater than or equal to 1"),
+        (("overheads", "end_us"), {"gpu-1/1xgpu": 1.0}, "which no listed processor has"),
         (("transfers", "tensor", 0, "shape"), [-1], "greater than or equal to 0"),
         (("overheads", "launch_us"), {"gpu-1/1xgpu": 1.0}, "which no listed processor has"),
         (("overheads", "handover_us"), -1.0, "greater than or equal to 0"),
@@ -101,12 +110,13 @@ def test_figures_that_are_no_numbers_are_refused(number: str) -> None:
 
 
 def test_a_kind_tells_apart_what_is_measured_apart() -> None:
-    """Runtime, version, threads and core class enter the kind; the id, the host and which core it is do not."""
+    """Runtime, version, threads, core class and precision enter the kind; id, host and which core it is do not."""
     base = Processor.model_validate_json(json.dumps(CORE))
     same = [CORE | {"id": "other"}, CORE | {"resources": ["cpu7"]}, CORE | {"host": "box2"}]
     other = [CORE | {"runtime": "ncnn"}, CORE | {"version": "2"}, CORE | {"threads": 2}, CORE | {"core_class": "big"}]
+    other.append(CORE | {"precision": "float16"})
     assert {Processor.model_validate_json(json.dumps(p)).kind for p in same} == {base.kind}
-    assert len({base.kind, *(Processor.model_validate_json(json.dumps(p)).kind for p in other)}) == 5
+    assert len({base.kind, *(Processor.model_validate_json(json.dumps(p)).kind for p in other)}) == 6
 
 
 def test_a_profile_needs_a_version() -> None:

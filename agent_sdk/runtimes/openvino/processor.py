@@ -88,6 +88,7 @@ class OpenVinoProcessor(HostMemoryProcessor):
             version=ov.__version__.partition("-")[0],
             threads=len(self.cores),
             core_class=soc.class_of(cores) if on_cpu else short,
+            place=f"host/{'ov' if on_cpu else 'ov-' + short}",
             resources=tuple(f"cpu{core}" for core in self.cores) if on_cpu else (short,),
         )
 

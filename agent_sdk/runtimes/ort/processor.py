@@ -96,6 +96,7 @@ class OrtProcessor(HostMemoryProcessor):
             version=ort.__version__,
             threads=len(self.cores),
             core_class=soc.class_of(cores) if on_cpu else short,
+            place=f"host/{'ort' if on_cpu else 'ort-' + short}",
             resources=(device,) if device else tuple(f"cpu{core}" for core in self.cores),
         )
 

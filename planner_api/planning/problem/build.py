@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, TransferMode, merge
+from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, merge
 from planner_api.planning.problem import FloatArray, PlanningError, Problem
 from planner_api.planning.problem.feasible import prune
 from planner_api.planning.problem.transfers import TransferTable
@@ -22,7 +22,6 @@ def build_problem(
     graph: ModelGraph,
     profile: Profile,
     processors: Sequence[str] | None = None,
-    mode: TransferMode = "blocking",
 ) -> Problem:
     """Merge a graph into super-ops and look up what each costs on each processor.
 
@@ -40,7 +39,6 @@ def build_problem(
         graph: the model.
         profile: the figures of one SoC at one frequency.
         processors: ids of the candidates; None takes all that the profile knows.
-        mode: how transfers are timed.
 
     Raises:
         PlanningError: an unknown processor; an op that no candidate supports or that was measured nowhere; a
@@ -66,7 +64,7 @@ def build_problem(
         reads=tuple(tuple(index[name] for name in op.inputs) for op in supers),
         is_output=np.array([name in kept for name in names], dtype=np.bool_),
         transfer_us=_transfers(graph, names, candidates, profile, filled),
-        mode=mode,
+        mode="overlap" if any(channel.busy for channel in profile.channels) else "blocking",
         tensors=names,
         filled=tuple(filled),
     )
@@ -162,7 +160,7 @@ def _transfers(
     Only moves that can happen are looked up (and flagged where they are filled): graph inputs leave the host,
     graph outputs reach it, and what an op writes for another goes between processors. All others stay zero.
     """
-    table = TransferTable(profile.transfers)
+    table = TransferTable(profile.transfers, profile.channels)
     p = len(candidates)
     cost = np.zeros((len(names), p + 1, p + 1))
     inputs, outputs = set(graph.inputs), set(graph.outputs)
@@ -181,11 +179,12 @@ def _transfers(
             b = candidates[target] if target < p else None
             extra = 0.0
             if a is not None and b is not None:
-                extra = overheads.handover_us + overheads.launch_us.get(b.kind, 0.0)
+                extra = overheads.end_us.get(a.kind, 0.0) + overheads.handover_us + overheads.launch_us.get(b.kind, 0.0)
             moved = rows["in" if a is None else "out" if b is None else "across"]
-            column, note = table.costs([graph.tensor[names[t]] for t in moved], a, b)
+            start, end = a.place if a else HOST, b.place if b else HOST
+            column, note = table.costs([graph.tensor[names[t]].type for t in moved], start, end)
             cost[moved, source, target] = np.asarray(column) + extra
             if note:
-                sentences[f"transfers from '{a.id if a else HOST}' to '{b.id if b else HOST}': {note}"] = None
+                sentences[f"transfers from '{start}' to '{end}': {note}"] = None
     filled.extend(sentences)
     return cost

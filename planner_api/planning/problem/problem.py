@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from hope_schema import TransferMode
-
+TransferMode = Literal["blocking", "overlap"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hope_schema import HOST, Processor, TensorType, TransferColumns
+from hope_schema import Channel, TensorType, TransferColumns
 from hope_schema.graph import BYTES_PER_ELEMENT
 
 
@@ -58,17 +58,17 @@ def fit(counts: Sequence[int], costs_us: Sequence[float]) -> Line:
 class TransferTable:
     """Measured transfers, looked up by tensor type and direction, with the rules for what is missing.
 
-    For a direction (source kind, target kind), in this order:
+    For a direction (source place, target place), in this order:
 
     1. the measured cost of that tensor type;
-    2. the direction's line over bytes, fitted to what was measured in that direction;
-    3. between processors of one runtime on one host: free, they share memory and layout;
-    4. from or to the host: free;
-    5. through the host, where both halves have measured rows;
+    2. the channel's own line, where it says one;
+    3. the direction's line over bytes, fitted to what was measured in that direction;
+    4. within one memory: free;
+    5. over the one other place that makes it cheapest;
     6. otherwise no tensor moves that way (``inf``).
     """
 
-    def __init__(self, rows: TransferColumns) -> None:
+    def __init__(self, rows: TransferColumns, channels: Sequence[Channel] = ()) -> None:
         # Keyed by plain tuples: hashing and comparing contract models is slow, and there may be 100 000 rows.
         self._known: dict[tuple[str, str], dict[tuple[tuple[int, ...], str], float]] = defaultdict(dict)
         for tensor, source, target, us in zip(rows.tensor, rows.source, rows.target, rows.us, strict=True):
@@ -77,29 +77,36 @@ class TransferTable:
             direction: fit([_bytes(*key) for key in known], list(known.values()))
             for direction, known in self._known.items()
         }
+        for way in channels:
+            self._known[way.source, way.target]
+            if way.fixed_us is not None and way.us_per_byte is not None:
+                self._lines[way.source, way.target] = Line(way.fixed_us, way.us_per_byte)
 
-    def costs(
-        self, types: Sequence[TensorType], source: Processor | None, target: Processor | None
-    ) -> tuple[list[float], str]:
-        """Cost of moving each tensor type; None stands for the host. Also a sentence on what was filled, or ''."""
-        a, b = source.kind if source else HOST, target.kind if target else HOST
-        if (a, b) in self._known:
-            return self._measured(types, a, b)
-        if source is None or target is None:
-            return [0.0] * len(types), "never measured, taken as free"
-        if (source.runtime, source.host) == (target.runtime, target.host):
-            return [0.0] * len(types), "never measured, taken as free within one runtime on one host"
-        if (a, HOST) in self._known and (HOST, b) in self._known:
-            up, down = self._measured(types, a, HOST)[0], self._measured(types, HOST, b)[0]
-            return [one + two for one, two in zip(up, down, strict=True)], "never measured, taken through the host"
+    def costs(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
+        """Cost of moving each tensor type from place to place. Also a sentence on what was filled, or ''."""
+        direct = self._direct(types, source, target)
+        if direct is not None:
+            return direct
+        places = sorted({place for way in self._lines for place in way} - {source, target})
+        halves = [(self._direct(types, source, place), self._direct(types, place, target)) for place in places]
+        ways = [[one + two for one, two in zip(up[0], down[0], strict=True)] for up, down in halves if up and down]
+        if ways:
+            return [min(costs) for costs in zip(*ways, strict=True)], "never measured, taken over a third place"
         return [math.inf] * len(types), "never measured and nothing to fit from, so nothing moves that way"
+
+    def _direct(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str] | None:
+        if (source, target) in self._lines:
+            return self._measured(types, source, target)
+        if source.split("/", 1)[0] == target.split("/", 1)[0]:
+            return [0.0] * len(types), ""
+        return None
 
     def _measured(self, types: Sequence[TensorType], source: str, target: str) -> tuple[list[float], str]:
         known, line = self._known[source, target], self._lines[source, target]
         keys = [(tensor.shape, tensor.dtype) for tensor in types]
         missing = sum(1 for key in keys if key not in known)
         costs = [known[key] if key in known else line.cost_us(_bytes(*key)) for key in keys]
-        if not missing:
+        if not missing or not known:
             return costs, ""
         return costs, (
             f"{missing} of {len(types)} tensors never measured, taken from the fitted line "

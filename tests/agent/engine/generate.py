@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Processor
-from hope_schema import Cause, Plan, Step, SuperOp, merge
+from hope_schema import Cause, Plan, PlannedJob, Step, SuperOp, merge
 
 SHAPE = (1, 8, 6, 6)
 
@@ -122,7 +122,7 @@ def plan_of(
         for index, super_op in enumerate(super_ops)
     )
     return Plan(
-        model_hash=model.graph.model_hash,
+        jobs=(PlannedJob(model_hash=model.graph.model_hash, finish_us=0.0),),
         soc="test",
         frequency="test",
         processors=tuple(processors),

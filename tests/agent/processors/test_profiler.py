@@ -35,7 +35,7 @@ def everything(model: Model, processors: list[Processor]) -> Missing:
     super_ops = merge(model.graph)
     signatures = dict.fromkeys(super_op.signature for super_op in super_ops)
     types = dict.fromkeys(model.graph.tensor[name].type for super_op in super_ops for name in super_op.inputs)
-    sides = [HOST, *kinds]
+    sides = [HOST, *dict.fromkeys(processor.spec.place for processor in processors)]
     return Missing(
         profile_version=0,
         latencies=tuple(MissingLatency(signature=s, kind=kind) for s in signatures for kind in kinds),
@@ -79,7 +79,7 @@ def test_only_what_is_missing_is_measured(processors: list[Processor]) -> None:
         MissingLatency(signature="Conv:0000000000000000", kind=asked[0].kind),
         MissingLatency(signature=asked[0].signature, kind="npu-1/1xnpu"),
     )
-    moves = (MissingTransfer(tensor=full.transfers[0].tensor, source="npu-1/1xnpu", target=HOST),)
+    moves = (MissingTransfer(tensor=full.transfers[0].tensor, source="npu", target=HOST),)
     found = measured(model, processors, Missing(profile_version=0, latencies=asked + foreign, transfers=moves))
     assert set(zip(found.latencies.signature, found.latencies.kind, strict=True)) == {
         (row.signature, row.kind) for row in asked
@@ -139,10 +139,10 @@ def test_a_device_in_trouble_says_nothing_about_ops(
 
 def test_transfers_inside_a_layout_family_cost_nothing(processors: list[Processor]) -> None:
     """A pointer is handed over between cores of one runtime; between runtimes a blocked tensor is converted."""
-    kinds = {p.spec.kind: p for p in processors if p.spec.runtime == "ort"}
+    place = next(p.spec.place for p in processors if p.spec.runtime == "ort")
     tensor = TensorType(shape=(1, 64, 56, 56), dtype="float32")
-    sides = [HOST, *kinds]
-    asked = tuple(MissingTransfer(tensor=tensor, source=a, target=b) for a in sides for b in sides if a != b)
+    ways = [(HOST, place), (place, place), (place, HOST)]
+    asked = tuple(MissingTransfer(tensor=tensor, source=a, target=b) for a, b in ways)
     found = measured(random_model(1, steps=2), processors, Missing(profile_version=0, transfers=asked))
     us = dict(zip(zip(found.transfers.source, found.transfers.target, strict=True), found.transfers.us, strict=True))
     for (source, target), cost in us.items():
