@@ -1,9 +1,10 @@
-"""``hope-planner``: serve the planner, solve for it, migrate its database, hand out tokens."""
+"""``hope-planner``: serve the planner, solve for it, migrate its database, hand out tokens, move profiles."""
 
 from __future__ import annotations
 
 import argparse
 import ipaddress
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from planner_api.db.engine import DatabaseUrlError, parse_url
 from planner_api.devices.commands import add_commands as add_token_commands
-from planner_api.settings import Settings
+from planner_api.profiles.commands import add_commands as add_profile_commands
+from planner_api.settings import Settings, mistyped
 from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
@@ -70,6 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     add_token_commands(tokens, _database_option)
     tokens.set_defaults(run=_tokens)
 
+    profiles = commands.add_parser("profiles", help="export and import profiles")
+    add_profile_commands(profiles, _database_option)
+    profiles.set_defaults(run=_profiles)
+
     return parser
 
 
@@ -92,6 +98,8 @@ def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
     """
     from pydantic import ValidationError
 
+    if (problem := mistyped(os.environ)) is not None:
+        raise UsageError(problem)
     if options.database:
         more["database_url"] = options.database
     try:
@@ -163,6 +171,13 @@ def _worker(options: argparse.Namespace) -> int:
 def _tokens(options: argparse.Namespace) -> int:
     """Make, list and revoke tokens."""
     from planner_api.devices.commands import run
+
+    return run(settings_of(options), options)
+
+
+def _profiles(options: argparse.Namespace) -> int:
+    """Export and import profiles."""
+    from planner_api.profiles.commands import run
 
     return run(settings_of(options), options)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -79,3 +82,20 @@ class Settings(BaseSettings):
     """Whether to trace with OpenTelemetry, if that is installed."""
     metrics: bool = True
     """Whether ``GET /metrics`` answers; it needs no token, so keep it from outside (the chart's ingress does)."""
+
+
+_OTHERS = re.compile(
+    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|OPERATOR|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
+)
+"""What begins as our settings do and belongs to the agent, the tests, a shell that follows the documentation, or, as
+the addresses of services, to Kubernetes."""
+
+
+def mistyped(names: Iterable[str]) -> str | None:
+    """Return one sentence on the first environment variable that looks like a setting and is none."""
+    known = [f"HOPE_{name.upper()}" for name in Settings.model_fields]
+    for name in sorted(map(str.upper, names)):
+        if name.startswith("HOPE_") and name not in known and not _OTHERS.fullmatch(name):
+            near = difflib.get_close_matches(name, known, n=1)
+            return f"there is no setting {name}" + (f"; did you mean {near[0]}?" if near else "")
+    return None

@@ -11,8 +11,9 @@ from planner_api.devices import service
 from planner_api.devices.guard import bearer_of
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
+from planner_api.http.route import StrictRoute
 
-router = APIRouter(tags=["devices"])
+router = APIRouter(tags=["devices"], route_class=StrictRoute)
 
 ENROLMENT_BYTES = 32 * 1024
 """Largest enrolment; honest ones have a few hundred bytes, and the contract's own bounds end at 17 KB."""

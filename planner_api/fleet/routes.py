@@ -11,8 +11,9 @@ from planner_api.devices.routes import LABEL, After, Limit
 from planner_api.fleet import service
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
+from planner_api.http.route import StrictRoute
 
-router = APIRouter(tags=["fleet"])
+router = APIRouter(tags=["fleet"], route_class=StrictRoute)
 
 POLL_S = 2
 """What ``Retry-After`` suggests between two looks at a release."""

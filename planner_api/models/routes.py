@@ -11,10 +11,11 @@ from hope_schema import ModelGraph, ModelReceipt
 from planner_api.compression import unzstd
 from planner_api.http.body import read_large
 from planner_api.http.contract import describe
+from planner_api.http.route import StrictRoute
 from planner_api.models import service
 from planner_api.models.reading import read_graph
 
-router = APIRouter(tags=["models"])
+router = APIRouter(tags=["models"], route_class=StrictRoute)
 
 ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the graph, in hexadecimal")]
 INLINE_BYTES = 32 * 1024

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from planner_api.devices.principal import principal_of
-from planner_api.errors import PlannerError
+from planner_api.errors import NotFoundError, PlannerError
 from planner_api.http.asgi import GIVEN_ID, Asgi, Scope
 from planner_api.http.problems import send_problem
 from planner_api.ops.logs import request_id
@@ -27,6 +27,7 @@ SLOW_S = 1.0
 _ROUTES = (
     (re.compile(r"/(models|profiles|plans|devices|fleet|healthz|readyz|metrics|openapi\.json)"), None),
     (re.compile(r"/(profiles/missing|fleet/(profiles|models|plans))"), None),
+    (re.compile(r"/profiles/.+/.+"), "/profiles/{soc}/{frequency}"),
     (re.compile(r"/models/[^/]+/plans"), "/models/{model_hash}/plans"),
     (re.compile(r"/models/[^/]+"), "/models/{model_hash}"),
     (re.compile(r"/plans/[^/]+"), "/plans/{plan_id}"),
@@ -76,6 +77,8 @@ class Observe:
         try:
             with self._trace(scope["method"], route, identity) as span:
                 try:
+                    if scope["path"].endswith("\n"):  # Starlette's patterns end in `$`, which would let it pass
+                        raise NotFoundError("not-found", "no address ends in a line break")
                     await self._app(scope, receive, send_with_id)
                 except PlannerError as error:
                     await send_problem(send_with_id, scope, error)

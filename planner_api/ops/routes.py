@@ -6,8 +6,9 @@ from fastapi import APIRouter, Request, Response
 
 from planner_api.errors import NotFoundError
 from planner_api.http.contract import describe
+from planner_api.http.route import StrictRoute
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], route_class=StrictRoute)
 
 
 @router.get("/healthz", openapi_extra=describe(replies={200: ("This process lives.", None)}))

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Path, Request, Response
 from hope_schema import PlanReply, PlanRequest
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
+from planner_api.http.route import StrictRoute
 from planner_api.plans.stored import Answer
 from planner_api.plans.waits import preferred_wait
 
-router = APIRouter(tags=["plans"])
+router = APIRouter(tags=["plans"], route_class=StrictRoute)
 
 PlanId = Annotated[str, Path(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+@\-]*$", description="The plan's id")]
 HEADERS = {

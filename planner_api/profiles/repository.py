@@ -206,6 +206,20 @@ async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[Prof
     return None if row is None else (ProfileHead(row.id, row.version, row.uploads), row.body_zstd)
 
 
+async def find(session: AsyncSession, name: str) -> bytes | None:
+    """Return the newest version of the profile of ``<SoC>/<frequency>``, compressed; either may hold a slash itself."""
+    query = (
+        select(ProfileVersionRow.body_zstd)
+        .join(
+            ProfileRow,
+            (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version),
+        )
+        .join(SocRow, SocRow.id == ProfileRow.soc_id)
+        .where(SocRow.name + "/" + ProfileRow.frequency == name)
+    )
+    return await session.scalar(query)
+
+
 async def lock(session: WriteSession, profile_id: int) -> None:
     """Keep others from assigning figures of this profile until the transaction ends (SQLite writers queue anyway)."""
     await session.execute(select(ProfileRow.id).where(ProfileRow.id == profile_id).with_for_update())

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
 
-from hope_schema import Missing, MissingRequest, Observations, UploadReceipt
+from fastapi import APIRouter, Path, Request, Response
+
+from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
+from planner_api.compression import unzstd
 from planner_api.devices.principal import require_own
 from planner_api.http.body import read_large, read_message
 from planner_api.http.contract import describe
+from planner_api.http.route import StrictRoute
 from planner_api.profiles.reading import read_upload
 
-router = APIRouter(tags=["profiles"])
+LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$"
+Soc = Annotated[str, Path(max_length=257, pattern=LABEL, description="The SoC")]
+Frequency = Annotated[str, Path(max_length=128, pattern=LABEL, description="The operating point")]
+router = APIRouter(tags=["profiles"], route_class=StrictRoute)
 
 INLINE_BYTES = 128 * 1024
 """A larger upload is read in another process: this much takes the event loop about two milliseconds."""
@@ -44,3 +51,13 @@ async def missing_figures(request: Request) -> Response:
     require_own(request.scope, message.device_id)
     missing = await request.app.state.planner.profiles.missing(message)
     return Response(missing.model_dump_json(), media_type="application/json")
+
+
+@router.get(
+    "/profiles/{soc:path}/{frequency}",
+    openapi_extra=describe(replies={200: ("The newest version of the profile.", Profile)}, errors=[404]),
+)
+async def read_profile(request: Request, soc: Soc, frequency: Frequency) -> Response:
+    """Return what is known of a SoC at a frequency; `hope-planner profiles import` takes it in elsewhere."""
+    body = await request.app.state.planner.profiles.read(soc, frequency)
+    return Response(unzstd(body), media_type="application/json")

@@ -24,7 +24,7 @@ from hope_schema import (
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
 from planner_api.db.tables import ProfileRow
-from planner_api.errors import DatabaseAwayError, PlannerError
+from planner_api.errors import DatabaseAwayError, PlannerError, profile_unknown
 from planner_api.http.body import Body, inflate
 from planner_api.models.figures import Latency, Transfer
 from planner_api.models.service import load_figures
@@ -167,6 +167,15 @@ class Profiles:
                 await repository.store_version(session, head.id, work.version, work.snapshot, now)
             await repository.release(session, head.id, devices, now)
         return True
+
+    async def read(self, soc: str, frequency: str) -> bytes:
+        """Return a profile as compressed JSON. Raises NotFoundError when nothing is known."""
+        await self.fold(soc, frequency)
+        async with self._database.read() as session:
+            found = await repository.find(session, f"{soc}/{frequency}")
+        if found is None:
+            raise profile_unknown(soc, frequency)
+        return found
 
     async def missing(self, request: MissingRequest) -> Missing:
         """Return what nobody has measured yet of a model on a SoC, and ask this device for its part of it.

@@ -17,6 +17,7 @@ from sqlalchemy import update
 from hope_schema import Cause, Job, ModelGraph, PlanReply, ProblemDetails, UploadReceipt, merge
 from planner_api.db.tables import ModelRow
 from tests.planner.samples import (
+    JSON,
     PROCESSORS,
     Api,
     chain,
@@ -365,6 +366,32 @@ def test_every_answer_carries_a_request_id(idle: Api) -> None:
     assert len(ids) == 3
     problem(idle.client.get("/nowhere"), 404, "not-found")
     problem(idle.client.delete("/plans"), 405, "method-not-allowed")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/plans/p-1?version=1", "/fleet/plans?model=x", "/fleet?x", "/healthz?a=1&b=2", "/devices?SOC=soc-1"],
+)
+def test_a_parameter_that_nobody_knows_is_not_ignored(idle: Api, address: str) -> None:
+    """What would be left out of a question is refused, whether or not the address is there."""
+    problem(idle.client.get(address), 422, "unknown-parameter")
+
+
+def test_a_plan_in_memory_is_asked_for_by_its_address_alone(api: Api) -> None:
+    """`?version=1` does not answer with whatever version is in memory."""
+    api.learn(GRAPH)
+    plan_id = api.plan(GRAPH).plan_id
+    assert api.client.get(f"/plans/{plan_id}").status_code == 200
+    problem(api.client.get(f"/plans/{plan_id}?version=1"), 422, "unknown-parameter")
+    problem(api.post("/plans?fast", plan_request(GRAPH)), 422, "unknown-parameter")
+
+
+@pytest.mark.parametrize("path", ["/models", "/plans", "/healthz", "/fleet/plans", "/devices/x/report", "/plans/p-1"])
+def test_a_line_break_behind_an_address_makes_it_another(idle: Api, path: str) -> None:
+    """No route answers its address with a line break behind it."""
+    for method in ("GET", "POST", "PUT"):
+        answer = idle.client.request(method, f"{path}%0A", content=b"{}", headers=JSON)
+        problem(answer, 404, "not-found")
 
 
 def test_no_cross_origin_access(idle: Api) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from hope_schema import Profile
 from planner_api import cli
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
@@ -81,3 +83,71 @@ def test_a_fault_of_ours_is_not_called_bad_input(sqlite_url: str, monkeypatch: p
     monkeypatch.setattr("planner_api.db.migrate.upgrade", lambda *_: int("a bug"))
     with pytest.raises(ValueError, match="a bug"):
         cli.main(["migrate", "--database", sqlite_url])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("HOPE_SOLVE_BUGDET_S", "did you mean HOPE_SOLVE_BUDGET_S?"),
+        ("HOPE_DATABASEURL", "did you mean HOPE_DATABASE_URL?"),
+        ("hope_worker_slot", "did you mean HOPE_WORKER_SLOTS?"),
+        ("HOPE_QQQ", "there is no setting HOPE_QQQ"),
+    ],
+)
+def test_a_mistyped_setting_is_refused(
+    sqlite_url: str, name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A variable that begins as a setting and is none is not silently ignored: one line says so."""
+    monkeypatch.setenv(name, "1")
+    assert cli.main(["tokens", "list", "--database", sqlite_url]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_variables_of_others_are_no_settings(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the agent reads, and the addresses that Kubernetes gives away, do no harm."""
+    for name in ("HOPE_CACHE_DIR", "HOPE_TOKEN", "HOPE_PLANNER_SERVICE_HOST", "HOPE_PORT_8000_TCP_ADDR", "HOPE_PORT"):
+        monkeypatch.setenv(name, "1")
+    assert cli.main(["tokens", "list", "--database", sqlite_url]) == 0
+
+
+def test_a_profile_moves_from_one_planner_to_another(
+    database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What export prints is what GET answers; imported elsewhere the figures are the same; twice counts once."""
+    with serving(database_url) as api:
+        upload = api.learn(GRAPH)
+        served = api.client.get(f"/profiles/{upload.soc}/{upload.frequency}")
+        unknown = api.client.get("/profiles/nobody/max")
+        assert (unknown.status_code, unknown.json()["type"]) == (404, "urn:hope:profile-unknown")
+    capsys.readouterr()
+    assert cli.main(["profiles", "export", upload.soc, upload.frequency, "--database", database_url]) == 0
+    printed = capsys.readouterr().out
+    assert printed.encode().strip() == served.content
+    exported = Profile.model_validate_json(printed)
+    (tmp_path / "profile.json").write_text(printed)
+    other = f"sqlite:///{tmp_path}/other.sqlite"
+    assert cli.main(["migrate", "--database", other]) == 0
+    bring = ["profiles", "import", str(tmp_path / "profile.json"), "--database", other]
+    assert cli.main(bring) == 0
+    assert "imported 14 figures" in capsys.readouterr().out
+    assert cli.main(bring) == 0
+    assert "known already" in capsys.readouterr().out
+    with serving(other) as api:
+        found = Profile.model_validate_json(api.client.get(f"/profiles/{upload.soc}/{upload.frequency}").content)
+        assert found.model_dump(exclude={"version"}) == exported.model_dump(exclude={"version"})
+        assert api.post("/models", GRAPH).status_code == 201
+        assert api.plan(GRAPH).plan.makespan_us > 0
+
+
+def test_what_is_no_profile_is_not_imported(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is none, a profile that is not there, a file that is not there: one line each."""
+    (tmp_path / "bad.json").write_text('{"soc": 1}')
+    for arguments, status in (
+        (["import", str(tmp_path / "bad.json")], 2),
+        (["import", str(tmp_path / "none.json")], 1),
+        (["export", "nobody", "max"], 2),
+    ):
+        assert cli.main(["profiles", *arguments, "--database", sqlite_url]) == status
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,13 +21,15 @@ from pytest_alembic.tests import (
     test_up_down_consistency,
     test_upgrade,
 )
-from sqlalchemy import Engine, inspect
+from sqlalchemy import JSON, Boolean, DateTime, Engine, Integer, MetaData, inspect, text
 
+from hope_schema import PlanReply, Profile
 from planner_api.db.engine import sync_engine
 from planner_api.db.migrate import HEAD, current_revision, upgrade
 from planner_api.db.migrate import alembic_config as configuration
 from planner_api.db.tables import Base
 from tests.planner.postgres import Postgres
+from tests.planner.samples import FREQUENCY, SOC, chain, serving
 
 __all__ = [
     "test_model_definitions_match_ddl",
@@ -129,3 +134,56 @@ def test_serve_refuses_a_database_that_was_not_migrated(postgres: Postgres) -> N
         assert "Traceback" not in refused.stderr
         assert words in refused.stderr
     postgres.drop("unmigrated")
+
+
+SINCE_0001 = Path(__file__).parent / "data" / "revision_0001.json"
+"""Every row of a small planner at revision 0001: a model, a profile, a solved plan (version 2), a release, a token."""
+TOKEN = {"authorization": "Bearer hope_o_" + "0" * 43}
+
+
+def test_what_was_stored_at_the_first_revision_is_served(empty_url: str) -> None:
+    """After all migrations the profile is complete, the plan is served or made anew, and the token opens the door."""
+    upgrade(empty_url, "0001")
+    _fill(empty_url)
+    assert upgrade(empty_url) is (HEAD != "0001")
+    graph = chain()
+    with serving(empty_url, tokens_required=True) as api:
+        api.client.headers.update(TOKEN)
+        listed = api.client.get("/fleet/profiles").json()["profiles"]
+        assert [(each["soc"], each["frequency"], each["latencies"]) for each in listed] == [(SOC, FREQUENCY, 8)]
+        found = Profile.model_validate_json(api.client.get(f"/profiles/{SOC}/{FREQUENCY}").content).latencies
+        assert list(found.us) == [10.0 if kind.endswith("big") else 25.0 for kind in found.kind]
+        assert api.missing(graph).latencies == ()
+        solved = [each["plan_id"] for each in api.client.get("/fleet/plans").json()["plans"] if each["version"] == 2]
+        for plan_id in solved:
+            assert PlanReply.model_validate_json(api.client.get(f"/plans/{plan_id}").content).version >= 2
+        assert api.plan(graph).plan.makespan_us > 0
+        assert api.client.get("/devices/device-1").json()["soc"] == SOC
+
+
+def _fill(url: str) -> None:
+    """Put the stored rows into a database at revision 0001, as its own tables want them."""
+    engine, tables = sync_engine(url), MetaData()
+    tables.reflect(engine)
+    with engine.begin() as connection:
+        for name, rows in json.loads(SINCE_0001.read_text()).items():
+            table = tables.tables[name]
+            for row in rows:
+                values = {key: _value(table.c[key].type, value, url) for key, value in row.items()}
+                connection.execute(table.insert().values(values))
+            if rows and "id" in table.c and isinstance(table.c["id"].type, Integer) and url.startswith("postgres"):
+                query = f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), (SELECT max(id) FROM {name}))"
+                connection.execute(text(query))
+    engine.dispose()
+
+
+def _value(kind: object, value: object, url: str) -> object:
+    """A value of the dump as a column of the reflected table takes it."""
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"])
+    if isinstance(value, str) and isinstance(kind, DateTime):
+        moment = datetime.fromisoformat(value)
+        return moment if url.startswith("sqlite") else moment.replace(tzinfo=UTC)
+    if isinstance(value, str) and isinstance(kind, JSON):
+        return json.loads(value)
+    return bool(value) if isinstance(kind, Boolean) and value is not None else value

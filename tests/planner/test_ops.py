@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -15,13 +16,14 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from planner_api.devices.tokens import new_token
 from planner_api.ops.logs import configure, redact
 from planner_api.ops.metrics import REQUEST_BUCKETS_S, Histogram, Metrics
 from planner_api.ops.observe import route_of
 from planner_api.settings import Settings
-from tests.planner.samples import chain, plan_request, serving
+from tests.planner.samples import chain, eventually, plan_request, serving
 
 GRAPH = chain()
 
@@ -66,16 +68,16 @@ def test_requests_are_counted_by_route_and_status(sqlite_url: str) -> None:
         for _ in range(3):
             assert api.client.get(f"/plans/{plan_id}").status_code == 200
         api.client.get("/plans/p-nobody")
-        text = api.client.get("/metrics").text
+        page = api.client.get("/metrics").text
     counts = {
         (route, status): float(value)
         for route, status, value in re.findall(
-            r'hope_http_request_seconds_count\{method="GET",route="([^"]*)",status="(\d+)"\} (\S+)', text
+            r'hope_http_request_seconds_count\{method="GET",route="([^"]*)",status="(\d+)"\} (\S+)', page
         )
     }
     assert counts["/plans/{plan_id}", "200"] == 3
     assert counts["/plans/{plan_id}", "404"] == 1
-    assert plan_id not in text
+    assert plan_id not in page
 
 
 def test_requests_are_traced_where_it_is_asked_for(sqlite_url: str) -> None:
@@ -139,17 +141,78 @@ def test_secrets_never_reach_the_log(sqlite_url: str, monkeypatch: pytest.Monkey
     finally:
         structlog.reset_defaults()
         logging.getLogger().handlers.clear()
-    text = stream.getvalue()
-    lines = [json.loads(line) for line in text.splitlines()]
+    said = stream.getvalue()
+    lines = [json.loads(line) for line in said.splitlines()]
     assert len(lines) == 2
-    assert token not in text
-    assert "swordfish" not in text
+    assert token not in said
+    assert "swordfish" not in said
     assert redact(["plain", 1, None]) == ["plain", 1, None]
 
 
 @given(st.text())
 def test_metric_labels_are_bounded(path: str) -> None:
     """Whatever path clients invent, its label is one of a few."""
-    labels = {"other", "/models/{model_hash}", "/models/{model_hash}/plans", "/plans/{plan_id}", "/fanouts/{fanout_id}"}
+    labels = {
+        "other",
+        "/models/{model_hash}",
+        "/models/{model_hash}/plans",
+        "/plans/{plan_id}",
+        "/fanouts/{fanout_id}",
+        "/profiles/{soc}/{frequency}",
+    }
     found = route_of("/" + path)
     assert found in labels or found.startswith(("/devices/{device_id}",)) or len(found) < 20
+
+
+def test_readiness_says_when_nothing_can_be_written(postgres_url: str) -> None:
+    """A database that only reads, such as a standby, is not ready, and what must be written there answers 503."""
+    with serving(postgres_url) as api:
+        assert api.client.get("/readyz").status_code == 200
+
+        async def read_only(setting: str) -> None:
+            name = api.app.planner.database.url.database
+            async with api.app.planner.database.write() as session:
+                await session.execute(text("SET TRANSACTION READ WRITE"))
+                await session.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {setting}'))
+            await api.app.planner.database.writer.dispose()
+
+        api.await_(read_only, "on")
+        assert eventually(lambda: api.client.get("/readyz").status_code == 503)
+        assert "nothing can be written" in api.client.get("/readyz").json()["detail"]
+        refused = api.post("/models", GRAPH)
+        assert (refused.status_code, refused.json()["type"]) == (503, "urn:hope:unavailable")
+        assert int(refused.headers["retry-after"]) > 0
+        api.await_(read_only, "off")
+        assert eventually(lambda: api.client.get("/readyz").status_code == 200)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from tests.planner.samples import chain, serving
+url, path = sys.argv[1], Path(sys.argv[1].removeprefix("sqlite:///"))
+with serving(url) as api:
+    assert api.client.get("/readyz").status_code == 200
+    full = max(each.stat().st_size for each in path.parent.iterdir()) // 4096 * 4096
+    resource.setrlimit(resource.RLIMIT_FSIZE, (full, resource.RLIM_INFINITY))
+    api.app.planner.probes._looks._calls.clear()
+    for _ in range(200):
+        answer = api.client.get("/readyz")
+        api.app.planner.probes._looks._calls.clear()
+        if answer.status_code != 200:
+            break
+    print(answer.status_code, answer.json()["detail"])
+    print(api.post("/models", chain()).status_code)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    api.app.planner.probes._looks._calls.clear()
+    print(api.client.get("/readyz").status_code)
+"""
+
+
+def test_readiness_says_when_the_disk_is_full(sqlite_url: str) -> None:
+    """A file that may not grow is not ready and answers 503 to what must be written; with room again it is ready."""
+    done = subprocess.run([sys.executable, "-c", FULL, sqlite_url], capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("503", "200"))]
+    assert len(lines) == 3, done.stderr[-2000:]
+    assert lines[0].startswith("503 nothing can be written to the database"), lines
+    assert lines[1:] == ["503", "200"]

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import PlanRow
 from planner_api.solving.events import Events, build_events
+from planner_api.solving.repository import MAX_ABANDONED
 from planner_api.solving.worker import Worker, WorkerLimits
 from tests.planner.postgres import Postgres
 from tests.planner.solving_help import Store, build_queue, enqueue, row
@@ -370,3 +371,30 @@ def test_news_are_heard_after_the_listener_lost_its_file(sqlite_url: str, monkey
         await elsewhere.close()
 
     on(sqlite_url, scenario)
+
+
+def test_waiters_hear_of_a_plan_that_is_given_up(database_url: str) -> None:
+    """A plan that outlived too many workers fails when it is reaped, and who waits for it waits no longer."""
+
+    async def scenario(setup: Setup) -> None:
+        await setup.enqueue("p")
+        queue = build_queue(setup.database, setup.events)
+        async with setup.database.write() as session:
+            values = {
+                "status": "solving",
+                "attempt": 1,
+                "failures": MAX_ABANDONED - 1,
+                "lease_owner": "elsewhere|1|1",
+                "lease_until": datetime.now(UTC) - timedelta(minutes=1),
+            }
+            await session.execute(update(PlanRow).where(PlanRow.id == "p").values(**values))
+        waiter = asyncio.create_task(setup.newer("p", 1))
+        await asyncio.sleep(0.3)
+        assert not waiter.done()
+        await queue.open()
+        assert await queue.reap() == []
+        await queue.close()
+        assert await asyncio.wait_for(waiter, 5) == 1
+        assert (await row(setup.database, "p")).status == "failed"
+
+    on(database_url, scenario)

@@ -1,0 +1,30 @@
+"""A route that answers what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planner_api.errors import InvalidError
+
+
+class StrictRoute(APIRoute):
+    """A route that refuses query parameters it does not know: one that is ignored answers another question."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request."""
+        handle = super().get_route_handler()
+        known = [parameter.alias for parameter in self.dependant.query_params]
+
+        async def strictly(request: Request) -> Response:
+            unknown = sorted(set(request.query_params) - set(known))
+            if unknown:
+                detail = f"there is no parameter '{unknown[0][:100]}' here; known are: {', '.join(known) or 'none'}"
+                raise InvalidError("unknown-parameter", detail)
+            return await handle(request)
+
+        return strictly
