@@ -24,13 +24,14 @@ from statistics import fmean
 from benchmarks import figures, results
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, verdict
-from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise, portfolio, simulate
+from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise, simulate
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.mulayer import mulayer_us
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.judge.simulator import Schedule
-from planner_api.planning.solver import SOLVERS, Bound, Solution, solve
+from planner_api.planning.methods import METHODS, Bound, Solution, solve
+from planner_api.planning.optimise import warm
 
 METHODS = "auto,greedy,ilp,heft,dmdar,mosaic,mosaic+overlap,partitiontuner,partitiontuner+overlap,mulayer,single"
 OVERLAP = "+overlap"
@@ -89,7 +90,7 @@ def warm_up(problem: Problem, methods: Sequence[str], budget: float) -> None:
     fall into some row.
     """
     if "auto" in methods:
-        portfolio.warm(problem.mode)
+        warm()
     for method in methods:
         if method != MULAYER:
             plan(problem, method, Budget(min(budget, 1.0)))
@@ -264,12 +265,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 2 for bad input. A method that finds no plan is a line of the report, no failure."""
     options = parse(arguments)
     try:
-        known = [*SOLVERS, *(name + OVERLAP for name in SOLVERS), MULAYER]
+        known = [*METHODS, *(name + OVERLAP for name in METHODS), MULAYER]
         for method in options.methods:
             if method not in known:
-                raise UnknownMethod(f"there is no method '{method}': choose from {', '.join([*SOLVERS, MULAYER])}")
+                raise UnknownMethod(f"there is no method '{method}': choose from {', '.join([*METHODS, MULAYER])}")
         if not options.methods:
-            raise UnknownMethod(f"no method was named: choose from {', '.join([*SOLVERS, MULAYER])}")
+            raise UnknownMethod(f"no method was named: choose from {', '.join([*METHODS, MULAYER])}")
         for path in (options.json, options.schedules):
             if path and not path.parent.is_dir():
                 raise BadProfile(f"{path}: there is no folder to write this into")

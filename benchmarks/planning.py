@@ -33,12 +33,12 @@ from hope_schema import (
     merge,
 )
 from hope_zoo import shipped
-from planner_api.planning import Budget, PlanningError, Problem, build_problem, check, optimise
+from planner_api.planning import Budget, Machine, PlanningError, Problem, build_problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.construct.partial import Partial
 from planner_api.planning.ilp import PART_SECONDS, solve_part
 from planner_api.planning.ilp.partition import partition
-from planner_api.planning.solver import solve
+from planner_api.planning.methods import solve
 
 SPECIAL = ("Conv2D", "separable_conv2d", "depthwise")
 """Endings of the op names that the third processor supports."""
@@ -58,9 +58,8 @@ def with_third_processor(profile: PhoneProfile, cpu: str) -> Problem:
     transfer[:, 1, 2] = transfer[:, 2, 1] = two.transfer_us[:, 0, 1] + two.transfer_us[:, 1, 0]
     return replace(
         two,
-        processors=("cpu", "gpu", "npu"),
+        machine=Machine.apart(("cpu", "gpu", "npu")),
         latency_us=np.column_stack([two.latency_us, third]),
-        conflicts=np.eye(3, dtype=bool),
         transfer_us=transfer,
     )
 

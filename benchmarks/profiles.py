@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from planner_api.planning.problem import Problem, TransferMode
+
+from planner_api.planning.problem import Machine, Problem
 from planner_api.planning.problem.transfers import elements, fit
 
 CPU, GPU = 0, 1
@@ -149,7 +150,7 @@ def on_two_clusters(profile: PhoneProfile, big: str, little: str) -> Problem:
         raise BadProfile(f"{profile.stem} was not measured on '{little}', only on {', '.join(profile.keys)}")
     return replace(
         problem,
-        processors=("big", "little"),
+        machine=Machine.apart(("big", "little")),
         latency_us=np.array([[_latency(row, big), _latency(row, little)] for row in profile.ops]),
         transfer_us=np.zeros_like(problem.transfer_us),
     )
@@ -160,7 +161,7 @@ def at_frequency(problem: Problem, part: float) -> Problem:
     return replace(problem, latency_us=problem.latency_us / [part, 1.0])
 
 
-def phone_problem(profile: PhoneProfile, cpu: str, mode: TransferMode = "blocking") -> Problem:
+def phone_problem(profile: PhoneProfile, cpu: str) -> Problem:
     """One CPU configuration and the GPU, as the profile measured them.
 
     Graph inputs and outputs are free on both sides; transfers that were not measured are fitted per direction.
@@ -192,15 +193,13 @@ def phone_problem(profile: PhoneProfile, cpu: str, mode: TransferMode = "blockin
             shape = tuple(profile.shapes[name])
             transfer[tensor, source, target] = known.get(shape, line.cost_us(elements(shape)))
     return Problem(
+        machine=Machine.apart(("cpu", "gpu")),
         ops=tuple(row["name"] for row in profile.ops),
-        processors=("cpu", "gpu"),
         latency_us=np.array([[_latency(row, cpu), _latency(row, "gpu")] for row in profile.ops]),
-        conflicts=np.eye(2, dtype=bool),
         producer=producer,
         reads=tuple(tuple(dict.fromkeys(index[name] for name in row["inputs"])) for row in profile.ops),
         is_output=np.array([name not in read and producer[index[name]] >= 0 for name in names]),
         transfer_us=transfer,
-        mode=mode,
         tensors=names,
     )
 

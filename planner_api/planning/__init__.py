@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hope_schema import Method, ModelGraph, Plan, Profile
+from hope_schema import ModelGraph, Plan, Profile
 from planner_api.planning.assemble import assemble
 from planner_api.planning.judge.checker import IllegalSchedule, check
 from planner_api.planning.judge.simulator import Move, Schedule, simulate
 from planner_api.planning.optimise import Outcome, optimise
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem import Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.build import build_problem
-from planner_api.planning.solver import Bound, Budget, Solution, UnknownMethod
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Bound, Solution, UnknownMethod, register_solver
 
 __all__ = [
     "Bound",
     "Budget",
     "IllegalSchedule",
+    "Job",
+    "Machine",
     "Move",
     "Outcome",
     "PlanningError",
@@ -31,28 +34,33 @@ __all__ = [
     "check",
     "optimise",
     "plan",
+    "register_solver",
     "simulate",
 ]
 
 
 def plan(
-    graph: ModelGraph,
+    graphs: ModelGraph | Sequence[ModelGraph],
     profile: Profile,
     *,
     processors: Sequence[str] | None = None,
-    method: Method = "auto",
+    method: str = "auto",
+    jobs: Sequence[Job] | None = None,
+    objective: Objective = "latency",
     budget_s: float = 5.0,
     seed: int = 0,
     rounds: int | None = None,
 ) -> Plan:
-    """Plan a model on a SoC.
+    """Plan a model, or several together, on a SoC.
 
     Args:
-        graph: the model.
+        graphs: the model, or one per job.
         profile: the figures of one SoC at one frequency.
         processors: ids of the candidate processors; None takes all that the profile knows.
-        method: ``auto`` (the portfolio), ``ilp`` (HOPE's own route), ``greedy`` or ``partitiontuner`` (at once).
-        budget_s: seconds that ``auto`` and ``ilp`` may take; 0 answers with the first plan.
+        method: a name of ``methods.METHODS``, ``auto`` for the best that the budget buys, or ``package.module:solve``.
+        jobs: release, deadline and weight of each model; None: all at once, nothing due.
+        objective: ``latency`` (when the last is done) or ``lateness`` (of the one that is latest).
+        budget_s: seconds that methods which do not answer at once may take; 0 answers with the first plan.
         seed: of the search.
         rounds: count work instead of time; the body is then the same, byte for byte, for the same inputs.
 
@@ -60,5 +68,6 @@ def plan(
         PlanningError: no plan exists, or a figure, a name or a budget makes no sense; the message names it.
     """
     budget = Budget(budget_s, rounds, seed)
-    problem = build_problem(graph, profile, processors)
-    return assemble(graph, profile, problem, optimise(problem, method, budget))
+    networks = (graphs,) if isinstance(graphs, ModelGraph) else tuple(graphs)
+    problem = build_problem(networks, profile, processors, jobs, objective)
+    return assemble(networks, profile, problem, optimise(problem, method, budget))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hope_schema import HOST, ModelGraph, Plan, PlannedJob, Profile, Step, Transfer, merge
+from collections.abc import Sequence
+
+from hope_schema import HOST, ModelGraph, Plan, PlannedJob, Profile, Step, SuperOp, Transfer, merge
 from planner_api.planning.judge.causes import causes
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.optimise import Outcome
@@ -12,35 +14,40 @@ MAX_GAP = 1e9
 """What a gap reads when the bound is zero and the makespan is not."""
 
 
-def assemble(graph: ModelGraph, profile: Profile, problem: Problem, outcome: Outcome) -> Plan:
+def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, outcome: Outcome) -> Plan:
     """Write a plan down: steps in topological order, order by start time, transfers as they are issued."""
     schedule, bound = outcome.solution.schedule, outcome.bound
-    supers = merge(graph)
-    why = causes(problem, schedule)
-    steps = tuple(
-        Step(
-            id=op,
-            ops=tuple(member.id for member in super_op.ops),
-            dtype=graph.tensor[super_op.id].dtype,
-            processor=problem.processors[schedule.assignment[op]],
-            start_us=schedule.start_us[op],
-            finish_us=schedule.finish_us[op],
-            cause=why[op],
-        )
-        for op, super_op in enumerate(supers)
-    )
+    supers = [(job, op) for job, graph in enumerate(graphs) for op in merge(graph)]
+    steps, ids = _steps(graphs, supers, problem, schedule)
     place = {op: index for index, op in enumerate(schedule.sequence)}
-    gap = schedule.makespan_us / bound.us - 1 if bound.us > 0 else (MAX_GAP if schedule.makespan_us > 0 else 0.0)
+    order = sorted(place, key=lambda op: (schedule.start_us[op], place[op]))
+    jobs = [
+        PlannedJob(
+            model_hash=graph.model_hash,
+            release_us=job.release_us,
+            deadline_us=job.deadline_us,
+            weight=job.weight,
+            finish_us=max(us for us, owner in zip(schedule.done_us, problem.job_of.tolist(), strict=True) if owner == k),
+        )
+        for k, (graph, job) in enumerate(zip(graphs, problem.jobs, strict=True))
+    ]
+    late = [job.weight * (job.finish_us - job.deadline_us) for job in jobs if job.deadline_us is not None]
+    # A plan is late or early: its bound is told as what no plan's end could lie before, if the last job is.
+    lead = schedule.makespan_us - schedule.value_us
+    lower = max(0.0, min(bound.us + lead, schedule.makespan_us))
+    gap = schedule.makespan_us / lower - 1 if lower > 0 else (MAX_GAP if schedule.makespan_us > 0 else 0.0)
     return Plan(
-        jobs=(PlannedJob(model_hash=graph.model_hash, finish_us=schedule.makespan_us),),
+        jobs=tuple(jobs),
         soc=profile.soc,
         frequency=profile.frequency,
+        objective=problem.objective,
         processors=problem.processors,
         steps=steps,
-        order=tuple(sorted(place, key=lambda op: (schedule.start_us[op], place[op]))),
-        transfers=_transfers(profile, problem, schedule),
+        order=tuple(step for op in order for step in ids[op]),
+        transfers=_transfers(profile, problem, schedule, ids),
         makespan_us=schedule.makespan_us,
-        lower_bound_us=bound.us,
+        lateness_us=max(late) if late else None,
+        lower_bound_us=lower,
         gap=min(max(gap, 0.0), MAX_GAP),
         method=outcome.solution.method,
         bound_method=bound.method,
@@ -51,28 +58,61 @@ def assemble(graph: ModelGraph, profile: Profile, problem: Problem, outcome: Out
     )
 
 
-def _transfers(profile: Profile, problem: Problem, schedule: Schedule) -> tuple[Transfer, ...]:
+def _steps(
+    graphs: Sequence[ModelGraph], supers: Sequence[tuple[int, SuperOp]], problem: Problem, schedule: Schedule
+) -> tuple[tuple[Step, ...], list[list[int]]]:
+    """The steps, and those of each super-op: one, or its parts one after the other in equal parts of its time."""
+    why = causes(problem, schedule)
+    steps: list[Step] = []
+    ids: list[list[int]] = []
+    for op, (job, super_op) in enumerate(supers):
+        here = schedule.assignment[op]
+        start, finish = schedule.start_us[op], schedule.finish_us[op]
+        apart = problem.in_parts is not None and bool(problem.in_parts[op, here])
+        groups = [(part,) for part in super_op.ops] if apart else [super_op.ops]
+        ids.append([])
+        for k, members in enumerate(groups):
+            ids[op].append(len(steps))
+            steps.append(
+                Step(
+                    id=len(steps),
+                    job=job,
+                    ops=tuple(member.id for member in members),
+                    dtype=graphs[job].tensor[members[-1].id].dtype,
+                    processor=problem.processors[here],
+                    start_us=start + (finish - start) * k / len(groups),
+                    finish_us=finish if k + 1 == len(groups) else start + (finish - start) * (k + 1) / len(groups),
+                    cause=why[op],
+                )
+            )
+    return tuple(steps), ids
+
+
+def _transfers(
+    profile: Profile, problem: Problem, schedule: Schedule, ids: Sequence[Sequence[int]]
+) -> tuple[Transfer, ...]:
     """The moves between places, each with the resource that carries it or the step that pays for it."""
+    machine = problem.machine
     placed = {processor.id: processor.place for processor in profile.processors}
-    places = [*(placed[name] for name in problem.processors), HOST]
-    busy = {(channel.source, channel.target): channel.busy for channel in profile.channels}
-    payer: dict[tuple[int, int], int] = {}
-    for op in schedule.sequence:
-        for tensor in problem.reads[op]:
-            payer.setdefault((tensor, schedule.assignment[op]), op)
+    labels = {machine.host: HOST} | {
+        int(place): placed[name] for place, name in zip(machine.place, problem.processors, strict=True)
+    }
     moves = []
     for move in schedule.transfers:
-        source, target = places[move.source], places[move.target]
-        if source == target:
-            continue
-        over = busy.get((source, target))
+        queue = int(machine.busy[move.source, move.target])
+        owner = move.reader if move.reader >= 0 else problem.producer[move.tensor]
+        if owner < 0:
+            owner = problem.lists.readers[move.tensor][0]
+        if labels[move.source] == labels[move.target]:
+            continue  # a price between processors, not a move
         moves.append(
             Transfer(
                 tensor=problem.tensors[move.tensor],
-                source=source,
-                target=target,
-                over=over,
-                reader=payer.get((move.tensor, move.target)) if over is None else None,
+                job=int(problem.job_of[owner]),
+                source=labels[move.source],
+                target=labels[move.target],
+                over=machine.queues[queue] if queue >= 0 else None,
+                reader=ids[move.reader][0] if move.reader >= 0 else None,
                 start_us=move.start_us,
                 finish_us=move.finish_us,
             )

@@ -13,16 +13,32 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kernel(function: Function) -> Function:
     """Compile on first use, without the interpreter's lock, and keep the code on disk.
 
+    Kernels allocate nothing: who calls them brings the space. So the code counts no references.
+
     The code is kept beside the module, or in the user's cache directory where that is read-only. Where neither can
     be written (a container without a home), numba refuses to cache at all: then each process compiles for itself.
 
     Array assignments (``a[:] = b``) are written as loops in kernels: for their error message alone, numba compiles
     half a string library, which took six seconds of the eleven that the largest kernel needed.
     """
+    return _compiled(function, _nrt=False)
+
+
+def inner_kernel(function: Function) -> Function:
+    """A `kernel` that only others call, as part of them: passing a state of thirty arrays takes longer than its work."""
+    return _compiled(function, _nrt=False, forceinline=True)
+
+
+def allocating_kernel(function: Function) -> Function:
+    """A `kernel` that makes arrays."""
+    return _compiled(function)
+
+
+def _compiled(function: Function, **options: bool) -> Function:
     try:
-        return cast(Function, njit(cache=True, nogil=True)(function))
+        return cast(Function, njit(cache=True, nogil=True, **options)(function))
     except RuntimeError:
-        return cast(Function, njit(nogil=True)(function))
+        return cast(Function, njit(nogil=True, **options)(function))
 
 
 @kernel

@@ -1,28 +1,40 @@
-"""The whole of planning on plain data: candidates, method, fallback, bound."""
+"""The orchestrator: candidates, the method asked for, what to do when it fails, and the proof of how good the plan is."""
 
 from __future__ import annotations
 
+import functools
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
 
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
+from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import Schedule, simulate
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.methods import Bound, Solution, UnknownMethod, features, method, solve
+from planner_api.planning.problem import Machine, PlanningError, Problem
 from planner_api.planning.problem.feasible import any_placement, prune
-from planner_api.planning.solver import Bound, Budget, Solution, UnknownMethod, solve
 
 BOUND_SHARE = 0.3
-"""Part of the budget that the lower bound may take before the search starts."""
-FIRST_AID = ("greedy", "heft", "dmdar")
-"""What is tried, in this order, when the method asked for fails and no single processor runs the whole graph."""
-PROVES_ITSELF = frozenset({"auto"})
-"""Methods that bring a bound of their own (``Solution.bound``), found beside the search."""
-QUICK = frozenset({"greedy", "heft", "dmdar", "single", "mosaic", "partitiontuner"})
-"""Methods that answer at once, and so get the bound that costs nothing."""
+"""Part of the budget that the lower bound may take before a method other than ``auto`` starts."""
+STARTS = ("single", "heft", "finish", "dmdar", "greedy", "mosaic")
+"""What ``auto`` starts from the best of, quick ones first."""
+FIRST_AID = ("greedy", "finish", "heft", "dmdar")
+"""What is tried, in this order, when the method asked for fails."""
+MANY_OPS = 1500
+"""Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out."""
+PIECES_SHARE = 0.4
+"""Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
+CLOSED = 1e-5
+"""Relative gap at which the search stops: a microsecond in a tenth of a second."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,7 @@ class Outcome:
     singles: dict[int, Schedule]
 
 
-def optimise(problem: Problem, method: str, budget: Budget) -> Outcome:
+def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     """Find a schedule by a method and prove how good it is.
 
     Never worse than the best single processor. A method that fails falls back to the best plan in hand and the
@@ -43,39 +55,113 @@ def optimise(problem: Problem, method: str, budget: Budget) -> Outcome:
     Raises:
         PlanningError: the method is unknown, or no legal plan was found.
     """
+    chosen = method(name)
     problem = prune(problem)
     alone = singles(problem)
-    bound = trivial(problem) if method in PROVES_ITSELF else _bound(problem, method, budget)
-    solution = _attempt(problem, method, budget, alone)
+    bound = trivial(problem)
+    if name != "auto" and not chosen.at_once and budget.left() > 0:
+        bound = lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds))
+    solution = _attempt(problem, name, budget, alone)
     for schedule in alone.values():
-        if schedule.makespan_us < solution.schedule.makespan_us:
+        if schedule.value_us < solution.schedule.value_us:
             check(problem, schedule)
-            solution = replace(solution, schedule=schedule, method=_instead(method, "single"))
+            solution = replace(solution, schedule=schedule, method=_instead(name, "single"))
     if solution.bound is not None and solution.bound.us > bound.us:
         bound = solution.bound
-    makespan = solution.schedule.makespan_us
-    return Outcome(solution, replace(bound, us=min(bound.us, makespan)), alone)
+    return Outcome(solution, replace(bound, us=min(bound.us, solution.schedule.value_us)), alone)
 
 
-def _bound(problem: Problem, method: str, budget: Budget) -> Bound:
-    if method in QUICK or budget.left() == 0:
-        return trivial(problem)
-    return lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds))
+def auto(problem: Problem, budget: Budget) -> Solution:
+    """The best plan that the budget buys, with the best lower bound proven on the way.
+
+    Starts, then the pieces between the ops that everything must pass, then annealing. The bound is found on a second
+    thread while this one searches; both do the same work whatever the other does, so a budget of rounds gives the same
+    answer every time.
+
+    Raises:
+        PlanningError: no method finds a legal plan.
+    """
+    best = start(problem, budget)
+    bound = trivial(problem)
+    if budget.left() <= 0 or budget.rounds == 0 or closed(best, bound):
+        return replace(best, bound=bound)
+    # numba takes about a second to import: who plans without a budget should not wait for it.
+    budget = _after_loading(budget, "pieces")
+    from planner_api.planning.exact.articulation import solve_pieces
+
+    pieces = solve_pieces(problem, budget.within(PIECES_SHARE * min(budget.seconds, budget.left())))
+    if pieces is not None:
+        bound = max(bound, pieces.bound, key=lambda one: one.us)
+        if pieces.schedule is not None and pieces.schedule.value_us < best.schedule.value_us:
+            best = Solution(pieces.schedule, "articulation")
+    if not closed(best, bound):
+        budget = _after_loading(budget, "search")
+        from planner_api.planning.search.search import Search
+
+        with ThreadPoolExecutor(1) as pool:
+            proof = pool.submit(lower_bound, problem, budget)
+            search = Search(problem, best.schedule, budget.seed)
+            search.run(budget, bound.us + CLOSED * abs(bound.us))
+            bound = max(bound, proof.result(), key=lambda one: one.us)
+        if search.value_us < best.schedule.value_us:
+            best = Solution(search.schedule(), "annealing", rounds=search.rounds)
+    # Sums taken in another order may differ in the last bit: a bound is never above a makespan.
+    return replace(best, bound=Bound(min(bound.us, best.schedule.value_us), bound.method))
 
 
-def _attempt(problem: Problem, method: str, budget: Budget, alone: dict[int, Schedule]) -> Solution:
+def start(problem: Problem, budget: Budget) -> Solution:
+    """The best constructive plan: of all methods if there is time, else of those that answered before the deadline.
+
+    Raises:
+        PlanningError: no method finds a legal plan.
+    """
+    best: Solution | None = None
+    causes = []
+    many = len(problem.ops) > MANY_OPS
+    for name in STARTS:
+        if best is not None:
+            # Zero seconds buy the best of all methods where they are quick, the first two where there are many ops.
+            late = budget.left() <= 0 and (budget.seconds > 0 or (many and name not in ("single", "heft")))
+            if late or (many and name == "mosaic"):
+                break
+        if name == "finish" and not _worth_finish(problem):
+            continue
+        try:
+            found = overlapped(problem, solve(problem, name, budget))
+        except PlanningError as error:
+            causes.append(f"{name}: {error}")
+            continue
+        if best is None or found.schedule.value_us < best.schedule.value_us:
+            best = found
+    if best is None or math.isinf(best.schedule.value_us):
+        raise PlanningError(f"no legal plan was found ({'; '.join(causes)})")
+    return best
+
+
+def _worth_finish(problem: Problem) -> bool:
+    """Where the machine is HOPE's, insertion beats it."""
+    machine = problem.machine
+    return bool(features(problem) or machine.launch_us.any() or len(set(machine.place.tolist())) < problem.host)
+
+
+def closed(solution: Solution, bound: Bound) -> bool:
+    """True when the bound leaves nothing worth searching for."""
+    return solution.schedule.value_us <= bound.us + CLOSED * abs(bound.us)
+
+
+def _attempt(problem: Problem, name: str, budget: Budget, alone: dict[int, Schedule]) -> Solution:
     try:
-        solution = overlapped(problem, solve(problem, method, budget))
+        solution = overlapped(problem, solve(problem, name, budget))
         check(problem, solution.schedule)
         return solution
     except (PlanningError, RuntimeError, MemoryError, OSError) as error:
         if isinstance(error, UnknownMethod):
             raise
-        note = f"{method} failed ({error}); this is the best plan in hand"
+        note = f"{name} failed ({error}); this is the best plan in hand"
     candidates = [Solution(plan, "single") for plan in alone.values()]
-    for name in FIRST_AID:
+    for other in FIRST_AID:
         try:
-            solution = solve(problem, name, Budget(0.0, budget.rounds, budget.seed))
+            solution = solve(problem, other, Budget(0.0, budget.rounds, budget.seed))
             check(problem, solution.schedule)
             candidates.append(solution)
         except PlanningError:  # one that fails leaves the others; if all do, a complete search has the last word
@@ -83,13 +169,53 @@ def _attempt(problem: Problem, method: str, budget: Budget, alone: dict[int, Sch
     if not candidates:
         placement = any_placement(problem)
         candidates = [Solution(simulate(problem, placement, list_order(problem, placement)), "any")]
-    best = min(candidates, key=lambda solution: solution.schedule.makespan_us)
-    return replace(best, method=_instead(method, best.method), notes=(*best.notes, note))
+    best = min(candidates, key=lambda solution: solution.schedule.value_us)
+    return replace(best, method=_instead(name, best.method), notes=(*best.notes, note))
 
 
-def _instead(method: str, found: str) -> str:
+def _instead(name: str, found: str) -> str:
     """What a plan's method reads where another one found it: the one asked for, then that other.
 
     ``auto`` takes the best of many by its nature.
     """
-    return found if method in ("auto", found) else f"{method}→{found}"
+    return found if name in ("auto", found) else f"{name}→{found}"
+
+
+Stage = Literal["pieces", "search"]
+"""What comes with kernels of its own."""
+
+
+def warm() -> None:
+    """Load or compile every kernel that a plan may need."""
+    _load("pieces")
+    _load("search")
+
+
+def _after_loading(budget: Budget, stage: Stage) -> Budget:
+    """The budget once a stage's kernels are loaded, or compiled: the first use in a process is not charged for it."""
+    began = time.monotonic()
+    _load(stage)
+    return budget.postponed(time.monotonic() - began)
+
+
+@functools.cache
+def _load(stage: Stage) -> None:
+    """Put a problem of three ops through a stage, so that whatever it compiles is there."""
+    tiny = Problem(
+        machine=Machine.apart(("p", "q")),
+        ops=("a", "b", "c"),
+        latency_us=np.array([[3.0, 1.0], [1.0, 2.0], [2.0, 3.0]]),
+        producer=np.array([-1, 0, 1, 2]),
+        reads=((0,), (1,), (1, 2)),
+        is_output=np.array([False, False, False, True]),
+        transfer_us=np.ones((4, 3, 3)) - np.eye(3),
+        tensors=("x", "a", "b", "c"),
+    )
+    if stage == "pieces":
+        from planner_api.planning.exact.articulation import solve_pieces
+
+        solve_pieces(tiny, Budget(rounds=1))
+    else:
+        from planner_api.planning.search.search import Search
+
+        Search(tiny, singles(tiny)[0], seed=0).round(moves=1)

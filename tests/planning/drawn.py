@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner_api.planning.judge.simulator import simulate
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import Job, Machine, Problem
 
 
 def draw(
-    seed: int, most_ops: int, *, most_processors: int = 4, mode: str | None = None, plain: bool = False
+    seed: int, most_ops: int, *, most_processors: int = 4, plain: bool = False, rich: bool | None = None
 ) -> Problem:
     """A problem with everything that can occur: several tensors an op, constants, zero and infinite costs, gangs.
 
@@ -21,50 +21,99 @@ def draw(
         seed: of the draw.
         most_ops: upper limit of the number of ops.
         most_processors: upper limit of the number of processors.
-        mode: transfer mode; drawn when None.
-        plain: every processor supports every op and every move exists.
+        plain: every processor supports every op, every move exists, and the machine is HOPE's but for gangs.
+        rich: whether the machine has shares, queues, places, launches, neighbours and jobs; drawn when None.
     """
     random = np.random.default_rng(seed)
     n, p = int(random.integers(1, most_ops + 1)), int(random.integers(1, most_processors + 1))
+    rich = (random.random() < 0.6 and not plain) if rich is None else rich
     inputs = int(random.integers(0, 3))
     producer = [-1] * inputs + [op for op in range(n) for _ in range(1 + (random.random() < 0.2))]
     t = len(producer)
     near = int(random.integers(1, n + 1))
+    jobs = 2 if rich and n > 1 and random.random() < 0.3 else 1
+    job = np.sort(random.integers(0, jobs, n))
+    of_input = [int(random.integers(0, jobs)) for _ in range(inputs)]
     reads = []
     for op in range(n):
-        earlier = [tensor for tensor in range(t) if op - near <= producer[tensor] < op]
+        earlier = [
+            tensor
+            for tensor in range(t)
+            if op - near <= producer[tensor] < op
+            and (of_input[tensor] if producer[tensor] < 0 else job[producer[tensor]]) == job[op]
+        ]
         count = min(len(earlier), int(random.integers(0 if random.random() < 0.3 else 1, 4)))
         reads.append(tuple(int(tensor) for tensor in random.permutation(earlier)[:count]))
     scale = random.choice([1.0, 100.0, 5000.0])
     latency = np.round(random.uniform(0, scale, (n, p)), 3) * random.choice([0.0, 1.0], (n, p), p=[0.1, 0.9])
-    transfer = np.round(random.uniform(0, scale * random.choice([0.0, 0.2, 1.0]), (t, p + 1, p + 1)), 3)
+    machine = _rich(random, p, scale) if rich else _classic(random, p, plain)
+    places = len(machine.places)
+    transfer = np.round(random.uniform(0, scale * random.choice([0.0, 0.2, 1.0]), (t, places, places)), 3)
     if not plain:
         latency[random.random((n, p)) < 0.15] = np.inf
         blocked = ~np.isfinite(latency).any(axis=1)
         latency[blocked, 0] = 1.0
         if random.random() < 0.2:
             transfer[random.random(transfer.shape) < 0.1] = np.inf
-    transfer[:, np.arange(p + 1), np.arange(p + 1)] = 0.0
-    conflicts = np.eye(p, dtype=bool)
-    if random.random() < 0.3:
-        conflicts |= random.random((p, p)) < 0.4
-        conflicts |= conflicts.T
+    transfer[:, np.arange(places), np.arange(places)] = 0.0
     read = {tensor for row in reads for tensor in row}
     is_output = np.array(
         [source >= 0 and (k not in read or random.random() < 0.1) for k, source in enumerate(producer)]
     )
     is_output &= bool(random.random() < 0.7)
+    release = np.round(random.uniform(0, scale, jobs) * (random.random() < 0.7), 3) if jobs > 1 else [0.0]
     return Problem(
+        machine=machine,
         ops=tuple(f"op{op}" for op in range(n)),
-        processors=tuple(f"p{k}" for k in range(p)),
         latency_us=latency,
-        conflicts=conflicts,
         producer=np.array(producer, dtype=np.int64),
         reads=tuple(reads),
         is_output=is_output.reshape(t),
         transfer_us=transfer,
-        mode=mode or ("blocking" if random.random() < 0.6 else "overlap"),
         tensors=tuple(f"t{tensor}" for tensor in range(t)),
+        share=random.choice([1.0, 0.5, 1 / 3, 0.2, 0.07], (n, p)) if rich and random.random() < 0.6 else None,
+        job=job if jobs > 1 else None,
+        jobs=tuple(
+            Job(float(us), float(us + scale) if random.random() < 0.6 else None, float(random.choice([1.0, 2.5])))
+            for us in release
+        ),
+        objective="lateness" if jobs > 1 and random.random() < 0.6 else "latency",
+    )
+
+
+def _classic(random: np.random.Generator, p: int, plain: bool) -> Machine:
+    """HOPE's machine: a place for each processor, and resources that some share."""
+    conflicts = np.eye(p, dtype=bool)
+    if random.random() < 0.3:
+        conflicts |= random.random((p, p)) < 0.4
+        conflicts |= conflicts.T
+    return Machine.apart([f"p{k}" for k in range(p)], conflicts, queued=not plain and random.random() < 0.2)
+
+
+def _rich(random: np.random.Generator, p: int, scale: float) -> Machine:
+    """Any machine."""
+    resources, places, queues = int(random.integers(1, p + 1)), int(random.integers(1, p + 2)), 2
+    uses = random.random((p, resources)) < 0.4
+    uses[np.arange(p), random.integers(0, resources, p)] = True
+    queued = random.random() < 0.5
+
+    def figures(most: float) -> np.ndarray:
+        return np.round(random.uniform(0, most, p) * (random.random() < 0.5), 3)
+
+    return Machine(
+        processors=tuple(f"p{k}" for k in range(p)),
+        uses=uses,
+        places=("host", *(f"l{k}" for k in range(1, places))),
+        place=random.integers(0, places, p),
+        busy=np.where(random.random((places, places)) < 0.5, random.integers(0, queues, (places, places)), -1)
+        if queued
+        else np.full((places, places), -1),
+        queues=tuple(f"q{k}" for k in range(queues)) if queued else (),
+        launch_us=figures(scale / 5),
+        end_us=figures(scale / 10),
+        slowdown=1.0 + figures(1.0),
+        memory=random.integers(0, 2, p),
+        handover_us=float(np.round(random.uniform(0, scale / 10), 3)) if random.random() < 0.5 else 0.0,
     )
 
 
@@ -95,11 +144,11 @@ def orders(problem: Problem) -> Iterator[tuple[int, ...]]:
 
 
 def optimum(problem: Problem) -> float:
-    """The shortest makespan of any placement in any order; ``inf`` when nothing is legal."""
+    """The smallest value of any placement in any order; ``inf`` when nothing is legal."""
     choices = [[p for p, us in enumerate(row) if us < math.inf] for row in problem.lists.latency]
     everything = list(orders(problem))
     return min(
-        simulate(problem, placement, order).makespan_us
+        simulate(problem, placement, order).value_us
         for placement in itertools.product(*choices)
         for order in everything
     )

@@ -34,13 +34,11 @@ def collapsed_module(profile: PhoneProfile, cpu: str, module: str) -> Problem:
     joined = sorted(whole.reads[join], key=lambda tensor: home[int(whole.producer[tensor])])
     return Problem(
         ops=(*members, "concat"),
-        processors=whole.processors,
+        machine=whole.machine,
         latency_us=np.array(latency),
-        conflicts=whole.conflicts,
         producer=np.arange(len(joined), dtype=np.int64),
         reads=(*((),) * len(joined), tuple(range(len(joined)))),
         is_output=np.zeros(len(joined), dtype=bool),
         transfer_us=whole.transfer_us[joined],
-        mode="blocking",
         tensors=tuple(whole.tensors[tensor] for tensor in joined),
     )

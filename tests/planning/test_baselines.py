@@ -29,7 +29,7 @@ from planner_api.planning.construct.partitiontuner.groups import Restriction, Tr
 from planner_api.planning.construct.partitiontuner.sequential import op_seq, partitions, type_seq
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
-from planner_api.planning.solver import solve
+from planner_api.planning.methods import solve
 from tests import CAMPAIGN
 from tests.planning.drawn import draw
 from tests.planning.phones import FOLDER, phone

@@ -18,7 +18,7 @@ from planner_api.planning.ilp.highs import Program, SolverFailed, run
 from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import bisect, partition, up_rank
 from planner_api.planning.ilp.start import greedy_order, start
-from planner_api.planning.solver import solve
+from planner_api.planning.methods import solve
 from tests.planning.drawn import draw, optimum
 from tests.planning.phones import collapsed_module, phone
 

@@ -30,7 +30,7 @@ from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.search.polish import polish
 from planner_api.planning.search.search import Search
-from planner_api.planning.solver import Budget
+from planner_api.planning.budget import Budget
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum, shuffled
 from tests.planning.phones import phone

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
-from planner_api.planning.solver import SOLVERS, solve
+from planner_api.planning.methods import METHODS, solve
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum
 
-METHODS = tuple(SOLVERS)
+METHODS = tuple(METHODS)
 
 
 def work(seed: int) -> Budget:

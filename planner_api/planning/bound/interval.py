@@ -1,29 +1,32 @@
 """The interval-load bound: a linear program over fractional placements.
 
-Variables: x[i, p], the share of op i on processor p; y[t, p], whether tensor t is moved to p (at least x[reader, p] -
-x[producer, p] for each of its readers); and when each op finishes. Three families of rows, each true of every schedule:
+Variables: x[i, k], the share of op i on the equal processors of class k; y[t, l], whether tensor t is moved to place l
+(at least x[reader, l] - x[producer, l] for each of its readers); z[i, k], whether op i pays a launch there; and when
+each op finishes. Three families of rows, each true of every schedule:
 
-- paths: an op finishes after each predecessor by its latency plus the transfers that nobody else can pay for;
-- load: the work on the processors that share a resource, transfers included, fits into the makespan;
+- paths: an op finishes after each predecessor by its latency plus the launch and the transfers that nobody else can
+  pay for;
+- load: the work on equal resources, in shares, transfers included, fits into the time that there is;
 - intervals: whatever lies between ops a and b in the graph runs after a's finish and before b's start, so between them
-  fits its work on each resource, and the transfer of every tensor that is read nowhere else.
+  fits its work on every group of equal resources, and the transfer of every tensor that is read nowhere else.
 
-There are too many intervals to write down; those that the last solution violates are added until none is left.
+There are too many intervals to write down; those that the last solution violates are added until none is left. Equal
+processors have one variable, and resources that the same classes use one row for all: sixty processors of a 16-core
+machine are some ten classes on one group of cores, and the program is no weaker for it.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
+from collections import Counter
 
 import highspy
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Bound
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Problem
-from planner_api.planning.solver import Bound, Budget
 
 MOST_HUBS = 400
 """Ops at which intervals may begin, and at which they may end."""
@@ -31,8 +34,6 @@ MOST_OPS = 5000
 """Above this many ops the first program alone takes longer than a plan may."""
 MOST_OPS_WITH_MOVES = 3000
 """Above this many ops the program leaves transfers out, to end in time."""
-MOST_CLIQUES = 64
-"""Sets of processors that share a resource."""
 ROUNDS = 12
 """Times that violated intervals are looked for."""
 MOST_VIOLATED = 2
@@ -61,11 +62,57 @@ def interval_load(problem: Problem, budget: Budget) -> Bound | None:
         value = program.solve(budget.left())
         if value is None:
             break
-        slow = best is not None and value <= best * (1 + ENOUGH)
+        slow = best is not None and value <= best + ENOUGH * abs(best)
         best = value
         if slow or turn == ROUNDS - 1 or budget.left() <= 0 or not program.add_violated():
             break
-    return None if best is None else Bound(best * (1 - SAFETY), "interval-load")
+    return None if best is None else Bound(best - SAFETY * (abs(best) + program.unit), "interval-load")
+
+
+def equal_processors(problem: Problem) -> list[list[int]]:
+    """Processors in classes of which each does everything alike and uses equally many resources of the same kind.
+
+    Resources are of one kind when the same classes use them, which is found by refining until nothing changes.
+    """
+    machine = problem.machine
+    own = [
+        (
+            problem.latency_us[:, p].tobytes(),
+            problem.shares[:, p].tobytes(),
+            int(machine.place[p]),
+            float(machine.launch_us[p]),
+            float(machine.lag_us[p]),
+        )
+        for p in range(problem.host)
+    ]
+    kind = _numbered(own)
+    while True:
+        resources = _resource_kinds(problem, kind)
+        finer = _numbered(
+            [
+                (kind[p], tuple(sorted(Counter(resources[r] for r in np.flatnonzero(machine.uses[p])).items())))
+                for p in range(problem.host)
+            ]
+        )
+        if max(finer) == max(kind):
+            break
+        kind = finer
+    classes: list[list[int]] = [[] for _ in range(max(kind) + 1)]
+    for p, k in enumerate(kind):
+        classes[k].append(p)
+    return classes
+
+
+def _resource_kinds(problem: Problem, kind: list[int]) -> list[int]:
+    uses = problem.machine.uses
+    return _numbered(
+        [tuple(sorted(Counter(kind[p] for p in np.flatnonzero(uses[:, r])).items())) for r in range(uses.shape[1])]
+    )
+
+
+def _numbered(keys: list[object]) -> list[int]:
+    number: dict[object, int] = {}
+    return [number.setdefault(key, len(number)) for key in keys]
 
 
 class _Program:
@@ -73,129 +120,242 @@ class _Program:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.lists = problem, problem.lists
-        n, host = problem.latency_us.shape
-        self.host = host
-        supported = np.isfinite(problem.latency_us)
+        self.classes = equal_processors(problem)
+        first = [members[0] for members in self.classes]
+        n, self.width = len(problem.ops), len(first)
+        self.place = problem.machine.place[first].tolist()
+        self.places = sorted(set(self.place))
+        fastest = problem.latency_us[:, first]
+        self.supported = np.isfinite(fastest)
         path = 0.0
         reach = [0.0] * n
         for op in self.lists.order:
             reach[op] = min(self.lists.latency[op]) + max((reach[b] for b in self.lists.before[op]), default=0.0)
             path = max(path, reach[op])
         self.unit = path / SCALE if path > 0 else 1.0
-        self.latency = np.where(supported, problem.latency_us, 0.0) / self.unit
-        self.cliques = _cliques(problem.conflicts)
-        # Columns: x by op and processor, then the finish of each op, then the makespan, then y.
-        self.upper = list(supported.astype(float).ravel())
-        self.finish = n * host
-        self.makespan = self.finish + n
+        self.latency = np.where(self.supported, fastest, 0.0) / self.unit
+        self.launch = problem.machine.launch_us[first] / self.unit
+        self.share = problem.shares[:, first]
+        self.parts = self._resource_groups(first)
+        # work[g][op, k]: what the op takes of group g, whose capacity is 1, on class k.
+        self.work = [self.latency * self.share * part for part in self.parts]
+        # Columns: x by op and class, then the finish of each op, then the value, then y and z.
+        self.upper = list(self.supported.astype(float).ravel())
+        self.finish = n * self.width
+        self.value = self.finish + n
         self.upper += [math.inf] * (n + 1)
         self.rows: list[tuple[NDArray[np.int64], FloatArray, float, float]] = []
         self.moves: dict[tuple[int, int], tuple[int, float]] = {}
+        self.queued: dict[tuple[int, int], tuple[int, float]] = {}
+        self.launches: dict[tuple[int, int], int] = {}
         self._place_rows()
         self._move_rows()
+        self._launch_rows()
         self._path_rows()
         self._load_rows()
         self._hubs()
         self.known: set[tuple[int, int, int]] = set()
         self.solver = self._pass()
 
-    def x(self, op: int, processor: int) -> int:
-        """Column of an op's share on a processor."""
-        return int(op * self.host + processor)
+    def _resource_groups(self, first: list[int]) -> list[FloatArray]:
+        """For each group of equal resources the part of it that one processor of each class uses."""
+        kind = [0] * self.problem.host
+        for k, members in enumerate(self.classes):
+            for p in members:
+                kind[p] = k
+        resources = np.array(_resource_kinds(self.problem, kind))
+        groups = []
+        for group in range(resources.max() + 1):
+            inside = resources == group
+            groups.append(self.problem.machine.uses[first][:, inside].sum(axis=1) / inside.sum())
+        different = {group.tobytes(): group for group in groups}
+        return list(different.values())
+
+    def x(self, op: int, k: int) -> int:
+        """Column of an op's share on a class."""
+        return int(op * self.width + k)
+
+    def _at(self, op: int, place: int, sign: float) -> dict[int, float]:
+        """Minus or plus the op's share at a place, as columns."""
+        return {self.x(op, k): sign for k in range(self.width) if self.place[k] == place}
 
     def _row(self, terms: dict[int, float], low: float = 0.0, high: float = math.inf) -> None:
         columns = np.fromiter(terms.keys(), dtype=np.int64, count=len(terms))
         self.rows.append((columns, np.fromiter(terms.values(), dtype=np.float64, count=len(terms)), low, high))
 
+    def _column(self) -> int:
+        self.upper.append(1.0)
+        return len(self.upper) - 1
+
     def _place_rows(self) -> None:
         for op in range(len(self.lists.latency)):
-            self._row({self.x(op, p): 1.0 for p in range(self.host)}, 1.0, 1.0)
+            self._row({self.x(op, k): 1.0 for k in range(self.width)}, 1.0, 1.0)
 
     def _move_rows(self) -> None:
-        """y[t, p] >= x[reader, p] - x[producer, p]; what cannot be moved must not be."""
-        lists, host = self.lists, self.host
+        """y[t, l] >= x[reader, l] - x[producer, l]; what cannot be moved must not be."""
+        lists, machine = self.lists, self.problem.machine
         costly = len(lists.latency) <= MOST_OPS_WITH_MOVES
         for tensor, producer in enumerate(lists.producer):
             readers = lists.readers[tensor]
-            for target in range(host) if readers else ():
-                if producer >= 0:
-                    sources = [p for p in range(host) if p != target and lists.latency[producer][p] < math.inf]
-                else:
-                    sources = [host]
-                cost = min((lists.transfer[tensor][p][target] for p in sources), default=0.0)
+            if producer >= 0:
+                homes = {self.place[k] for k in range(self.width) if self.supported[producer, k]}
+            else:
+                homes = {machine.host}
+            for target in self.places if readers else ():
+                sources = sorted(homes - {target})
+                prices = [float(self.problem.transfer_us[tensor, source, target]) for source in sources]
+                cost = min(prices, default=0.0)
                 if cost == 0.0:
                     continue
+                queues = {int(machine.busy[source, target]) for source in sources}
+                rows = []
+                for reader in readers:
+                    terms = self._at(reader, target, -1.0)
+                    if producer >= 0:
+                        terms |= self._at(producer, target, 1.0)
+                    rows.append(terms)
                 if math.isinf(cost):
-                    for reader in readers:
-                        terms = {self.x(reader, target): -1.0}
-                        if producer >= 0:
-                            terms[self.x(producer, target)] = 1.0
+                    for terms in rows:
                         self._row(terms)
                 elif costly:
-                    self.upper.append(1.0)
-                    column = len(self.upper) - 1
-                    self.moves[tensor, target] = column, cost / self.unit
-                    for reader in readers:
-                        terms = {column: 1.0, self.x(reader, target): -1.0}
-                        if producer >= 0:
-                            terms[self.x(producer, target)] = 1.0
-                        self._row(terms)
+                    column = self._column()
+                    kind = self.moves if queues == {-1} else self.queued
+                    kind[tensor, target] = column, cost / self.unit
+                    for terms in rows:
+                        self._row({column: 1.0, **terms})
+
+    def _launch_rows(self) -> None:
+        """z[i, k] >= x[i, k] - x[producer, k] for what only i reads; of several readers one at least must launch."""
+        lists = self.lists
+        if not self.launch.any() or len(lists.latency) > MOST_OPS_WITH_MOVES:
+            return
+        for k in np.flatnonzero(self.launch).tolist():
+            for op in range(len(lists.latency)):
+                if self.supported[op, k] and lists.reads[op]:
+                    self.launches[op, k] = self._column()
+            for tensor, producer in enumerate(lists.producer):
+                readers = [op for op in lists.readers[tensor] if (op, k) in self.launches]
+                pays = {self.launches[op, k]: 1.0 for op in readers}
+                for op in readers:
+                    terms = {**pays, self.x(op, k): -1.0}
+                    if producer >= 0:
+                        terms[self.x(producer, k)] = 1.0
+                    self._row(terms)
 
     def _duration(self, op: int) -> dict[int, float]:
         """What surely passes between the finish of all that an op reads from and its own finish."""
-        terms = {self.x(op, p): float(us) for p, us in enumerate(self.latency[op]) if us > 0}
-        if self.problem.mode == "blocking":
-            for tensor in self.lists.reads[op]:
-                terms.update(self._fetch(tensor))
+        terms = {self.x(op, k): float(us) for k, us in enumerate(self.latency[op]) if us > 0}
+        terms.update(
+            (self.launches[op, k], float(self.launch[k])) for k in range(self.width) if (op, k) in self.launches
+        )
+        for tensor in self.lists.reads[op]:
+            terms.update(self._fetch(tensor, self.moves))
         return terms
 
-    def _fetch(self, tensor: int) -> dict[int, float]:
+    def _fetch(self, tensor: int, moves: dict[tuple[int, int], tuple[int, float]]) -> dict[int, float]:
         """What the only reader of a tensor waits for it. With other readers, one of them may have fetched it."""
         if len(self.lists.readers[tensor]) > 1:
             return {}
-        return dict(self.moves[tensor, p] for p in range(self.host) if (tensor, p) in self.moves)
+        return dict(moves[tensor, place] for place in self.places if (tensor, place) in moves)
 
     def _path_rows(self) -> None:
-        lists = self.lists
+        lists, problem = self.lists, self.problem
         self.durations = [self._duration(op) for op in range(len(lists.latency))]
+        release = problem.release_us / self.unit
         for op, duration in enumerate(self.durations):
             spent = {column: -value for column, value in duration.items()}
-            for earlier in lists.before[op] or [-1]:
-                terms = {self.finish + op: 1.0, **spent}
-                if earlier >= 0:
-                    terms[self.finish + earlier] = -1.0
-                self._row(terms)
-            if self.problem.mode == "overlap":
-                for tensor in lists.reads[op]:
-                    fetch = self._fetch(tensor)
-                    if fetch:
-                        terms = {self.finish + op: 1.0, **spent, **{column: -cost for column, cost in fetch.items()}}
-                        if lists.producer[tensor] >= 0:
-                            terms[self.finish + lists.producer[tensor]] = -1.0
-                        self._row(terms)
+            inputs = any(lists.producer[tensor] < 0 for tensor in lists.reads[op])
+            for earlier in lists.before[op]:
+                self._row({self.finish + op: 1.0, self.finish + earlier: -1.0, **spent})
+            if inputs or not lists.before[op]:
+                self._row({self.finish + op: 1.0, **spent}, float(release[op]) if inputs else 0.0)
+            for tensor in lists.reads[op]:
+                fetch = self._fetch(tensor, self.queued)
+                if fetch:
+                    terms = {self.finish + op: 1.0, **spent, **{column: -cost for column, cost in fetch.items()}}
+                    producer = lists.producer[tensor]
+                    if producer >= 0:
+                        terms[self.finish + producer] = -1.0
+                    self._row(terms, 0.0 if producer >= 0 else float(release[op]))
             export: dict[int, float] = {}
             for tensor in lists.writes[op]:
-                if self.problem.is_output[tensor]:
-                    for p in range(self.host):
-                        cost = lists.transfer[tensor][p][self.host] / self.unit
+                if problem.is_output[tensor]:
+                    for k in range(self.width):
+                        cost = float(problem.transfer_us[tensor, self.place[k], problem.machine.host]) / self.unit
                         if math.isinf(cost):
-                            self.upper[self.x(op, p)] = 0.0
-                        else:
-                            export[self.x(op, p)] = min(export.get(self.x(op, p), 0.0), -cost)
+                            self.upper[self.x(op, k)] = 0.0
+                        elif cost > 0.0:
+                            export[self.x(op, k)] = min(export.get(self.x(op, k), 0.0), -cost)
             if export or not lists.after[op]:
-                self._row({self.makespan: 1.0, self.finish + op: -1.0, **export})
+                # value >= weight * (finish + export - due)
+                weight, due = float(problem.weight[op]), float(problem.due_us[op]) / self.unit
+                self._row({self.value: 1.0 / weight, self.finish + op: -1.0, **export}, -due)
+
+    def _work(self, group: int, ops: NDArray[np.int64], tensors: NDArray[np.int64]) -> dict[int, float]:
+        """What some ops and the moves of some tensors take of a group of resources, as columns."""
+        work, terms = self.work[group], {}
+        for op in ops.tolist():
+            for k in np.flatnonzero(work[op]).tolist():
+                terms[self.x(op, k)] = float(work[op, k])
+            for k in range(self.width):
+                if (op, k) in self.launches and self.parts[group][k] > 0:
+                    part = float(self.parts[group][k] * self.share[op, k])
+                    terms[self.launches[op, k]] = float(self.launch[k]) * part
+        for tensor in tensors.tolist():
+            for place in self.places:
+                if (tensor, place) in self.moves:
+                    part = self._payer(group, tensor, place)
+                    if part > 0:
+                        column, cost = self.moves[tensor, place]
+                        terms[column] = cost * part
+        return terms
+
+    def _payer(self, group: int, tensor: int, place: int) -> float:
+        """The least part of a group that any reader of a tensor at a place would keep busy while it fetches."""
+        return min(
+            (
+                float(self.parts[group][k] * self.share[reader, k])
+                for reader in self.lists.readers[tensor]
+                for k in range(self.width)
+                if self.place[k] == place and self.supported[reader, k]
+            ),
+            default=0.0,
+        )
 
     def _load_rows(self) -> None:
-        for clique in self.cliques:
-            terms = {self.makespan: 1.0}
-            for processor in clique:
-                for op in np.flatnonzero(self.latency[:, processor]):
-                    terms[self.x(int(op), processor)] = -float(self.latency[op, processor])
-                if self.problem.mode == "blocking":
-                    for (_, target), (column, cost) in self.moves.items():
-                        if target == processor:
-                            terms[column] = -cost
-            self._row(terms)
+        """All that a job does, and all that all jobs do where they count alike, between release and end."""
+        problem = self.problem
+        n = len(problem.ops)
+        owner = problem.job_of
+        reader_job = np.array([owner[readers[0]] if readers else -1 for readers in self.lists.readers], dtype=np.int64)
+        for group in range(len(self.parts)):
+            if problem.objective == "latency":
+                terms = self._work(group, np.arange(n), np.arange(len(problem.tensors)))
+                self._row({self.value: 1.0, **{column: -value for column, value in terms.items()}})
+            for job, one in enumerate(problem.jobs if len(problem.jobs) > 1 else ()):
+                ops = np.flatnonzero(owner == job)
+                roots = [op for op in ops.tolist() if not self.lists.before[op]]
+                waits = all(self.lists.reads[op] for op in roots)
+                if not len(ops):
+                    continue
+                terms = self._work(group, ops, np.flatnonzero(reader_job == job))
+                weight, due = float(problem.weight[ops[0]]), float(problem.due_us[ops[0]])
+                least = (one.release_us if waits else 0.0) - due
+                row = {self.value: 1.0 / weight, **{column: -value for column, value in terms.items()}}
+                self._row(row, least / self.unit)
+        for queue in range(len(problem.machine.queues)):
+            terms = {}
+            for (tensor, place), (column, cost) in self.queued.items():
+                producer = self.lists.producer[tensor]
+                sources = (
+                    {problem.machine.host}
+                    if producer < 0
+                    else {self.place[k] for k in range(self.width) if self.supported[producer, k]} - {place}
+                )
+                if all(problem.machine.busy[source, place] == queue for source in sources):
+                    terms[column] = -cost
+            if terms and problem.objective == "latency":
+                self._row({self.value: 1.0, **terms})
 
     def _hubs(self) -> None:
         """Where intervals begin (forks) and end (joins), what lies below and above, which tensors stay inside."""
@@ -220,8 +380,7 @@ class _Program:
         self.below: BoolArray = below
         self.above: BoolArray = above
         self.linked: BoolArray = below[self.ends].T if self.begins and self.ends else np.zeros((0, 0), dtype=bool)
-        blocking = self.problem.mode == "blocking"
-        inside: list[int] = sorted({tensor for tensor, _ in self.moves}) if blocking else []
+        inside: list[int] = sorted({tensor for tensor, _ in self.moves})
         self.tensors: IntArray = np.array(inside, dtype=np.int64)
         self.tensor_below: BoolArray = np.zeros((len(inside), len(self.begins)), dtype=bool)
         self.tensor_above: BoolArray = np.zeros((len(inside), len(self.ends)), dtype=bool)
@@ -230,21 +389,30 @@ class _Program:
             self.tensor_above[k] = above[lists.readers[tensor]].all(axis=0)
         self.ops_inside = _factors(below, above)
         self.tensors_inside = _factors(self.tensor_below, self.tensor_above)
-        column = np.full((len(inside), self.host), -1)
-        cost = np.zeros((len(inside), self.host))
-        place = {tensor: k for k, tensor in enumerate(inside)}
+        # Per group: the columns of moves, by tensor and place, and what they take of it.
+        column = np.full((len(inside), len(self.places)), -1)
+        cost = np.zeros((len(self.parts), len(inside), len(self.places)))
+        row = {tensor: k for k, tensor in enumerate(inside)}
         for (tensor, target), (index, value) in self.moves.items():
-            if tensor in place:
-                column[place[tensor], target], cost[place[tensor], target] = index, value
+            at = row[tensor], self.places.index(target)
+            column[at] = index
+            for group in range(len(self.parts)):
+                cost[group][at] = value * self._payer(group, tensor, target)
         self.move_column: IntArray = column
         self.move_cost: FloatArray = cost
+        # The same for launches, by op and class.
+        self.launch_column: IntArray = np.full((n, self.width), -1)
+        for (op, k), index in self.launches.items():
+            self.launch_column[op, k] = index
 
     def _pass(self) -> highspy.Highs:
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.upper), len(self.rows)
         lp.col_cost_ = np.zeros(len(self.upper))
-        lp.col_cost_[self.makespan] = 1.0
+        lp.col_cost_[self.value] = 1.0
         lp.col_lower_, lp.col_upper_ = np.zeros(len(self.upper)), np.array(self.upper)
+        if self.problem.objective == "lateness":
+            lp.col_lower_[self.value] = -highspy.kHighsInf
         lp.row_lower_ = np.array([row[2] for row in self.rows])
         lp.row_upper_ = np.array([row[3] for row in self.rows])
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
@@ -277,15 +445,16 @@ class _Program:
         if not self.linked.any():
             return False
         values = np.array(self.solver.getSolution().col_value)
-        share = values[: self.finish].reshape(-1, self.host)
-        moved = np.where(self.move_column >= 0, values[self.move_column], 0.0) * self.move_cost
+        share = values[: self.finish].reshape(-1, self.width)
+        moved = np.where(self.move_column >= 0, values[self.move_column], 0.0)
+        launched = np.where(self.launch_column >= 0, values[self.launch_column], 0.0) * self.launch * self.share
         load = np.full(self.linked.shape, -np.inf)
         which = np.zeros(self.linked.shape, dtype=np.int64)
-        for index, clique in enumerate(self.cliques):
-            work = (self.latency[:, clique] * share[:, clique]).sum(axis=1)
+        for index, part in enumerate(self.parts):
+            work = (self.work[index] * share + launched * part).sum(axis=1)
             sums = _between(self.ops_inside, work)
             if len(self.tensors):
-                sums += _between(self.tensors_inside, moved[:, clique].sum(axis=1))
+                sums += _between(self.tensors_inside, (moved * self.move_cost[index]).sum(axis=1))
             better = self.linked & (sums > load)
             load[better] = sums[better]
             which[better] = index
@@ -334,8 +503,8 @@ class _Program:
             )
         return bool(fresh)
 
-    def _interval(self, begin: int, end: int, clique: int) -> tuple[IntArray, FloatArray]:
-        """start(b) - finish(a) >= the work of one resource between them, as columns and coefficients."""
+    def _interval(self, begin: int, end: int, group: int) -> tuple[IntArray, FloatArray]:
+        """start(b) - finish(a) >= the work on one group of resources between them, as columns and coefficients."""
         first, last = self.begins[begin], self.ends[end]
         between = np.flatnonzero(self.below[:, begin] & self.above[:, end])
         inside: IntArray = np.flatnonzero(self.tensor_below[:, begin] & self.tensor_above[:, end])
@@ -348,13 +517,16 @@ class _Program:
             np.array([1.0, -1.0]),
             -np.fromiter(duration.values(), dtype=np.float64, count=len(duration)),
         ]
-        for processor in self.cliques[clique]:
-            columns += [between * self.host + processor]
-            values += [-self.latency[between, processor]]
-            if len(inside):
-                moved = inside[self.move_column[inside, processor] >= 0]
-                columns += [self.move_column[moved, processor]]
-                values += [-self.move_cost[moved, processor]]
+        for k in np.flatnonzero(self.parts[group]).tolist():
+            columns += [between * self.width + k]
+            values += [-self.work[group][between, k]]
+            paying = between[self.launch_column[between, k] >= 0]
+            columns += [self.launch_column[paying, k]]
+            values += [-self.launch[k] * self.share[paying, k] * self.parts[group][k]]
+        for place in range(len(self.places)):
+            moved = inside[self.move_column[inside, place] >= 0]
+            columns += [self.move_column[moved, place]]
+            values += [-self.move_cost[group][moved, place]]
         return np.concatenate(columns), np.concatenate(values)
 
 
@@ -374,10 +546,3 @@ def _busiest(ops: list[int], neighbours: list[list[int]]) -> list[int]:
     if len(ops) <= MOST_HUBS:
         return ops
     return sorted(sorted(ops, key=lambda op: (-len(neighbours[op]), op))[:MOST_HUBS])
-
-
-def _cliques(conflicts: BoolArray) -> list[list[int]]:
-    """Sets of processors of which at most one runs at a time, each as large as can be."""
-    graph = nx.from_numpy_array(np.triu(conflicts, 1))
-    found: Iterator[list[int]] = nx.find_cliques(graph)
-    return sorted(sorted(clique) for clique in itertools.islice(found, MOST_CLIQUES))

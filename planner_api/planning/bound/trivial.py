@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import networkx as nx
+import numpy as np
 
+from planner_api.planning.methods import Bound
 from planner_api.planning.problem import Problem
-from planner_api.planning.solver import Bound
 
 
 def critical_path(problem: Problem) -> Bound:
     """Longest path when every op runs on its fastest processor and nothing is ever transferred."""
     lists = problem.lists
     finish = problem.latency_us.min(axis=1).tolist()
+    release = problem.release_us.tolist()
     for op in lists.order:
-        before = lists.before[op]
-        if before:
-            finish[op] += max([finish[earlier] for earlier in before])
-    return Bound(max(finish), "critical-path")
+        ready = [finish[earlier] for earlier in lists.before[op]]
+        if any(lists.producer[tensor] < 0 for tensor in lists.reads[op]):
+            ready.append(release[op])
+        finish[op] += max(ready, default=0.0)
+    return Bound(float((problem.weight * (np.array(finish) - problem.due_us)).max()), "critical-path")
 
 
 def load(problem: Problem) -> Bound:
-    """Total work at each op's fastest, shared by as many processors as can ever run at once.
-
-    That number is at most the count of cliques in any cover of the conflict graph, here the smallest of a
-    few greedy covers: of each clique at most one processor runs at a time.
-    """
-    free = nx.Graph()
-    free.add_nodes_from(range(len(problem.processors)))
-    free.add_edges_from(
-        (one, two) for one in range(len(problem.processors)) for two in range(one) if not problem.conflicts[one, two]
-    )
-    strategies = ("largest_first", "smallest_last", "DSATUR")
-    lanes = min(len(set(nx.greedy_color(free, strategy).values())) for strategy in strategies)
-    return Bound(float(problem.latency_us.min(axis=1).sum()) / lanes, "load")
+    """The least work of each op, in shares of what it occupies, spread evenly over all resources."""
+    uses = problem.machine.uses.sum(axis=1)
+    work = problem.latency_us * problem.shares * uses
+    finish = float(work.min(axis=1).sum()) / problem.machine.uses.shape[1]
+    # The last job to end, whichever it is, ends no sooner.
+    return Bound(float((problem.weight * (finish - problem.due_us)).min()), "load")
 
 
 def trivial(problem: Problem) -> Bound:

@@ -13,7 +13,8 @@ import math
 from planner_api.planning.construct.partial import Partial, runnable
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.solver import Budget, Solution
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Solution
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:

@@ -11,7 +11,8 @@ from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.partial import Partial
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.solver import Budget, Solution
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Solution
 
 MAPPINGS = 27
 """Most mappings tried per batch. It makes K 4 for two processors and 3 for three, as HOPE sets it."""
@@ -29,8 +30,7 @@ def super_ops(problem: Problem) -> list[list[int]]:
     is not worth moving. Each group is a chain in topological order; its members run on one processor.
     """
     lists, host = problem.lists, problem.host
-    between = problem.transfer_us[:, :host, :host]
-    cheapest = np.where(np.eye(host, dtype=bool), math.inf, between).min(axis=(1, 2)).tolist()
+    cheapest = np.where(np.eye(host, dtype=bool), math.inf, problem.between_us).min(axis=(1, 2)).tolist()
     supports = np.isfinite(problem.latency_us)
     count = supports.sum(axis=1)
     mean = (np.where(supports, problem.latency_us, 0.0).sum(axis=1) / count).tolist()
@@ -69,7 +69,6 @@ class _Search:
     def __init__(self, problem: Problem, groups: list[list[int]]) -> None:
         lists = problem.lists
         self.problem, self.groups, self.partial = problem, groups, Partial(problem)
-        self.blocking = problem.mode == "blocking"
         self.reads: list[list[int]] = []
         self.choices: list[list[tuple[int, float]]] = []
         for group in groups:
@@ -102,8 +101,6 @@ class _Search:
 
     def _options(self, index: int, shared: set[int]) -> list[_Option]:
         first, partial, rivals = self.groups[index][0], self.partial, self.problem.lists.rivals
-        if not self.blocking:
-            return [(p, partial.arrival(first, p), us, [], rivals[p]) for p, us in self.choices[index]]
         ready = partial.ready(first)
         options: list[_Option] = []
         for processor, duration in self.choices[index]:

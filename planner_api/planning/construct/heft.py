@@ -10,14 +10,15 @@ import numpy as np
 from planner_api.planning.construct.partial import runnable
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.solver import Budget, Solution
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Solution
 
 
 def _rank(problem: Problem) -> list[float]:
     """Upward rank: mean latency, plus the longest way down with mean transfers."""
     lists = problem.lists
     p = problem.host
-    finite = np.where(np.isfinite(problem.transfer_us), problem.transfer_us, 0.0)[:, :p, :p]
+    finite = np.where(np.isfinite(problem.between_us), problem.between_us, 0.0)
     mean = (finite.sum(axis=(1, 2)) / max(p * (p - 1), 1)).tolist()
     rank = [0.0] * len(problem.ops)
     for op in reversed(lists.order):
@@ -49,20 +50,16 @@ class _Lines:
         ready = 0.0
         for earlier in lists.before[op]:
             ready = max(ready, self.finish[earlier])
-        fetch, arrivals = [], ready
+        fetch = []
         for tensor in lists.reads[op]:
             producer = lists.producer[tensor]
             source = self.home[producer] if producer >= 0 else host
             if source == processor:
                 continue
             cost = lists.transfer[tensor][source][processor]
-            if self.problem.mode == "blocking":
-                fetch.append((cached.get(tensor, math.inf), cost))
-            else:
-                exists = self.finish[producer] if producer >= 0 else 0.0
-                arrivals = max(arrivals, cached.get(tensor, exists + cost))
-        begin = arrivals
-        if math.isinf(latency) or any(math.isinf(cost) for _, cost in fetch) or math.isinf(begin):
+            fetch.append((cached.get(tensor, math.inf), cost))
+        begin = ready
+        if math.isinf(latency) or any(math.isinf(cost) for _, cost in fetch):
             return math.inf, math.inf
         busy = self.busy[processor]
         place = bisect.bisect_left(busy, (begin, -math.inf))

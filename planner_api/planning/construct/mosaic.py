@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from planner_api.planning.construct.rounds import in_rounds
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.solver import Budget, Solution
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Solution
 
 WIDTH = 16
 """Most states kept per op."""

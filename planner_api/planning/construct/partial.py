@@ -1,4 +1,7 @@
-"""A schedule under construction: what the constructive methods (HEFT, DMDAR, greedy) grow op by op."""
+"""A schedule under construction: what the constructive methods (HEFT, DMDAR, greedy) grow op by op.
+
+It sees the problem as `Lists` does: whole processors, transfers paid by their first reader on a processor.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,9 @@ import math
 
 from planner_api.planning.problem import Problem
 
-NOWHERE = -1.0
-"""A tensor's arrival on a processor that it has not been sent to."""
-
 
 class Partial:
-    """Ops placed so far, at the end of each processor's line, under either transfer mode.
-
-    In ``overlap`` mode a channel is taken in the order of placement, which may differ slightly from the
-    simulator's first-in-first-out order: the simulator has the last word.
+    """Ops placed so far, at the end of each processor's line.
 
     Attributes:
         start, finish: [op] interval in microseconds; 0 while not placed.
@@ -25,7 +22,6 @@ class Partial:
 
     def __init__(self, problem: Problem) -> None:
         self.lists = problem.lists
-        self.blocking = problem.mode == "blocking"
         n, self.host = len(problem.ops), problem.host
         self.start = [0.0] * n
         self.finish = [0.0] * n
@@ -33,18 +29,16 @@ class Partial:
         self.free = [0.0] * self.host
         self.sequence: list[int] = []
         self._source = [self.host] * len(problem.tensors)
-        self._there = [[NOWHERE] * len(problem.tensors) for _ in range(self.host)]
-        self._channel = [[0.0] * self.host for _ in range(self.host + 1)]
+        self._there = [[False] * len(problem.tensors) for _ in range(self.host)]
 
     def copy(self) -> Partial:
         """An independent copy; the problem's lists are shared."""
         twin = object.__new__(Partial)
-        twin.lists, twin.blocking, twin.host = self.lists, self.blocking, self.host
+        twin.lists, twin.host = self.lists, self.host
         twin.start, twin.finish = self.start.copy(), self.finish.copy()
         twin.home, twin.free = self.home.copy(), self.free.copy()
         twin.sequence, twin._source = self.sequence.copy(), self._source.copy()
         twin._there = [row.copy() for row in self._there]
-        twin._channel = [row.copy() for row in self._channel]
         return twin
 
     def ready(self, op: int) -> float:
@@ -61,71 +55,40 @@ class Partial:
         there = self._there[processor]
         total = 0.0
         for tensor in self.lists.reads[op]:
-            if there[tensor] < 0.0:
+            if not there[tensor]:
                 total += self.lists.transfer[tensor][self._source[tensor]][processor]
         return total
 
     def missing(self, tensors: list[int], processor: int) -> list[tuple[int, float]]:
         """Those of the tensors that are not there yet, each with its transfer cost."""
         there, transfer, source = self._there[processor], self.lists.transfer, self._source
-        return [(tensor, transfer[tensor][source[tensor]][processor]) for tensor in tensors if there[tensor] < 0.0]
+        return [(tensor, transfer[tensor][source[tensor]][processor]) for tensor in tensors if not there[tensor]]
 
     def is_there(self, tensor: int, processor: int) -> bool:
         """Whether the tensor was made or has been fetched there."""
-        return self._there[processor][tensor] >= 0.0
+        return self._there[processor][tensor]
 
     def source(self, tensor: int) -> int:
-        """The place that the tensor is fetched from: its producer's processor, or the host."""
+        """Where the tensor is fetched from: its producer's processor, or the host."""
         return self._source[tensor]
-
-    def reaches(self, tensor: int, processor: int) -> float:
-        """When the tensor arrives there if it is sent as soon as possible (``overlap``)."""
-        at = self._there[processor][tensor]
-        if at >= 0.0:
-            return at
-        source = self._source[tensor]
-        producer = self.lists.producer[tensor]
-        exists = self.finish[producer] if producer >= 0 else 0.0
-        cost = self.lists.transfer[tensor][source][processor]
-        return max(exists, self._channel[source][processor]) + cost if cost > 0 else exists
-
-    def arrival(self, op: int, processor: int) -> float:
-        """When its last input arrives there if all are sent as soon as possible (``overlap``)."""
-        return max((self.reaches(tensor, processor) for tensor in self.lists.reads[op]), default=0.0)
 
     def interval(self, op: int, processor: int) -> tuple[float, float]:
         """Start and finish if the op were placed there next; ``inf`` where it cannot run."""
-        latency = self.lists.latency[op][processor]
-        if self.blocking:
-            begin = max(self.free[processor], self.ready(op))
-            return begin, begin + self.fetch(op, processor) + latency
-        begin = max(self.free[processor], self.arrival(op, processor))
-        return begin, begin + latency
+        begin = max(self.free[processor], self.ready(op))
+        return begin, begin + self.fetch(op, processor) + self.lists.latency[op][processor]
 
     def place(self, op: int, processor: int) -> None:
         """Append the op to the processor's line."""
         lists, there = self.lists, self._there[processor]
         begin, end = self.interval(op, processor)
         for tensor in lists.reads[op]:
-            if there[tensor] < 0.0:
-                if self.blocking:
-                    there[tensor] = begin
-                    continue
-                source = self._source[tensor]
-                cost = lists.transfer[tensor][source][processor]
-                if cost == 0:
-                    there[tensor] = begin
-                else:
-                    producer = lists.producer[tensor]
-                    exists = self.finish[producer] if producer >= 0 else 0.0
-                    channel = self._channel[source]
-                    channel[processor] = there[tensor] = max(exists, channel[processor]) + cost
+            there[tensor] = True
         for rival in lists.rivals[processor]:
             if end > self.free[rival]:
                 self.free[rival] = end
         for tensor in lists.writes[op]:
             self._source[tensor] = processor
-            there[tensor] = end
+            there[tensor] = True
         self.start[op], self.finish[op] = begin, end
         self.home[op] = processor
         self.sequence.append(op)

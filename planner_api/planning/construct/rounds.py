@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner_api.planning.construct.listing import list_order
-from planner_api.planning.judge.simulator import Move, Schedule, simulate
+from planner_api.planning.judge.simulator import Move, Schedule, simulate, value_of
 from planner_api.planning.problem import Problem
-from planner_api.planning.solver import Solution
+from planner_api.planning.methods import Solution
 
 
 def in_rounds(problem: Problem, assignment: Sequence[int], rounds: Sequence[Sequence[int]]) -> Schedule:
     """Time a placement whose rounds never overlap; within a round every op starts as early as it can.
 
-    All moves take the time of an op, also where a channel could carry them meanwhile: those of its inputs stand
-    before it, those of an output right behind it.
+    The moves of an op's inputs stand before it on its time, those of an output right behind it.
 
     Args:
         problem: the problem.
@@ -34,34 +33,44 @@ def in_rounds(problem: Problem, assignment: Sequence[int], rounds: Sequence[Sequ
     if math.isinf(eager.makespan_us):
         return eager
     lists = problem.lists
-    latency = [lists.latency[op][processor] for op, processor in enumerate(eager.assignment)]
     fetches: list[list[Move]] = [[] for _ in sequence]
     leaves: list[list[Move]] = [[] for _ in sequence]
-    place = {op: index for index, op in enumerate(sequence)}
     for move in eager.transfers:
-        if move.target == problem.host:
-            if lists.producer[move.tensor] >= 0:
-                leaves[lists.producer[move.tensor]].append(move)
-            continue
-        readers = [op for op in lists.readers[move.tensor] if eager.assignment[op] == move.target]
-        fetches[min(readers, key=place.__getitem__)].append(move)
+        if move.reader >= 0:
+            fetches[move.reader].append(move)
+        else:
+            leaves[lists.producer[move.tensor]].append(move)
     start, finish, left = [0.0] * len(sequence), [0.0] * len(sequence), [0.0] * len(sequence)
     free = [0.0] * problem.host
     moves: list[Move] = []
+
+    def lag(earlier: int, op: int) -> float:
+        home = eager.assignment[earlier]
+        return 0.0 if home == eager.assignment[op] else float(problem.machine.lag_us[home])
+
     for ops in rounds:
         free = [max(free)] * problem.host
         for op in ops:
             processor = eager.assignment[op]
-            now = start[op] = max([free[processor], *[left[earlier] for earlier in lists.before[op]]])
+            now = start[op] = max([free[processor], *[left[earlier] + lag(earlier, op) for earlier in lists.before[op]]])
             for move in fetches[op]:
                 now = _issue(moves, move, now)
-            now = finish[op] = now + latency[op]
+            paid = sum([move.finish_us - move.start_us for move in fetches[op]])
+            now = finish[op] = now + (eager.finish_us[op] - eager.start_us[op] - paid)
             for move in leaves[op]:
                 now = _issue(moves, move, now)
             left[op] = now
             for rival in lists.rivals[processor]:
                 free[rival] = max(free[rival], now)
-    return replace(eager, start_us=tuple(start), finish_us=tuple(finish), makespan_us=max(left), transfers=tuple(moves))
+    return replace(
+        eager,
+        start_us=tuple(start),
+        finish_us=tuple(finish),
+        done_us=tuple(left),
+        makespan_us=max(left),
+        value_us=value_of(problem, left),
+        transfers=tuple(moves),
+    )
 
 
 def _issue(moves: list[Move], move: Move, now: float) -> float:

@@ -6,7 +6,8 @@ import math
 
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.solver import Budget, Solution
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Solution
 
 
 def singles(problem: Problem) -> dict[int, Schedule]:

@@ -2,7 +2,7 @@
 
 A *cut op* is comparable with every other op and no tensor of an earlier op is read after it. All that ran before it is
 over when it starts, all that follows starts when it ends, and the only thing that crosses is what it wrote, on the
-processor where it ran. So with blocking transfers the optimum is a shortest path: one layer per cut op, one node per
+processor where it ran. So without queues the optimum is a shortest path: one layer per cut op, one node per
 processor, one arc per optimal piece. Equal pieces are solved once.
 """
 
@@ -18,7 +18,8 @@ from planner_api.planning.exact.constants import constant_ops, put_back, without
 from planner_api.planning.exact.labels import MOST_OPS, Piece, expand, undominated
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import Problem
-from planner_api.planning.solver import Bound, Budget
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Bound
 
 BEAM = 64
 """Labels kept per level when looking for a first plan of a piece."""
@@ -103,16 +104,27 @@ def pieces(problem: Problem) -> list[list[int]]:
     return parts
 
 
+def serves(problem: Problem) -> bool:
+    """Whether the pieces of a problem add up: one job, nothing shared in part, no queues, not too many processors.
+
+    What neighbours slow, and waiting for what another processor of the same place fetches, is left out: the bound
+    stays valid, and the simulator times the plan.
+    """
+    machine = problem.machine
+    one = len(problem.jobs) == 1 and problem.objective == "latency" and problem.jobs[0].release_us == 0.0
+    return one and problem.share is None and not machine.queues and problem.host <= MOST_PROCESSORS
+
+
 def decompose(problem: Problem, budget: Budget) -> Result | None:
-    """Solve a blocking problem piece by piece.
+    """Solve a problem piece by piece.
 
     Pieces whose turn comes after the deadline get a good plan and a poor bound (critical path and load); pieces that
     are too large leave the result without a schedule.
 
     Returns:
-        None where there is nothing to decompose into small enough pieces.
+        None where there is nothing to decompose into small enough pieces, or pieces do not add up (`serves`).
     """
-    if problem.mode != "blocking" or problem.host > MOST_PROCESSORS:
+    if not serves(problem):
         return None
     parts = pieces(problem)
     if min(len(part) for part in parts) > MOST_OPS or (len(parts) == 1 and len(parts[0]) > MOST_OPS):
@@ -168,7 +180,9 @@ def _detour(problem: Problem, op: int) -> np.ndarray:
     The same plan still works when its first reader on the second processor fetches what the op wrote.
     """
     host = problem.host
-    costs = problem.transfer_us[problem.lists.writes[op]]
+    costs = np.array([problem.lists.transfer[tensor] for tensor in problem.lists.writes[op]])
+    costs = costs.reshape(-1, host + 1, host + 1)
+    costs[:, np.arange(host), np.arange(host)] = 0.0
     if not np.isfinite(costs).all():
         return np.where(np.eye(host, dtype=bool), 0.0, np.inf)
     detour = np.zeros((host, host))
@@ -183,7 +197,7 @@ def _detour(problem: Problem, op: int) -> np.ndarray:
 
 def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[Piece, list[int]]:
     """The piece as arrays, and for each tensor 0 (made inside), 1 (written by the entry op) or 2 (on the host)."""
-    lists, host, m = problem.lists, problem.host, len(part)
+    lists, machine, host, m = problem.lists, problem.machine, problem.host, len(part)
     local = {op: index for index, op in enumerate(part)}
     names: dict[int, int] = {}
     for op in part:
@@ -202,7 +216,8 @@ def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[P
         for op in part:
             for tensor in lists.writes[op]:
                 if problem.is_output[tensor]:
-                    np.maximum(export[local[op]], problem.transfer_us[tensor, :host, host], out=export[local[op]])
+                    way = problem.transfer_us[tensor, machine.place, machine.host]
+                    np.maximum(export[local[op]], way, out=export[local[op]])
     latency = problem.latency_us[part]
     fastest, tail = latency.min(axis=1), export.min(axis=1)
     for op in reversed(part):
@@ -226,7 +241,11 @@ def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[P
         reads=np.array([tensor for row in rows for tensor in row], dtype=np.int64),
         readers=np.array(readers, dtype=np.int64),
         producer=np.array([local.get(lists.producer[tensor], -1) for tensor in tensors], dtype=np.int64),
-        cost=np.ascontiguousarray(problem.transfer_us[tensors].reshape(len(tensors), host + 1, host + 1)),
+        cost=np.ascontiguousarray(problem.transfer_us[tensors]),
+        place=np.append(machine.place, machine.host),
+        mates=np.array([(1 << np.flatnonzero(machine.place == place)).sum() for place in machine.place]),
+        launch=np.ascontiguousarray(machine.launch_us),
+        lag=np.append(machine.lag_us, 0.0),
         export_us=export,
         tail_us=tail,
         weights=weights,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,17 +33,18 @@ def without(problem: Problem, dropped: set[int]) -> tuple[Problem, list[int]]:
     tensors = [tensor for tensor, producer in enumerate(lists.producer) if producer not in dropped]
     new_op = {op: index for index, op in enumerate(kept)}
     new_tensor = {tensor: index for index, tensor in enumerate(tensors)}
-    return Problem(
+    return dataclasses.replace(
+        problem,
         ops=tuple(problem.ops[op] for op in kept),
-        processors=problem.processors,
         latency_us=problem.latency_us[kept],
-        conflicts=problem.conflicts,
         producer=np.array([new_op.get(lists.producer[tensor], -1) for tensor in tensors], dtype=np.int64),
         reads=tuple(tuple(new_tensor[tensor] for tensor in lists.reads[op] if tensor in new_tensor) for op in kept),
         is_output=problem.is_output[tensors],
         transfer_us=problem.transfer_us[tensors],
-        mode=problem.mode,
         tensors=tuple(problem.tensors[tensor] for tensor in tensors),
+        share=None if problem.share is None else problem.share[kept],
+        job=None if problem.job is None else problem.job[kept],
+        in_parts=None,
     ), kept
 
 

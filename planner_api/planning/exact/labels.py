@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner_api.planning.kernel import kernel
+from planner_api.planning.kernel import allocating_kernel
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray
 
+NO_MATTER = 255
+"""The source of a tensor that everybody has taken in."""
 MOST_OPS = 62
 """Ops of a piece: the set of ops done is one machine word."""
 
@@ -37,7 +39,11 @@ class Piece(NamedTuple):
         reads_at, reads: the tensors each op reads.
         readers: (t,) bit set of the ops that read the tensor.
         producer: (t,) op, or -1 for tensors that are there when the piece begins.
-        cost: (t, P + 1, P + 1) microseconds.
+        cost: (t, L, L) microseconds from place to place.
+        place: (P + 1,) place of each processor, and the host.
+        mates: (P,) bit set of the processors of the same place.
+        launch: (P,) what an op pays that newly takes in a tensor made elsewhere.
+        lag: (P + 1,) what lies between a finish and the moment when another processor can take in what was made.
         export_us: (m, P) what must still follow the op's finish on that processor before the end.
         tail_us: (m,) lower bound on the time from the op's finish to the end of the piece.
         weights: (w, P) rows of processor weights of which at most 1 in sum is busy at any time.
@@ -53,6 +59,10 @@ class Piece(NamedTuple):
     readers: IntArray
     producer: IntArray
     cost: FloatArray
+    place: IntArray
+    mates: IntArray
+    launch: FloatArray
+    lag: FloatArray
     export_us: FloatArray
     tail_us: FloatArray
     weights: FloatArray
@@ -60,7 +70,7 @@ class Piece(NamedTuple):
     independent: bool
 
 
-@kernel
+@allocating_kernel
 def expand(
     piece: Piece,
     done: IntArray,
@@ -81,7 +91,7 @@ def expand(
         free: (k, P) when each processor is free, not before ``latest``.
         finish: (k, m) finish of the ops that someone waits for; 0 where it no longer matters.
         peak: (k,) latest finish plus export so far.
-        where: (k, t, 2) of each live tensor: the set of processors that hold it, and its source.
+        where: (k, t, 2) of each live tensor: the set of processors that made it or took it in, and where it was made.
         limit: labels that cannot end before it are dropped.
         room: stop growing beyond this many children.
 
@@ -103,6 +113,7 @@ def expand(
     child_where = np.empty((room, tensors, 2), dtype=np.uint16)
     bound = np.empty(room)
     everywhere = (1 << host) - 1
+    most_lag = piece.lag.max()
     count = 0
     for label in range(k):
         for op in range(m):
@@ -117,10 +128,15 @@ def expand(
                         child_where, bound,
                     )  # fmt: skip
                 begin = free[label, here]
-                for earlier in range(m):
-                    if piece.before[op] >> earlier & 1:
-                        begin = max(begin, finish[label, earlier])
+                for r in range(piece.reads_at[op], piece.reads_at[op + 1]):
+                    tensor = piece.reads[r]
+                    source = where[label, tensor, 1]
+                    exists = 0.0 if piece.producer[tensor] < 0 else finish[label, piece.producer[tensor]]
+                    if most_lag > 0.0 and source != here:
+                        exists += piece.lag[source]
+                    begin = max(begin, exists)
                 now = begin
+                launched = False
                 for tensor in range(tensors):
                     child_where[count, tensor, 0] = where[label, tensor, 0]
                     child_where[count, tensor, 1] = where[label, tensor, 1]
@@ -128,13 +144,18 @@ def expand(
                 for r in range(piece.reads_at[op], piece.reads_at[op + 1]):
                     tensor = piece.reads[r]
                     if not child_where[count, tensor, 0] >> here & 1:
-                        now += piece.cost[tensor, child_where[count, tensor, 1], here]
+                        launched = True
+                        if not child_where[count, tensor, 0] & piece.mates[here]:
+                            source = child_where[count, tensor, 1]
+                            now += piece.cost[tensor, piece.place[source], piece.place[here]]
                         child_where[count, tensor, 0] |= 1 << here
                     if not piece.readers[tensor] & ~after:
                         child_where[count, tensor, 0] = 0
                         child_where[count, tensor, 1] = 0
-                    elif child_where[count, tensor, 0] == everywhere:
-                        child_where[count, tensor, 1] = 0
+                    elif child_where[count, tensor, 0] == everywhere and most_lag == 0.0:
+                        child_where[count, tensor, 1] = NO_MATTER
+                if launched:
+                    now += piece.launch[here]
                 now += piece.latency[op, here]
                 top = max(peak[label], now + piece.export_us[op, here])
                 if max(top, now + piece.tail_us[op]) >= limit:
@@ -155,7 +176,7 @@ def expand(
                     child_finish[count, other] = 0.0
                     if after >> other & 1:
                         low = max(low, value + piece.tail_us[other]) if value > earliest else low
-                        if value > earliest:
+                        if value + most_lag > earliest:
                             for later in range(m):
                                 if piece.before[later] >> other & 1 and not after >> later & 1:
                                     child_finish[count, other] = value
@@ -192,7 +213,7 @@ def expand(
     )  # fmt: skip
 
 
-@kernel
+@allocating_kernel
 def undominated(
     order: IntArray,
     done: IntArray,
@@ -204,7 +225,6 @@ def undominated(
 ) -> IntArray:
     """Of labels listed by ops done, then by bound: those that no kept one with the same ops done dominates."""
     kept = np.empty(len(order), dtype=np.int64)
-    everywhere = (1 << free.shape[1]) - 1
     count = 0
     first = 0
     for position in range(len(order)):
@@ -225,7 +245,7 @@ def undominated(
                 continue
             for tensor in range(where.shape[1]):
                 here, there = where[rival, tensor, 0], where[label, tensor, 0]
-                if here & there != there or (where[rival, tensor, 1] != where[label, tensor, 1] and here != everywhere):
+                if here & there != there or (where[rival, tensor, 1] != where[label, tensor, 1] and where[rival, tensor, 1] != NO_MATTER):
                     worse = True
                     break
             if worse:

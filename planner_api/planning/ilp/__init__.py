@@ -16,7 +16,8 @@ from planner_api.planning.ilp.partition import partition
 from planner_api.planning.ilp.start import ends, greedy_order, start
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import Problem
-from planner_api.planning.solver import Budget, Solution
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Solution
 
 PART_SECONDS = 0.7
 """Most seconds meant for one part; HiGHS looks at the clock seldom and may take a few tenths more."""

@@ -8,8 +8,7 @@ load cuts. Two things that the paper leaves open are made exact, so that the obj
   4.3): a binary says who pays;
 - with three or more processors the price depends on the source: the product of both placements is linearised.
 
-In ``overlap`` mode a transfer delays its reader and nobody pays; channels are taken as free, so the objective is
-then a lower estimate.
+Like every method of the literature it sees the problem as `Lists` does, and the simulator says what its plans take.
 """
 
 from __future__ import annotations
@@ -162,17 +161,11 @@ class Window:
 
     def _from_outside(self, tensor: int, target: int, here: list[int]) -> None:
         cost = self.lists.transfer[tensor][self.fixed.source(tensor)][target]
-        if cost == 0.0 and self.problem.mode == "blocking":
+        if cost == 0.0:
             return
         if cost == math.inf:
             for i in here:
                 self.program.row([(self.on[i][target], 1.0)], 0.0, 0.0)
-        elif self.problem.mode == "overlap":
-            arrival = self.fixed.reaches(tensor, target) - self.base
-            for i in here:
-                if arrival > self.head[i]:
-                    slope = arrival - self.head[i]
-                    self.program.at_least([(self.start[i], 1.0), (self.on[i][target], -slope)], self.head[i])
         elif len(here) == 1:
             i = here[0]
             self.spends[i][target][0] = (self.on[i][target], self.spends[i][target][0][1] + cost)
@@ -183,7 +176,7 @@ class Window:
     def _from_inside(self, tensor: int, target: int, here: list[int], maker: int) -> None:
         program, made = self.program, self.on[maker]
         prices = {p: self.lists.transfer[tensor][p][target] for p in made if p != target}
-        if self.problem.mode == "overlap" or len(here) == 1:
+        if len(here) == 1:
             payers: list[int | None] = [None] * len(here)
         elif all(price == 0.0 for price in prices.values()):
             return
@@ -199,11 +192,7 @@ class Window:
             if len(made) > 2 or len(moves) < len(prices):
                 for p, w in moves.items():
                     program.at_least([(made[p], 1.0), (w, -1.0)], 0.0)
-            priced = [(w, prices[p]) for p, w in moves.items() if prices[p] > 0.0]
-            if self.problem.mode == "blocking":
-                self.spends[i][target].extend(priced)
-            elif priced:
-                program.at_least([(self.start[i], 1.0), (self.finish[maker], -1.0), *((w, -c) for w, c in priced)], 0.0)
+            self.spends[i][target].extend((w, prices[p]) for p, w in moves.items() if prices[p] > 0.0)
 
     def _payers(self, here: list[int], target: int, maker: int | None) -> list[int]:
         """A binary per reader: it is the first on ``target`` to read a tensor that was made elsewhere."""

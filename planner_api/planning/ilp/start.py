@@ -25,14 +25,14 @@ def ends(part: Sequence[int]) -> Callable[[Partial], float]:
 
 
 def start(problem: Problem, fixed: Partial, part: Sequence[int]) -> Partial:
-    """Append a part to a schedule: the best of two greedy orders and, in blocking mode, of a beam search.
+    """Append a part to a schedule: the best of two greedy orders and of a beam search.
 
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.
     """
     end = ends(part)
     best = min((greedy_order(problem, fixed, order) for order in _orders(problem, part)), key=end)
-    if problem.mode == "overlap" or len(part) > MOST_OPS:
+    if len(part) > MOST_OPS:
         return best
     found = _Beam(problem, fixed, part).search(end(best))
     return best if found is None else min(best, found, key=end)

@@ -13,6 +13,8 @@ from planner_api.planning.problem import PlanningError, Problem
 
 TOLERANCE = 1e-9
 """Relative slack for sums taken in another order than the simulator took them."""
+SHARES = 1e-6
+"""By how much shares may add up to more than 1, for the same reason."""
 
 
 class IllegalSchedule(PlanningError):  # noqa: N818 - the word the field uses
@@ -20,158 +22,211 @@ class IllegalSchedule(PlanningError):  # noqa: N818 - the word the field uses
 
 
 def check(problem: Problem, schedule: Schedule) -> None:
-    """Prove that a schedule is legal under the cost model.
+    """Prove that a schedule is legal under the cost model (see `simulator`).
 
-    Every op runs exactly once, on a processor that supports it, for as long as it takes; no resource does two
-    things at once; every tensor is where it is read before it is read; the makespan is what it says.
+    Every op runs exactly once, on a processor that supports it, for as long as it takes with what it pays for; no
+    resource carries more than its capacity and no queue two moves; every tensor is where it is read before it is read;
+    makespan and value are what the schedule says.
 
     Raises:
         IllegalSchedule: at the first rule broken.
     """
-    slack = TOLERANCE * max(1.0, schedule.makespan_us)
-    _check_ops(problem, schedule)
-    _check_resources(problem, schedule, slack)
-    origins = _origins(problem, schedule)
-    arrivals = _check_transfers(problem, schedule, origins, slack)
-    _check_reads(problem, schedule, origins, arrivals, slack)
-    if problem.mode == "blocking":
-        _check_paid(problem, schedule, slack)
-    _check_makespan(problem, schedule, arrivals, slack)
+    _Proof(problem, schedule).run()
 
 
-def _check_ops(problem: Problem, schedule: Schedule) -> None:
-    n, p = problem.latency_us.shape
-    if sorted(schedule.sequence) != list(range(n)):
-        raise IllegalSchedule("the sequence does not hold every op exactly once")
-    for column in (schedule.assignment, schedule.start_us, schedule.finish_us):
-        if len(column) != n:
-            raise IllegalSchedule(f"the schedule lists {len(column)} ops, the problem has {n}")
-    supported = np.isfinite(problem.latency_us).tolist()
-    for op, processor in enumerate(schedule.assignment):
-        name = problem.ops[op]
-        if not 0 <= processor < p:
-            raise IllegalSchedule(f"op '{name}' runs on processor {processor}, which does not exist")
-        if not supported[op][processor]:
-            raise IllegalSchedule(f"op '{name}' runs on '{problem.processors[processor]}', which does not support it")
-        if not (math.isfinite(schedule.finish_us[op]) and schedule.start_us[op] >= 0):
-            raise IllegalSchedule(f"op '{name}' has no finite times")
+class _Proof:
+    def __init__(self, problem: Problem, schedule: Schedule) -> None:
+        self.problem, self.schedule = problem, schedule
+        self.machine = problem.machine
+        self.slack = TOLERANCE * max(1.0, schedule.makespan_us)
+        self.arrivals: dict[tuple[int, int], Move] = {}
 
+    def run(self) -> None:
+        self.check_ops()
+        self.check_resources()
+        self.check_moves()
+        self.check_queues()
+        self.check_reads()
+        self.check_durations()
+        self.check_ends()
 
-def _check_resources(problem: Problem, schedule: Schedule, slack: float) -> None:
-    for processor, name in enumerate(problem.processors):
-        rivals = problem.conflicts[processor]
-        busy = sorted(
-            (schedule.start_us[op], schedule.finish_us[op], op)
-            for op, home in enumerate(schedule.assignment)
-            if rivals[home] and schedule.finish_us[op] > schedule.start_us[op]
-        )
-        # Two rivals of one processor need not be each other's rivals: only pairs with an op of its own count.
-        own, other = -math.inf, -math.inf
-        for start, finish, op in busy:
-            mine = schedule.assignment[op] == processor
-            if start < (max(own, other) if mine else own) - slack:
-                raise IllegalSchedule(f"op '{problem.ops[op]}' overlaps another on a resource of '{name}'")
-            if mine:
-                own = max(own, finish)
-            else:
-                other = max(other, finish)
-
-
-def _origins(problem: Problem, schedule: Schedule) -> list[tuple[int, float]]:
-    """Of each tensor the place where it comes to be, and when."""
-    return [
-        (schedule.assignment[producer], schedule.finish_us[producer]) if producer >= 0 else (problem.host, 0.0)
-        for producer in problem.producer.tolist()
-    ]
-
-
-def _check_transfers(
-    problem: Problem, schedule: Schedule, origins: list[tuple[int, float]], slack: float
-) -> dict[tuple[int, int], Move]:
-    arrivals: dict[tuple[int, int], Move] = {}
-    channels: dict[tuple[int, int], list[Move]] = defaultdict(list)
-    for move in schedule.transfers:
-        name = problem.tensors[move.tensor]
-        source, exists = origins[move.tensor]
-        cost = float(problem.transfer_us[move.tensor, move.source, move.target])
-        if move.source != source or move.target == source:
-            raise IllegalSchedule(f"tensor '{name}' is not moved from where it was produced")
-        if (move.tensor, move.target) in arrivals:
-            raise IllegalSchedule(f"tensor '{name}' is moved twice to the same place")
-        if move.start_us < exists - slack:
-            raise IllegalSchedule(f"tensor '{name}' is moved before it exists")
-        if not math.isfinite(cost) or move.finish_us - move.start_us < cost - slack:
-            raise IllegalSchedule(f"tensor '{name}' is moved faster than it can be")
-        arrivals[move.tensor, move.target] = move
-        if move.finish_us > move.start_us:
-            channels[move.source, move.target].append(move)
-    if problem.mode == "overlap":
-        for moves in channels.values():
-            moves.sort(key=lambda move: (move.start_us, move.finish_us))
-            for one, two in itertools.pairwise(moves):
-                if two.start_us < one.finish_us - slack:
-                    raise IllegalSchedule(f"tensor '{problem.tensors[two.tensor]}' shares a channel with another")
-    return arrivals
-
-
-def _check_reads(
-    problem: Problem,
-    schedule: Schedule,
-    origins: list[tuple[int, float]],
-    arrivals: dict[tuple[int, int], Move],
-    slack: float,
-) -> None:
-    latency = problem.latency_us.tolist()
-    for op, tensors in enumerate(problem.reads):
-        here = schedule.assignment[op]
-        compute = schedule.finish_us[op] - latency[op][here]
-        if compute < schedule.start_us[op] - slack:
-            raise IllegalSchedule(f"op '{problem.ops[op]}' runs for less than its latency")
-        for tensor in tensors:
-            source, there = origins[tensor]
-            if problem.mode == "blocking" and schedule.start_us[op] < there - slack:
-                raise IllegalSchedule(f"op '{problem.ops[op]}' starts before tensor '{problem.tensors[tensor]}' exists")
-            if source != here:
-                if (tensor, here) not in arrivals:
-                    raise IllegalSchedule(f"tensor '{problem.tensors[tensor]}' never reaches op '{problem.ops[op]}'")
-                there = arrivals[tensor, here].finish_us
-            if there > compute + slack:
+    def check_ops(self) -> None:
+        problem, schedule = self.problem, self.schedule
+        n, p = problem.latency_us.shape
+        if sorted(schedule.sequence) != list(range(n)):
+            raise IllegalSchedule("the sequence does not hold every op exactly once")
+        for column in (schedule.assignment, schedule.start_us, schedule.finish_us):
+            if len(column) != n:
+                raise IllegalSchedule(f"the schedule lists {len(column)} ops, the problem has {n}")
+        supported = np.isfinite(problem.latency_us).tolist()
+        for op, processor in enumerate(schedule.assignment):
+            name = problem.ops[op]
+            if not 0 <= processor < p:
+                raise IllegalSchedule(f"op '{name}' runs on processor {processor}, which does not exist")
+            if not supported[op][processor]:
                 raise IllegalSchedule(
-                    f"op '{problem.ops[op]}' computes before tensor '{problem.tensors[tensor]}' is there"
+                    f"op '{name}' runs on '{problem.processors[processor]}', which does not support it"
                 )
+            if not (math.isfinite(schedule.finish_us[op]) and schedule.start_us[op] >= 0):
+                raise IllegalSchedule(f"op '{name}' has no finite times")
 
+    def check_resources(self) -> None:
+        """At every start: what runs on each resource, taken together."""
+        problem, schedule = self.problem, self.schedule
+        start, finish = np.array(schedule.start_us), np.array(schedule.finish_us)
+        home = np.array(schedule.assignment)
+        share = problem.shares[np.arange(len(home)), home]
+        for resource in range(self.machine.uses.shape[1]):
+            ops = np.flatnonzero(self.machine.uses[home, resource] & (finish > start))
+            events = sorted(
+                [(finish[op] - self.slack, 0, -share[op], op) for op in ops]
+                + [(start[op], 1, share[op], op) for op in ops if finish[op] - self.slack > start[op]]
+            )
+            begun: set[int] = set()
+            taken = 0.0
+            for _, starts, change, op in events:
+                if starts:
+                    begun.add(int(op))
+                elif op not in begun:
+                    continue  # shorter than rounding
+                taken += change
+                if taken > 1.0 + SHARES:
+                    name = problem.processors[home[op]]
+                    raise IllegalSchedule(f"op '{problem.ops[int(op)]}' overlaps others on a resource of '{name}'")
 
-def _check_paid(problem: Problem, schedule: Schedule, slack: float) -> None:
-    """Blocking: every transfer into a processor lies within the interval of one op there that reads the tensor."""
-    paid = [0.0] * len(problem.ops)
-    readers: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for op, tensors in enumerate(problem.reads):
-        for tensor in tensors:
-            readers[tensor, schedule.assignment[op]].append(op)
-    for move in schedule.transfers:
-        if move.target == problem.host:
-            continue
-        payers = [
-            op
-            for op in readers[move.tensor, move.target]
-            if schedule.start_us[op] <= move.start_us + slack and move.finish_us <= schedule.finish_us[op] + slack
-        ]
-        if not payers:
-            raise IllegalSchedule(f"nobody pays for moving tensor '{problem.tensors[move.tensor]}'")
-        paid[min(payers, key=lambda op: (schedule.start_us[op], schedule.finish_us[op]))] += (
-            move.finish_us - move.start_us
-        )
-    for op, (transfers, latency) in enumerate(zip(paid, problem.latency_us.tolist(), strict=True)):
-        needed = transfers + latency[schedule.assignment[op]]
-        if schedule.finish_us[op] - schedule.start_us[op] < needed - slack:
-            raise IllegalSchedule(f"op '{problem.ops[op]}' does not pay for its transfers")
+    def source(self, tensor: int) -> tuple[int, float]:
+        """The place where a tensor comes to be, and when others can take it in."""
+        producer = int(self.problem.producer[tensor])
+        if producer < 0:
+            readers = self.problem.lists.readers[tensor]
+            return self.machine.host, min((float(self.problem.release_us[op]) for op in readers), default=0.0)
+        home = self.schedule.assignment[producer]
+        return int(self.machine.place[home]), self.schedule.finish_us[producer] + float(self.machine.lag_us[home])
 
+    def check_moves(self) -> None:
+        problem, schedule = self.problem, self.schedule
+        for move in schedule.transfers:
+            name = problem.tensors[move.tensor]
+            source, exists = self.source(move.tensor)
+            cost = float(problem.transfer_us[move.tensor, move.source, move.target])
+            if move.source != source or move.target == source:
+                raise IllegalSchedule(f"tensor '{name}' is not moved from where it was produced")
+            if (move.tensor, move.target) in self.arrivals:
+                raise IllegalSchedule(f"tensor '{name}' is moved twice to the same place")
+            if move.target == self.machine.host and problem.is_output[move.tensor] and move.reader < 0:
+                exists = schedule.finish_us[int(problem.producer[move.tensor])]
+            if move.start_us < exists - self.slack:
+                raise IllegalSchedule(f"tensor '{name}' is moved before it exists")
+            if not math.isfinite(cost) or move.finish_us - move.start_us < cost - self.slack:
+                raise IllegalSchedule(f"tensor '{name}' is moved faster than it can be")
+            queued = self.machine.busy[move.source, move.target] >= 0
+            way_out = move.target == self.machine.host and bool(problem.is_output[move.tensor])
+            if move.reader < 0 and not queued and not way_out:
+                raise IllegalSchedule(f"nobody pays for moving tensor '{name}'")
+            if move.reader >= 0:
+                op = move.reader
+                if queued or move.tensor not in problem.reads[op]:
+                    raise IllegalSchedule(f"op '{problem.ops[op]}' need not pay for moving tensor '{name}'")
+                if self.machine.place[schedule.assignment[op]] != move.target:
+                    raise IllegalSchedule(f"tensor '{name}' is moved to where its reader is not")
+                inside = schedule.start_us[op] - self.slack <= move.start_us
+                if not (inside and move.finish_us <= schedule.finish_us[op] + self.slack):
+                    raise IllegalSchedule(f"nobody pays for moving tensor '{name}'")
+            self.arrivals[move.tensor, move.target] = move
 
-def _check_makespan(problem: Problem, schedule: Schedule, arrivals: dict[tuple[int, int], Move], slack: float) -> None:
-    last = max(schedule.finish_us)
-    for tensor in np.flatnonzero(problem.is_output & (problem.producer >= 0)).tolist():
-        if (tensor, problem.host) not in arrivals:
-            raise IllegalSchedule(f"output '{problem.tensors[tensor]}' never reaches the host")
-        last = max(last, arrivals[tensor, problem.host].finish_us)
-    if abs(last - schedule.makespan_us) > slack:
-        raise IllegalSchedule(f"the makespan says {schedule.makespan_us} us, the schedule ends at {last} us")
+    def check_queues(self) -> None:
+        queues: dict[int, list[Move]] = defaultdict(list)
+        for move in self.schedule.transfers:
+            queue = int(self.machine.busy[move.source, move.target])
+            if queue >= 0:
+                queues[queue].append(move)
+        for moves in queues.values():
+            for one, two in itertools.pairwise(moves):
+                if two.start_us < one.finish_us - self.slack:
+                    name = self.problem.tensors[two.tensor]
+                    raise IllegalSchedule(f"tensor '{name}' shares a queue with another")
+
+    def check_reads(self) -> None:
+        problem, schedule = self.problem, self.schedule
+        for op, tensors in enumerate(problem.reads):
+            here = schedule.assignment[op]
+            place = int(self.machine.place[here])
+            for tensor in tensors:
+                name = problem.tensors[tensor]
+                producer = int(problem.producer[tensor])
+                source, exists = self.source(tensor)
+                if producer >= 0 and schedule.assignment[producer] == here:
+                    exists = schedule.finish_us[producer]
+                if producer < 0:
+                    exists = float(problem.release_us[op])
+                if schedule.start_us[op] < exists - self.slack:
+                    raise IllegalSchedule(f"op '{problem.ops[op]}' starts before tensor '{name}' exists")
+                if source == place:
+                    continue
+                if (tensor, place) not in self.arrivals:
+                    raise IllegalSchedule(f"tensor '{name}' never reaches op '{problem.ops[op]}'")
+                move = self.arrivals[tensor, place]
+                if move.reader != op and move.finish_us > schedule.start_us[op] + self.slack:
+                    raise IllegalSchedule(f"op '{problem.ops[op]}' starts before tensor '{name}' is there")
+
+    def check_durations(self) -> None:
+        """Every op takes its latency, slowed by its neighbours, its launch where it owes one, and what it fetches."""
+        problem, schedule, machine = self.problem, self.schedule, self.machine
+        fetched = [0.0] * len(problem.ops)
+        for move in schedule.transfers:
+            if move.reader >= 0:
+                fetched[move.reader] += move.finish_us - move.start_us
+        known: set[tuple[int, int]] = set()
+        for position, op in enumerate(schedule.sequence):
+            here = schedule.assignment[op]
+            fresh = {
+                (tensor, here)
+                for tensor in problem.reads[op]
+                if problem.producer[tensor] < 0 or schedule.assignment[problem.producer[tensor]] != here
+            } - known
+            known |= fresh
+            least = fetched[op] + float(problem.latency_us[op, here]) * self.slowed(position)
+            if fresh:
+                least += float(machine.launch_us[here])
+            if schedule.finish_us[op] - schedule.start_us[op] < least - self.slack:
+                raise IllegalSchedule(f"op '{problem.ops[op]}' runs for less than its latency and what it pays for")
+
+    def slowed(self, position: int) -> float:
+        """By what the op at a position is slowed while earlier ones still take its memory's resources."""
+        problem, schedule, machine = self.problem, self.schedule, self.machine
+        op = schedule.sequence[position]
+        here = schedule.assignment[op]
+        factor = float(machine.slowdown[here])
+        if factor == 1.0:
+            return 1.0
+        earlier = np.array(schedule.sequence[:position], dtype=np.int64)
+        # What ends within rounding of the start may or may not count: the schedule gets the benefit.
+        still = earlier[np.array(schedule.finish_us)[earlier] > schedule.start_us[op] + self.slack]
+        homes = np.array(schedule.assignment)[still]
+        taken = (machine.uses[homes] * problem.shares[still, homes][:, None]).sum(axis=0)
+        near = machine.near[here]
+        share = float(problem.shares[op, here])
+        room = int(near.sum()) - share * int(machine.uses[here].sum())
+        pressure = min(float(np.minimum(taken, 1.0)[near].sum()) / room, 1.0) if room > TOLERANCE else 0.0
+        return 1.0 + (factor - 1.0) * pressure
+
+    def check_ends(self) -> None:
+        problem, schedule = self.problem, self.schedule
+        done = list(schedule.finish_us)
+        for tensor in np.flatnonzero(problem.is_output & (problem.producer >= 0)).tolist():
+            producer = int(problem.producer[tensor])
+            if self.machine.place[schedule.assignment[producer]] == self.machine.host:
+                continue
+            if (tensor, self.machine.host) not in self.arrivals:
+                raise IllegalSchedule(f"output '{problem.tensors[tensor]}' never reaches the host")
+            arrival = self.arrivals[tensor, self.machine.host]
+            if arrival.reader < 0:
+                done[producer] = max(done[producer], arrival.finish_us)
+        for op, (us, said) in enumerate(zip(done, schedule.done_us, strict=True)):
+            if abs(us - said) > self.slack:
+                raise IllegalSchedule(f"op '{problem.ops[op]}' is done at {us} us, the schedule says {said} us")
+        if abs(max(done) - schedule.makespan_us) > self.slack:
+            raise IllegalSchedule(f"the makespan says {schedule.makespan_us} us, the schedule ends at {max(done)} us")
+        value = float((problem.weight * (np.array(done) - problem.due_us)).max())
+        if abs(value - schedule.value_us) > self.slack * max(1.0, float(problem.weight.max())):
+            raise IllegalSchedule(f"the value says {schedule.value_us}, the schedule's is {value}")

@@ -1,51 +1,260 @@
 """The simulator: placement and order in, times out. The single judge by which every method is scored.
 
-Decoding is semi-active: ops are taken in sequence order, and each starts as early as its processor, the
-processors it shares a resource with, and its inputs allow.
+Decoding is semi-active: ops are taken in sequence order, and each starts as early as its inputs and the resources of
+its processor allow, given what stands before it in the sequence.
 
-``blocking`` (HOPE eq. 1, with the tensor cache of section 4.3): an op begins when its processor is free and all
-its inputs exist; it then fetches, one after the other and on its own time, every input that is not yet on its
-processor, always from where the input was produced, and computes. What it fetched stays on its processor.
+1. An op takes its share of every resource of its processor from start to finish. A resource counts, at any time, every
+   earlier op of the sequence that ends later; what it counts and the op's own share never add up to more than 1.
+2. A tensor moves once to each place where it is read, from where it was produced (graph inputs: from the host), and
+   stays there. On a channel without a queue the first reader at that place pays: it starts when all its inputs exist,
+   and fetches them one after the other on its own time before it computes (HOPE eq. 1, with the tensor cache of section
+   4.3). On a channel with a queue the move begins when the tensor can be taken in and the queue has done what was put
+   into it before; moves are put in by their first readers, in sequence order, and an output's by its producer. Who reads
+   a tensor that somebody else has fetched to the same place waits for its arrival.
+3. A tensor made on another processor can be taken in ``lag_us`` after its producer's finish. An op that newly takes in
+   such a tensor, or a graph input, pays its processor's launch once, on its own time.
+4. An op's latency is multiplied by 1 + (slowdown - 1) * pressure: the part, at its start, of the capacity that its
+   memory's resources have beyond its own share, and that earlier ops of the sequence still take.
 
-``overlap``: each ordered pair of places (processors and host) has one first-in-first-out channel. A tensor is
-put into the channel to every place that reads it, once, as soon as it exists (ties: lower tensor index first);
-an op begins when its processor is free and all its inputs have arrived. Where a move costs nothing there is
-nothing to queue for: the tensor is there at once.
+Graph inputs are on the host at their job's release. Outputs end on the host; where no queue carries them there, their
+way takes nobody's time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner_api.planning.problem import Lists, Problem
+import numpy as np
+
+from planner_api.planning.problem import Problem
+
+FULL = 1.0 + 1e-9
+"""What shares may add up to: 1, with room for rounding."""
 
 
 class Move(NamedTuple):
-    """One transfer: tensor index, source and target place (``Problem.host`` for the host), interval in microseconds."""
+    """One transfer: tensor, source and target place, interval in microseconds, and the op that pays (-1: nobody)."""
 
     tensor: int
     source: int
     target: int
     start_us: float
     finish_us: float
+    reader: int = -1
 
 
 @dataclass(frozen=True)
 class Schedule:
     """What runs where and when. Times in microseconds; lists are indexed by op.
 
-    In ``blocking`` mode an op's interval includes the transfers it pays for. ``transfers`` stand in the order
-    in which they are issued and include those that cost nothing.
+    An op's interval includes the transfers it pays for. ``transfers`` stand in the order in which they are issued and
+    include those that cost nothing; moves of one queue run in that order. ``done_us`` is when each op's outputs are on
+    the host, if it has any, else its finish. ``makespan_us`` is when the last job is done, ``value_us`` what is
+    minimised: the same, or the maximum lateness.
     """
 
     assignment: tuple[int, ...]
     sequence: tuple[int, ...]
     start_us: tuple[float, ...]
     finish_us: tuple[float, ...]
+    done_us: tuple[float, ...]
     makespan_us: float
+    value_us: float
     transfers: tuple[Move, ...]
+
+
+class Line:
+    """One resource: the ops it still counts, by descending end, as (end, share)."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.counted: list[tuple[float, float]] = []
+
+    def fits(self, share: float) -> float:
+        """From when on there is room for one more share."""
+        taken = 0.0
+        for end, other in self.counted:
+            if taken + other + share > FULL:
+                return end
+            taken += other
+        return 0.0
+
+    def taken(self, at: float) -> float:
+        """How much of the resource is taken at a time."""
+        taken = 0.0
+        for end, share in self.counted:
+            if end <= at:
+                break
+            taken += share
+        return min(taken, 1.0)
+
+    def add(self, end: float, share: float) -> None:
+        """Count one more op. Behind so many that nothing fits beside them, none matters any more."""
+        place = 0
+        while place < len(self.counted) and self.counted[place][0] >= end:
+            place += 1
+        self.counted.insert(place, (end, share))
+        del self.counted[self.length :]
+
+
+def line_length(problem: Problem) -> int:
+    """So many ops fill a resource, whichever they are."""
+    return 1 if problem.share is None else math.ceil(1.0 / float(problem.shares.min()) - 1e-6)
+
+
+class Times(NamedTuple):
+    """What placing an op next would mean: its interval, what it fetches on its own time, what queues carry for it."""
+
+    start: float
+    finish: float
+    fetched: list[Move]
+    queued: list[Move]
+    taken: list[int]
+
+
+class Decoder:
+    """A schedule that grows op by op, in sequence order."""
+
+    def __init__(self, problem: Problem) -> None:
+        machine = problem.machine
+        n = len(problem.ops)
+        self.problem, self.lists = problem, problem.lists
+        self.host, self.busy = machine.host, machine.busy.tolist()
+        self.at: list[int] = machine.place.tolist()
+        self.launch: list[float] = machine.launch_us.tolist()
+        self.lag: list[float] = machine.lag_us.tolist()
+        self.slowdown: list[float] = machine.slowdown.tolist()
+        self.uses: list[list[int]] = [np.flatnonzero(row).tolist() for row in machine.uses]
+        self.near: list[list[int]] = [np.flatnonzero(row).tolist() for row in machine.near]
+        self.release: list[float] = problem.release_us.tolist()
+        self.whole = problem.share is None
+        length = line_length(problem)
+        self.lines = [Line(length) for _ in range(machine.uses.shape[1])]
+        self.queues = [0.0] * len(machine.queues)
+        self.start, self.finish, self.done = [0.0] * n, [0.0] * n, [0.0] * n
+        self.home = [-1] * n
+        self.sequence: list[int] = []
+        self.there: list[dict[int, float]] = [{} for _ in problem.tensors]
+        self.taken: list[set[int]] = [set() for _ in problem.tensors]
+        self.moves: list[Move] = []
+
+    def times(self, op: int, here: int) -> Times:
+        """When an op would run on a processor if it were placed there next; ``inf`` where it cannot."""
+        lists, target = self.lists, self.at[here]
+        begin = 0.0
+        queues: dict[int, float] = {}
+        fetches: list[tuple[int, int, float]] = []
+        queued: list[Move] = []
+        taken: list[int] = []
+        for tensor in lists.reads[op]:
+            producer = lists.producer[tensor]
+            if producer >= 0:
+                home = self.home[producer]
+                if home == here:
+                    begin = max(begin, self.finish[producer])
+                    continue
+                exists, source = self.finish[producer] + self.lag[home], self.at[home]
+            else:
+                exists, source = self.release[op], self.host
+            begin = max(begin, exists)
+            if here not in self.taken[tensor]:
+                taken.append(tensor)
+            if source == target:
+                continue
+            arrived = self.there[tensor].get(target)
+            if arrived is None:
+                cost, queue = float(self.problem.transfer_us[tensor, source, target]), self.busy[source][target]
+                if queue < 0:
+                    fetches.append((tensor, source, cost))
+                    continue
+                sent = max(exists, queues.get(queue, self.queues[queue]))
+                arrived = queues[queue] = sent + cost
+                queued.append(Move(tensor, source, target, sent, arrived))
+            begin = max(begin, arrived)
+        share = 1.0 if self.whole else float(self.problem.shares[op, here])
+        for resource in self.uses[here]:
+            begin = max(begin, self.lines[resource].fits(share))
+        now = begin
+        fetched: list[Move] = []
+        for tensor, source, cost in fetches:
+            fetched.append(Move(tensor, source, target, now, now + cost, op))
+            now += cost
+        if taken:
+            now += self.launch[here]
+        if self.slowdown[here] > 1.0:
+            now += lists.latency[op][here] * (1.0 + (self.slowdown[here] - 1.0) * self._pressure(here, share, begin))
+        else:
+            now += lists.latency[op][here]
+        return Times(begin, now, fetched, queued, taken)
+
+    def place(self, op: int, here: int) -> None:
+        """Append an op.
+
+        Raises:
+            ValueError: something that it reads from has not been placed.
+        """
+        for earlier in self.lists.before[op]:
+            if self.home[earlier] < 0:
+                names = self.problem.ops
+                raise ValueError(f"op '{names[op]}' stands before '{names[earlier]}', which it reads from")
+        times = self.times(op, here)
+        for move in times.queued:
+            self.queues[self.busy[move.source][move.target]] = move.finish_us
+        for move in (*times.queued, *times.fetched):
+            self.there[move.tensor][move.target] = move.finish_us
+            self.moves.append(move)
+        for tensor in times.taken:
+            self.taken[tensor].add(here)
+        self.start[op], self.finish[op], self.done[op], self.home[op] = times.start, times.finish, times.finish, here
+        self.sequence.append(op)
+        share = 1.0 if self.whole else float(self.problem.shares[op, here])
+        for resource in self.uses[here]:
+            self.lines[resource].add(times.finish, share)
+        source = self.at[here]
+        for tensor in self.lists.writes[op]:
+            if self.problem.is_output[tensor] and source != self.host:
+                cost, queue = float(self.problem.transfer_us[tensor, source, self.host]), self.busy[source][self.host]
+                sent = times.finish if queue < 0 else max(times.finish, self.queues[queue])
+                self.done[op] = max(self.done[op], sent + cost)
+                if queue >= 0:
+                    self.queues[queue] = self.there[tensor][self.host] = sent + cost
+                    self.moves.append(Move(tensor, source, self.host, sent, sent + cost))
+
+    def _pressure(self, here: int, share: float, at: float) -> float:
+        """How much of what the op leaves of its memory's resources is taken when it starts, from 0 to 1."""
+        taken = 0.0
+        for resource in self.near[here]:
+            taken += self.lines[resource].taken(at)
+        room = len(self.near[here]) - share * len(self.uses[here])
+        return min(taken / room, 1.0) if room > 1e-9 else 0.0
+
+    def schedule(self) -> Schedule:
+        """What has been placed, once that is everything."""
+        problem = self.problem
+        for tensor in self.lists.outputs:
+            producer = self.lists.producer[tensor]
+            if producer >= 0 and self.at[self.home[producer]] != self.host and self.host not in self.there[tensor]:
+                source, since = self.at[self.home[producer]], self.finish[producer]
+                cost = float(problem.transfer_us[tensor, source, self.host])
+                self.moves.append(Move(tensor, source, self.host, since, since + cost))
+        return Schedule(
+            assignment=tuple(self.home),
+            sequence=tuple(self.sequence),
+            start_us=tuple(self.start),
+            finish_us=tuple(self.finish),
+            done_us=tuple(self.done),
+            makespan_us=max(self.done),
+            value_us=value_of(problem, self.done),
+            transfers=tuple(self.moves),
+        )
+
+
+def value_of(problem: Problem, done: Sequence[float]) -> float:
+    """What is minimised, from when each op is done: the makespan, or the largest weighted lateness."""
+    return float((problem.weight * (np.array(done) - problem.due_us)).max())
 
 
 def simulate(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) -> Schedule:
@@ -54,7 +263,7 @@ def simulate(problem: Problem, assignment: Sequence[int], sequence: Sequence[int
     Args:
         problem: the problem.
         assignment: processor of each op.
-        sequence: a permutation of the ops that is a topological order; ops that conflict run in its order.
+        sequence: a permutation of the ops that is a topological order.
 
     Returns:
         The schedule; its makespan is ``inf`` when an op sits where it is not supported or a tensor cannot get
@@ -63,105 +272,9 @@ def simulate(problem: Problem, assignment: Sequence[int], sequence: Sequence[int
     Raises:
         ValueError: the sequence puts an op before one that it reads from, or leaves one out.
     """
-    assignment, sequence = [int(p) for p in assignment], [int(op) for op in sequence]
     if len(assignment) != len(problem.ops) or sorted(sequence) != list(range(len(problem.ops))):
         raise ValueError("assignment and sequence must cover every op exactly once")
-    lists = problem.lists
-    placed = [False] * len(sequence)
+    decoder = Decoder(problem)
     for op in sequence:
-        for earlier in lists.before[op]:
-            if not placed[earlier]:
-                raise ValueError(f"op '{problem.ops[op]}' stands before '{problem.ops[earlier]}', which it reads from")
-        placed[op] = True
-    decode = _blocking if problem.mode == "blocking" else _overlap
-    return decode(problem, lists, assignment, sequence)
-
-
-def _blocking(problem: Problem, lists: Lists, assignment: list[int], sequence: list[int]) -> Schedule:
-    host = problem.host
-    n = len(assignment)
-    before, reads, transfer, latency = lists.before, lists.reads, lists.transfer, lists.latency
-    start, finish = [0.0] * n, [0.0] * n
-    free = [0.0] * host
-    # Where each tensor comes from, and which processors have it: bit sets.
-    origin = [assignment[producer] if producer >= 0 else host for producer in lists.producer]
-    holders = [1 << source for source in origin]
-    moves: list[Move] = []
-    for op in sequence:
-        processor = assignment[op]
-        here = 1 << processor
-        begin = free[processor]
-        for earlier in before[op]:
-            if finish[earlier] > begin:
-                begin = finish[earlier]
-        now = begin
-        for tensor in reads[op]:
-            if not holders[tensor] & here:
-                holders[tensor] |= here
-                source = origin[tensor]
-                arrived = now + transfer[tensor][source][processor]
-                moves.append(Move(tensor, source, processor, now, arrived))
-                now = arrived
-        now += latency[op][processor]
-        start[op], finish[op] = begin, now
-        for rival in lists.rivals[processor]:
-            if now > free[rival]:
-                free[rival] = now
-    makespan = max(finish)
-    for tensor in lists.outputs:
-        producer = lists.producer[tensor]
-        if producer >= 0:
-            source = assignment[producer]
-            arrived = finish[producer] + lists.transfer[tensor][source][host]
-            moves.append(Move(tensor, source, host, finish[producer], arrived))
-            makespan = max(makespan, arrived)
-    return Schedule(tuple(assignment), tuple(sequence), tuple(start), tuple(finish), makespan, tuple(moves))
-
-
-def _overlap(problem: Problem, lists: Lists, assignment: list[int], sequence: list[int]) -> Schedule:
-    host = problem.host
-    n = len(assignment)
-    start, finish = [0.0] * n, [0.0] * n
-    free = [0.0] * host
-    channel = [[0.0] * (host + 1) for _ in range(host + 1)]
-    arrival: dict[tuple[int, int], float] = {}
-    moves: list[Move] = []
-
-    def send(tensor: int, source: int, exists: float) -> None:
-        targets = {assignment[reader] for reader in lists.readers[tensor]}
-        if problem.is_output[tensor]:
-            targets.add(host)
-        targets.discard(source)
-        for target in sorted(targets):
-            cost = lists.transfer[tensor][source][target]
-            begin = exists
-            if cost > 0:
-                begin = max(exists, channel[source][target])
-                channel[source][target] = begin + cost
-            arrival[tensor, target] = begin + cost
-            moves.append(Move(tensor, source, target, begin, begin + cost))
-
-    for tensor, producer in enumerate(lists.producer):
-        if producer < 0:
-            send(tensor, host, 0.0)
-    # Requests on one channel come from one processor, whose ops finish in sequence order: first in, first out.
-    for op in sequence:
-        processor = assignment[op]
-        begin = free[processor]
-        for tensor in lists.reads[op]:
-            producer = lists.producer[tensor]
-            if (assignment[producer] if producer >= 0 else host) == processor:
-                there = finish[producer]
-            else:
-                there = arrival[tensor, processor]
-            if there > begin:
-                begin = there
-        now = begin + lists.latency[op][processor]
-        start[op], finish[op] = begin, now
-        for rival in lists.rivals[processor]:
-            if now > free[rival]:
-                free[rival] = now
-        for tensor in lists.writes[op]:
-            send(tensor, processor, now)
-    makespan = max([*finish, *arrival.values()])
-    return Schedule(tuple(assignment), tuple(sequence), tuple(start), tuple(finish), makespan, tuple(moves))
+        decoder.place(int(op), int(assignment[op]))
+    return decoder.schedule()

@@ -1,13 +1,17 @@
 """What is planned: the problem as validated plain data, and how it is built from a model and a profile."""
 
-from planner_api.planning.problem.problem import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Lists,
-    PlanningError,
-    Problem,
-    TransferMode,
-)
+from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
+from planner_api.planning.problem.machine import Machine
+from planner_api.planning.problem.problem import Job, Lists, Objective, Problem
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "Lists", "PlanningError", "Problem", "TransferMode"]
+__all__ = [
+    "BoolArray",
+    "FloatArray",
+    "IntArray",
+    "Job",
+    "Lists",
+    "Machine",
+    "Objective",
+    "PlanningError",
+    "Problem",
+]

@@ -1,16 +1,17 @@
-"""From a ModelGraph and a Profile to a Problem. Every rule that fills a missing figure stands here."""
+"""From networks and a profile to a Problem. Every rule that fills a missing figure stands here and in `transfers`."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
 from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, merge
-from planner_api.planning.problem import FloatArray, PlanningError, Problem
+from planner_api.planning.problem import FloatArray, Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.feasible import prune
 from planner_api.planning.problem.transfers import TransferTable
 
@@ -19,53 +20,67 @@ SHOWN = 5
 
 
 def build_problem(
-    graph: ModelGraph,
+    graphs: ModelGraph | Sequence[ModelGraph],
     profile: Profile,
     processors: Sequence[str] | None = None,
+    jobs: Sequence[Job] | None = None,
+    objective: Objective = "latency",
 ) -> Problem:
-    """Merge a graph into super-ops and look up what each costs on each processor.
+    """Merge networks into super-ops and look up what each costs on each processor.
 
-    Filled by rule, and flagged in ``Problem.filled``:
+    A super-op runs on a processor as a fused group or as its parts, one after the other, whichever the profile knows
+    to be faster. Filled by rule, and flagged in ``Problem.filled``:
 
     - a latency that was never measured on a kind of processor is scaled from the kind that shares most
       signatures with it, by the median ratio over those signatures; where none is shared the op stays off
       that processor until it is measured;
-    - a transfer that was never measured follows its direction's line (``transfers.fit``), or the rules of
-      ``transfers.TransferTable`` where the direction has no row at all.
-
-    Launch and hand-over overheads are part of every transfer between two processors.
+    - a transfer that was never measured follows the rules of ``transfers.TransferTable``.
 
     Args:
-        graph: the model.
+        graphs: the network, or one per job.
         profile: the figures of one SoC at one frequency.
         processors: ids of the candidates; None takes all that the profile knows.
+        jobs: release, deadline and weight of each network; None: all at once, nothing due.
+        objective: what is minimised.
 
     Raises:
         PlanningError: an unknown processor; an op that no candidate supports or that was measured nowhere; a
             tensor that cannot get from where it can be produced to where it can be read.
     """
+    networks = (graphs,) if isinstance(graphs, ModelGraph) else tuple(graphs)
+    jobs = tuple(jobs) if jobs is not None else (Job(),) * len(networks)
+    if len(jobs) != len(networks):
+        raise PlanningError(f"{len(networks)} networks for {len(jobs)} jobs")
     candidates = _candidates(profile, processors)
-    supers = merge(graph)
     filled: list[str] = []
-    latency = _latencies(supers, candidates, profile, filled)
-    names = tuple(dict.fromkeys((*graph.inputs, *(name for op in supers for name in op.outputs))))
+    supers = [(job, op) for job, network in enumerate(networks) for op in merge(network)]
+    names = [
+        (job, name)
+        for job, network in enumerate(networks)
+        for name in dict.fromkeys((*network.inputs, *(n for own, op in supers if own == job for n in op.outputs)))
+    ]
     index = {name: tensor for tensor, name in enumerate(names)}
     producer = np.full(len(names), -1, dtype=np.int64)
-    for op, super_op in enumerate(supers):
+    for op, (job, super_op) in enumerate(supers):
         for name in super_op.outputs:
-            producer[index[name]] = op
-    kept = set(graph.outputs)
+            producer[index[job, name]] = op
+    machine, labels = _machine(profile, candidates)
+    latency, share, in_parts = _latencies([op for _, op in supers], candidates, profile, filled)
+    several = len(networks) > 1
     problem = Problem(
-        ops=tuple(op.id for op in supers),
-        processors=tuple(processor.id for processor in candidates),
+        machine=machine,
+        ops=tuple(f"{job}:{op.id}" if several else op.id for job, op in supers),
         latency_us=latency,
-        conflicts=_conflicts(candidates),
         producer=producer,
-        reads=tuple(tuple(index[name] for name in op.inputs) for op in supers),
-        is_output=np.array([name in kept for name in names], dtype=np.bool_),
-        transfer_us=_transfers(graph, names, candidates, profile, filled),
-        mode="overlap" if any(channel.busy for channel in profile.channels) else "blocking",
-        tensors=names,
+        reads=tuple(tuple(index[job, name] for name in op.inputs) for job, op in supers),
+        is_output=np.array([name in networks[job].outputs for job, name in names], dtype=np.bool_),
+        transfer_us=_transfers(networks, names, machine, labels, profile, filled),
+        tensors=tuple(name for _, name in names),
+        share=share,
+        job=np.array([job for job, _ in supers], dtype=np.int64) if several else None,
+        jobs=jobs,
+        objective=objective,
+        in_parts=in_parts,
         filled=tuple(filled),
     )
     return prune(problem)
@@ -85,46 +100,116 @@ def _candidates(profile: Profile, wanted: Sequence[str] | None) -> list[Processo
     return [known[name] for name in dict.fromkeys(wanted)]
 
 
-def _conflicts(candidates: list[Processor]) -> np.ndarray:
-    held = [{(processor.host, resource) for resource in processor.resources} for processor in candidates]
-    return np.array([[bool(one & two) for two in held] for one in held], dtype=np.bool_)
+def _machine(profile: Profile, candidates: list[Processor]) -> tuple[Machine, list[str]]:
+    """The machine, and the label of each of its places.
+
+    Where handing a tensor on within one place costs something, every processor there is a place of its own.
+    """
+    split = {source for source, target in zip(profile.transfers.source, profile.transfers.target, strict=True)
+             if source == target}  # fmt: skip
+    keys = [(one.place, one.id if one.place in split else "") for one in candidates]
+    places = list(dict.fromkeys([(HOST, ""), *keys]))
+    labels = [label for label, _ in places]
+    held = [{(one.host, resource) for resource in one.resources} for one in candidates]
+    resources = sorted(set().union(*held))
+    memories = {name: number for number, name in enumerate(dict.fromkeys((one.host, one.memory) for one in candidates))}
+    carried = {(way.source, way.target): way.busy for way in profile.channels if way.busy is not None}
+    queues = sorted(set(carried.values()))
+    costs = profile.overheads
+    return Machine(
+        processors=tuple(one.id for one in candidates),
+        uses=np.array([[resource in mine for resource in resources] for mine in held], dtype=np.bool_),
+        places=tuple(f"{label} ({owner})" if owner else label for label, owner in places),
+        place=np.array([places.index(key) for key in keys], dtype=np.int64),
+        busy=np.array(
+            [[queues.index(carried[a, b]) if (a, b) in carried else -1 for b in labels] for a in labels],
+            dtype=np.int64,
+        ),
+        queues=tuple(queues),
+        launch_us=np.array([costs.launch_us.get(one.kind, 0.0) for one in candidates]),
+        end_us=np.array([costs.end_us.get(one.kind, 0.0) for one in candidates]),
+        slowdown=np.array([costs.slowdown.get(one.kind, 1.0) for one in candidates]),
+        memory=np.array([memories[one.host, one.memory] for one in candidates], dtype=np.int64),
+        handover_us=costs.handover_us,
+    ), labels
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to execute a super-op on a kind of processor."""
+
+    us: float | None
+    share: float = 1.0
+    in_parts: bool = False
+
+
+class _Known:
+    """What a profile knows of one kind of processor."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, _Way] = {}
+
+    def way(self, op: SuperOp) -> _Way | None:
+        """The faster of the fused group and its parts; None where neither was measured."""
+        whole = self.rows.get(op.signature)
+        if len(op.ops) == 1 or (whole is not None and whole.us is not None and not self.rows):
+            return whole
+        parts = [self.rows.get(SuperOp(op.graph, (part,)).signature) for part in op.ops]
+        if any(part is None or part.us is None for part in parts):
+            return whole
+        known = [part for part in parts if part is not None]
+        us = sum(part.us for part in known if part.us is not None)
+        if whole is not None and whole.us is not None and whole.us <= us:
+            return whole
+        return _Way(us, max(part.share for part in known), True)
+
+    @property
+    def latency(self) -> dict[str, float | None]:
+        return {signature: way.us for signature, way in self.rows.items()}
 
 
 def _latencies(
-    supers: tuple[SuperOp, ...], candidates: list[Processor], profile: Profile, filled: list[str]
-) -> FloatArray:
-    """The (n, P) latencies: measured, ``inf`` where unsupported, scaled where never measured."""
+    supers: list[SuperOp], candidates: list[Processor], profile: Profile, filled: list[str]
+) -> tuple[FloatArray, FloatArray | None, np.ndarray]:
+    """Latency (measured, ``inf`` where unsupported, scaled where never measured), share and mode, each (n, P)."""
     rows = profile.latencies
-    known: dict[str, dict[str, float | None]] = defaultdict(dict)
-    for signature, kind, us in zip(rows.signature, rows.kind, rows.us, strict=True):
-        known[kind][signature] = us
+    shares = rows.share or (1.0,) * len(rows.us)
+    known: dict[str, _Known] = defaultdict(_Known)
+    for signature, kind, us, share in zip(rows.signature, rows.kind, rows.us, shares, strict=True):
+        known[kind].rows[signature] = _Way(us, share)
     latency = np.full((len(supers), len(candidates)), math.inf)
+    taken = np.ones(latency.shape)
+    in_parts = np.zeros(latency.shape, dtype=np.bool_)
     scaled: dict[tuple[str, str], list[str]] = defaultdict(list)
     left_out: dict[str, list[str]] = defaultdict(list)
     ratios: dict[tuple[str, str], tuple[int, float]] = {}
     kinds = sorted(known)
+    columns: dict[str, list[int]] = defaultdict(list)
+    for column, processor in enumerate(candidates):
+        columns[processor.kind].append(column)
     for op, super_op in enumerate(supers):
-        signature = super_op.signature
-        if all(known[processor.kind].get(signature, 0.0) is None for processor in candidates):
+        ways = {kind: known[kind].way(super_op) for kind in {*columns, *kinds}}
+        if all(way is not None and way.us is None for way in (ways[kind] for kind in columns)):
             raise PlanningError(f"no processor supports op '{super_op.id}' ({super_op.ops[0].type})")
-        for column, processor in enumerate(candidates):
-            kind = processor.kind
-            if signature in known[kind]:
-                us = known[kind][signature]
-                latency[op, column] = math.inf if us is None else us
-                continue
-            others = [other for other in kinds if other != kind and known[other].get(signature) is not None]
-            for other in others:
-                if (other, kind) not in ratios:
-                    ratios[other, kind] = _ratio(known[other], known[kind])
-            source = max(others, key=lambda other: ratios[other, kind][0], default=None)
-            if source is None or ratios[source, kind][0] == 0:
-                left_out[processor.id].append(super_op.id)
-                continue
-            base = known[source][signature]
-            assert base is not None
-            latency[op, column] = base * ratios[source, kind][1]
-            scaled[processor.id, source].append(super_op.id)
+        for kind, members in columns.items():
+            way = ways[kind]
+            if way is None:
+                others = [k for k in kinds if k != kind and (other := ways[k]) is not None and other.us is not None]
+                for other in others:
+                    if (other, kind) not in ratios:
+                        ratios[other, kind] = _ratio(known[other].latency, known[kind].latency)
+                source = max(others, key=lambda other: ratios[other, kind][0], default=None)
+                base = ways[source] if source is not None else None
+                if source is None or base is None or base.us is None or ratios[source, kind][0] == 0:
+                    for column in members:
+                        left_out[candidates[column].id].append(super_op.id)
+                    continue
+                for column in members:
+                    scaled[candidates[column].id, source].append(super_op.id)
+                way = _Way(base.us * ratios[source, kind][1], base.share, base.in_parts)
+            latency[op, members] = math.inf if way.us is None else way.us
+            taken[op, members] = way.share
+            in_parts[op, members] = way.in_parts
         if not np.isfinite(latency[op]).any():
             raise PlanningError(
                 f"op '{super_op.id}' ({super_op.ops[0].type}) has no measured latency on any candidate processor"
@@ -136,7 +221,7 @@ def _latencies(
         )
     for name, ops in left_out.items():
         filled.append(f"never measured on '{name}' and nothing to scale from, so not placed there: {_list(ops)}")
-    return latency
+    return latency, None if (taken == 1.0).all() else taken, in_parts
 
 
 def _ratio(base: dict[str, float | None], target: dict[str, float | None]) -> tuple[int, float]:
@@ -153,37 +238,41 @@ def _list(names: list[str]) -> str:
 
 
 def _transfers(
-    graph: ModelGraph, names: Sequence[str], candidates: list[Processor], profile: Profile, filled: list[str]
+    networks: Sequence[ModelGraph],
+    names: Sequence[tuple[int, str]],
+    machine: Machine,
+    labels: Sequence[str],
+    profile: Profile,
+    filled: list[str],
 ) -> FloatArray:
-    """The (T, P + 1, P + 1) transfer costs, overheads included.
+    """The (T, L, L) costs of moves.
 
     Only moves that can happen are looked up (and flagged where they are filled): graph inputs leave the host,
-    graph outputs reach it, and what an op writes for another goes between processors. All others stay zero.
+    graph outputs reach it, and what an op writes for another goes between places. All others stay zero.
     """
     table = TransferTable(profile.transfers, profile.channels)
-    p = len(candidates)
-    cost = np.zeros((len(names), p + 1, p + 1))
-    inputs, outputs = set(graph.inputs), set(graph.outputs)
-    rows = {
-        "in": [t for t, name in enumerate(names) if name in inputs],
-        "out": [t for t, name in enumerate(names) if name in outputs and name not in inputs],
-        "across": [t for t, name in enumerate(names) if name not in inputs and name in graph.consumers],
-    }
-    overheads = profile.overheads
+    cost = np.zeros((len(names), len(labels), len(labels)))
+    types = [networks[job].tensor[name].type for job, name in names]
+    made = [name not in networks[job].inputs for job, name in names]
+    read = [name in networks[job].consumers for job, name in names]
+    out = [name in networks[job].outputs for job, name in names]
+    computes = set(machine.place.tolist())
     sentences: dict[str, None] = {}
-    for source in range(p + 1):
-        for target in range(p + 1):
+    for source, start in enumerate(labels):
+        for target, end in enumerate(labels):
             if source == target:
                 continue
-            a = candidates[source] if source < p else None
-            b = candidates[target] if target < p else None
-            extra = 0.0
-            if a is not None and b is not None:
-                extra = overheads.end_us.get(a.kind, 0.0) + overheads.handover_us + overheads.launch_us.get(b.kind, 0.0)
-            moved = rows["in" if a is None else "out" if b is None else "across"]
-            start, end = a.place if a else HOST, b.place if b else HOST
-            column, note = table.costs([graph.tensor[names[t]].type for t in moved], start, end)
-            cost[moved, source, target] = np.asarray(column) + extra
+            moved = [
+                tensor
+                for tensor in range(len(names))
+                if (made[tensor] and source in computes and read[tensor] and target in computes)
+                or (made[tensor] and source in computes and out[tensor] and target == machine.host)
+                or (not made[tensor] and source == machine.host and read[tensor] and target in computes)
+            ]
+            if not moved or (start == end == HOST and machine.host in (source, target)):
+                continue
+            column, note = table.costs([types[tensor] for tensor in moved], start, end)
+            cost[moved, source, target] = column
             if note:
                 sentences[f"transfers from '{start}' to '{end}': {note}"] = None
     filled.extend(sentences)

@@ -22,8 +22,7 @@ def prune(problem: Problem) -> Problem:
     Raises:
         PlanningError: an op has no placement left; names the tensor that cannot move.
     """
-    lists, host = problem.lists, problem.host
-    p = problem.latency_us.shape[1]
+    lists, place, host = problem.lists, problem.machine.place, problem.machine.host
     moves = np.isfinite(problem.transfer_us)
     if moves.all():
         return problem
@@ -37,18 +36,18 @@ def prune(problem: Problem) -> Problem:
     for op, tensors in enumerate(problem.reads):
         for tensor in tensors:
             if lists.producer[tensor] < 0:
-                possible[op] &= moves[tensor, host, :p]
+                possible[op] &= moves[tensor, host, place]
                 _still_possible(problem, possible, op, tensor)
     for tensor in lists.outputs:
         if lists.producer[tensor] >= 0:
             op = lists.producer[tensor]
-            possible[op] &= moves[tensor, :p, host]
+            possible[op] &= moves[tensor, place, host]
             _still_possible(problem, possible, op, tensor)
     changed = True
     while changed:
         changed = False
         for producer, tensor, reader in edges:
-            matrix = moves[tensor, :p, :p]
+            matrix = moves[tensor][place[:, None], place]
             served = matrix[possible[producer]].any(axis=0) & possible[reader]
             serving = matrix[:, served].any(axis=1) & possible[producer]
             if (served != possible[reader]).any() or (serving != possible[producer]).any():

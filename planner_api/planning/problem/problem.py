@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
-TransferMode = Literal["blocking", "overlap"]
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
+from planner_api.planning.problem.machine import Machine
+
+Objective = Literal["latency", "lateness"]
+MOST_AT_ONCE = 64
+"""Ops that may share one resource: smaller shares count as 1/64."""
 
 
-class PlanningError(ValueError):
-    """A problem that cannot be planned; the message names the op or the tensor and the reason."""
+@dataclass(frozen=True)
+class Job:
+    """One network of a problem: when its inputs are there, when it is due, how much being late counts."""
+
+    release_us: float = 0.0
+    deadline_us: float | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class Lists:
-    """A problem as nested Python lists: scalar indexing into arrays is what makes pure Python schedulers slow.
+    """A problem as HOPE's eqs 1-6 see it, in nested Python lists (indexing into arrays makes pure Python slow).
+
+    Every op takes its processor whole, every processor keeps what it read, and what a crossing costs (the move between
+    the places, the launch, the delay) is the price of one transfer. Constructive methods and the integer program read
+    this; where the machine is richer they plan for a simpler one, and the simulator says what their plans take.
 
     Attributes:
         latency: [op][processor] microseconds, ``inf`` for unsupported.
-        transfer: [tensor][source][target] microseconds; the host is the last row and column.
+        transfer: [tensor][source][target] microseconds between processors; the host is the last row and column.
         producer: [tensor] op, or -1 for a graph input.
         reads: [op] tensors it reads.
         writes: [op] tensors it writes, ascending.
@@ -35,7 +47,7 @@ class Lists:
         outputs: tensors that must end on the host, ascending.
         before: [op] its direct predecessors, each once, ascending.
         after: [op] its direct successors, each once, ascending.
-        rivals: [processor] processors that never run beside it, itself included.
+        rivals: [processor] processors that share a resource with it, itself included.
         order: the ops in a topological order that depends on nothing but the graph (smallest index first).
     """
 
@@ -54,59 +66,69 @@ class Lists:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """n super-ops, P processors, T tensors. Times in microseconds.
+    """n super-ops of one or more jobs, P ways to execute each, T tensors. Times in microseconds. Arrays are read-only.
 
-    Arrays are read-only. The host is row and column P of ``transfer_us``.
+    A column of ``latency_us`` is a way to execute an op: today one processor of the machine each.
 
     Attributes:
+        machine: what there is to plan for.
         ops: n names.
-        processors: P names.
         latency_us: (n, P); ``inf`` says that the processor does not support the op.
-        conflicts: (P, P) symmetric; True where two processors share a resource (the diagonal is True).
         producer: (T,) op that writes each tensor; -1 for a graph input, which starts on the host.
         reads: for each op the tensors it reads, each once, in input order.
         is_output: (T,) True for tensors that must end on the host.
-        transfer_us: (T, P + 1, P + 1) cost from source to target; ``inf`` where no move exists. The diagonal is 0.
-        mode: ``blocking`` (HOPE eq. 1) or ``overlap``.
+        transfer_us: (T, L, L) cost from place to place; ``inf`` where no move exists. The diagonal is 0.
         tensors: T names.
+        share: (n, P) in (0, 1], of each resource of the processor while the op runs; None: all of it.
+        job: (n,) job of each op; None: there is one.
+        jobs: the jobs.
+        objective: ``latency`` (when the last job is done) or ``lateness`` (the largest weight * (finish - deadline);
+            a job without a deadline is due at its release).
+        in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
         filled: sentences on figures that were missing and filled by rule.
 
     Raises:
         PlanningError: for an empty graph, a cycle, an op that nobody supports, NaN, negative or misshapen figures.
     """
 
+    machine: Machine
     ops: tuple[str, ...]
-    processors: tuple[str, ...]
     latency_us: FloatArray
-    conflicts: BoolArray
     producer: IntArray
     reads: tuple[tuple[int, ...], ...]
     is_output: BoolArray
     transfer_us: FloatArray
-    mode: TransferMode
     tensors: tuple[str, ...]
+    share: FloatArray | None = None
+    job: IntArray | None = None
+    jobs: tuple[Job, ...] = (Job(),)
+    objective: Objective = "latency"
+    in_parts: BoolArray | None = None
     filled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        n, p, t = len(self.ops), len(self.processors), len(self.tensors)
+        n, p, t, places = len(self.ops), len(self.processors), len(self.tensors), len(self.machine.places)
         if n == 0:
             raise PlanningError("the graph has no ops")
-        if p == 0:
-            raise PlanningError("there is no processor to plan for")
         shapes = {
-            "latency_us": (self.latency_us, (n, p)),
-            "conflicts": (self.conflicts, (p, p)),
-            "producer": (self.producer, (t,)),
-            "is_output": (self.is_output, (t,)),
-            "transfer_us": (self.transfer_us, (t, p + 1, p + 1)),
+            "latency_us": (n, p),
+            "producer": (t,),
+            "is_output": (t,),
+            "transfer_us": (t, places, places),
+            "share": (n, p),
+            "job": (n,),
+            "in_parts": (n, p),
         }
-        for name, (array, shape) in shapes.items():
-            if array.shape != shape:
-                raise PlanningError(f"{name} has shape {array.shape}, expected {shape}")
-            array.setflags(write=False)
+        for name, shape in shapes.items():
+            array = getattr(self, name)
+            if array is not None:
+                if array.shape != shape:
+                    raise PlanningError(f"{name} has shape {array.shape}, expected {shape}")
+                array.setflags(write=False)
         if len(self.reads) != n:
             raise PlanningError(f"reads lists {len(self.reads)} ops, expected {n}")
         self._check_figures()
+        self._check_jobs()
         self._check_graph()
 
     def _check_figures(self) -> None:
@@ -122,15 +144,29 @@ class Problem:
         bad = ~(self.transfer_us >= 0)
         if bad.any():
             tensor, source, target = (int(i) for i in np.argwhere(bad)[0])
-            places = (*self.processors, "host")
+            places = self.machine.places
             raise PlanningError(
                 f"transfer of tensor '{self.tensors[tensor]}' from '{places[source]}' to '{places[target]}' "
                 f"is {self.transfer_us[tensor, source, target]}"
             )
         if (np.einsum("tpp->tp", self.transfer_us) != 0).any():
-            raise PlanningError("a transfer from a processor to itself must cost nothing")
-        if not (np.diagonal(self.conflicts).all() and (self.conflicts == self.conflicts.T).all()):
-            raise PlanningError("conflicts must be symmetric with a true diagonal")
+            raise PlanningError("a transfer from a place to itself must cost nothing")
+        if self.share is not None and not ((self.share > 0) & (self.share <= 1)).all():
+            op, processor = (int(i) for i in np.argwhere(~((self.share > 0) & (self.share <= 1)))[0])
+            raise PlanningError(
+                f"share of op '{self.ops[op]}' on '{self.processors[processor]}' is {self.share[op, processor]}: "
+                f"it must lie in (0, 1]"
+            )
+
+    def _check_jobs(self) -> None:
+        if not self.jobs or (self.job is not None and (self.job.min() < 0 or self.job.max() >= len(self.jobs))):
+            raise PlanningError("an op belongs to a job that does not exist")
+        for job in self.jobs:
+            due = job.release_us if job.deadline_us is None else job.deadline_us
+            if not (math.isfinite(job.release_us) and 0 <= job.release_us <= due < math.inf):
+                raise PlanningError(f"a job released at {job.release_us} us cannot be due at {job.deadline_us} us")
+            if not (0 < job.weight < math.inf):
+                raise PlanningError(f"a job's weight must be positive and finite, not {job.weight}")
 
     def _check_graph(self) -> None:
         t, n = len(self.tensors), len(self.ops)
@@ -142,6 +178,53 @@ class Problem:
         if len(self.lists.order) < n:
             cycle = nx.find_cycle(self.graph)
             raise PlanningError(f"the graph has a cycle through op '{self.ops[cycle[0][0]]}'")
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """P names."""
+        return self.machine.processors
+
+    @property
+    def host(self) -> int:
+        """P: the host's index in ``Lists.transfer``."""
+        return len(self.processors)
+
+    @property
+    def conflicts(self) -> BoolArray:
+        """(P, P) True where two processors share a resource (the diagonal is True)."""
+        return self.machine.conflicts
+
+    @cached_property
+    def shares(self) -> FloatArray:
+        """(n, P) the part of each of its resources that an op takes, at least 1/``MOST_AT_ONCE``."""
+        if self.share is None:
+            return np.ones(self.latency_us.shape)
+        return np.maximum(self.share, 1.0 / MOST_AT_ONCE)
+
+    @cached_property
+    def release_us(self) -> FloatArray:
+        """(n,) when the graph inputs that each op reads are there."""
+        return np.array([job.release_us for job in self.jobs])[self.job_of]
+
+    @cached_property
+    def job_of(self) -> IntArray:
+        """(n,) job of each op."""
+        return np.zeros(len(self.ops), dtype=np.int64) if self.job is None else self.job
+
+    @cached_property
+    def due_us(self) -> FloatArray:
+        """(n,) from when on the finish of each op's job counts."""
+        if self.objective == "latency":
+            return np.zeros(len(self.ops))
+        due = [job.release_us if job.deadline_us is None else job.deadline_us for job in self.jobs]
+        return np.array(due, dtype=np.float64)[self.job_of]
+
+    @cached_property
+    def weight(self) -> FloatArray:
+        """(n,) how much each microsecond after that counts."""
+        if self.objective == "latency":
+            return np.ones(len(self.ops))
+        return np.array([job.weight for job in self.jobs], dtype=np.float64)[self.job_of]
 
     @cached_property
     def graph(self) -> nx.DiGraph:
@@ -178,7 +261,7 @@ class Problem:
                 readers[tensor].append(op)
         return Lists(
             latency=self.latency_us.tolist(),
-            transfer=self.transfer_us.tolist(),
+            transfer=self._crossings(),
             producer=producer,
             reads=[list(tensors) for tensors in self.reads],
             writes=writes,
@@ -190,10 +273,34 @@ class Problem:
             order=_topological(before, after),
         )
 
+    def _crossings(self) -> list[list[list[float]]]:
+        """``Lists.transfer``; sources that cost the same share one row, or sixty processors would need a gigabyte."""
+        machine = self.machine
+        places = [*machine.place.tolist(), machine.host]
+        lags = [*machine.lag_us.tolist(), 0.0]
+        launch = np.append(machine.launch_us, 0.0)
+        kinds = {kind: row for row, kind in enumerate(dict.fromkeys(zip(places, lags, strict=True)))}
+        columns = self.transfer_us[:, :, places]
+        rows = []
+        for place, lag in kinds:
+            price = columns[:, place, :] + launch
+            price[:, :-1] += lag
+            rows.append(price.tolist())
+        own = [kinds[kind] for kind in zip(places, lags, strict=True)]
+        return [[rows[row][tensor] for row in own] for tensor in range(len(self.tensors))]
+
     @property
-    def host(self) -> int:
-        """Index of the host in ``transfer_us``."""
-        return len(self.processors)
+    def between_us(self) -> FloatArray:
+        """(T, P, P) ``Lists.transfer`` between processors as an array; not kept, because it may be large."""
+        place = self.machine.place
+        price = self.transfer_us[:, place[:, None], place[None, :]] + self.machine.launch_us
+        price += self.machine.lag_us[:, None]
+        price[:, np.arange(self.host), np.arange(self.host)] = 0.0
+        return np.asarray(price)
+
+    def with_latency(self, latency_us: FloatArray) -> Problem:
+        """The same problem with other latencies."""
+        return dataclasses.replace(self, latency_us=latency_us)
 
 
 def _topological(before: list[list[int]], after: list[list[int]]) -> list[int]:

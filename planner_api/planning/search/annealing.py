@@ -1,382 +1,268 @@
 """Windowed simulated annealing over (assignment, sequence) with an incremental evaluator.
 
 A window is a stretch of consecutive positions in start-time order. Inside it, ops change processor and order; what
-lies before is frozen, and what lies after enters through exact tails (longest paths to the end of the accepted
-schedule), so that one move costs about one window of work instead of one schedule.
+lies before is frozen, and what lies after enters through tails (longest paths to the end of the accepted schedule), so
+that one move costs about one window of work instead of one schedule. Where every op takes its processor whole and no
+queue carries moves, tails are exact; elsewhere they are a guide, and the round that ran the window times it anew.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from planner_api.planning.judge.evaluator import Arrays, evaluate
-from planner_api.planning.kernel import copy_into, kernel
+from planner_api.planning.judge.evaluator import (
+    RETIMED,
+    Arrays,
+    State,
+    accept,
+    count_in,
+    fits,
+    reject,
+    trial,
+)
+from planner_api.planning.kernel import copy_into, inner_kernel, kernel
 from planner_api.planning.problem import FloatArray, IntArray
 from planner_api.planning.search.moves import LONGEST_STRETCH, propose, take_back, uniform
-from planner_api.planning.search.window import Window, cut_out
+
+
+class Window(NamedTuple):
+    """What the annealing of one window knows of the rest of the schedule.
+
+    Attributes:
+        low, high: first position that may change, one past the last.
+        reach_move, reach_flip: (n,) one past the last position whose transfers an op can alter when moved or flipped.
+        saving: (n,) how much of what is paid past the window concerns the op.
+        far: (n,) last position of a reader.
+        crossing: ops that someone past the window reads.
+        through: (n,) microseconds from an op's start to the end, less what is due.
+        next_at, held_at: (n + 1, R * W) the same of the ops that follow on each resource from a position on, with
+            their shares, longest first.
+        bypass_at: (n + 1,) longest path that jumps from before the window to a position or beyond.
+        flipped, best_assignment, best_sequence: scratch.
+    """
+
+    low: int
+    high: int
+    reach_move: IntArray
+    reach_flip: IntArray
+    saving: FloatArray
+    far: IntArray
+    crossing: IntArray
+    through: FloatArray
+    next_at: FloatArray
+    held_at: FloatArray
+    bypass_at: FloatArray
+    flipped: IntArray
+    best_assignment: IntArray
+    best_sequence: IntArray
+
+
+class Survey:
+    """What windows need to know of a problem, and of a timed schedule around them."""
+
+    def __init__(self, a: Arrays) -> None:
+        self.a = a
+        self.slices = {name: _Slices(getattr(a, f"{name}_at")) for name in ("reads", "writes", "readers", "after")}
+        self.tensors = np.arange(len(a.producer))
+
+    def window(self, s: State, low: int, high: int) -> Window:
+        """The window from ``low`` to ``high`` of a timed schedule."""
+        a, n, slices = self.a, len(s.sequence), self.slices
+        last = slices["readers"].greatest(s.position[a.readers])
+        reach_move = np.maximum(slices["reads"].greatest(last[a.reads]) + 1, high)
+        reach_flip = np.maximum(slices["writes"].greatest(last[a.writes]) + 1, reach_move)
+        end = int(reach_flip[s.sequence[low:high]].max())
+        far = slices["after"].greatest(s.position[a.after])
+        home = np.where(a.producer >= 0, a.place[s.assignment[a.producer]], a.host)
+        late = np.where((s.payer >= high) & (s.payer < n), a.cost[self.tensors, home], 0.0).sum(axis=1)
+        if a.launches:
+            late += np.where((s.taker >= high) & (s.taker < n), a.launch, 0.0).sum(axis=1)
+        near = s.sequence[low:end]
+        return Window(
+            low=low,
+            high=high,
+            reach_move=reach_move,
+            reach_flip=reach_flip,
+            saving=slices["reads"].sum(late[a.reads]) + slices["writes"].sum(late[a.writes]),
+            far=far,
+            crossing=near[far[near] >= high],
+            through=np.zeros(n),
+            next_at=np.zeros_like(s.ends_at),
+            held_at=np.zeros_like(s.held_at),
+            bypass_at=np.full(n + 1, -np.inf),
+            flipped=np.empty((LONGEST_STRETCH, 2), dtype=np.int64),
+            best_assignment=s.assignment.copy(),
+            best_sequence=s.sequence.copy(),
+        )
+
+
+class _Slices:
+    """Reductions over ``x[at[i] : at[i + 1]]`` for every i."""
+
+    def __init__(self, at: IntArray) -> None:
+        self.full = np.flatnonzero(at[1:] > at[:-1])
+        self.starts = at[:-1][self.full]
+        self.count = len(at) - 1
+
+    def greatest(self, values: IntArray) -> IntArray:
+        """The largest value of each slice; -1 for an empty one."""
+        result = np.full(self.count, -1, dtype=np.int64)
+        if len(self.full):
+            result[self.full] = np.maximum.reduceat(values, self.starts)
+        return result
+
+    def sum(self, values: FloatArray) -> FloatArray:
+        """The sum of each slice."""
+        result = np.zeros(self.count)
+        if len(self.full):
+            result[self.full] = np.add.reduceat(values, self.starts)
+        return result
 
 
 @kernel
-def anneal_window(
-    a: Arrays,
-    assignment: IntArray,
-    sequence: IntArray,
-    finish: FloatArray,
-    payer: IntArray,
-    low: int,
-    high: int,
-    moves: int,
-    hot: float,
-    cold: float,
-    state: np.ndarray,
+def _later(a: Arrays, s: State, w: Window, op: int, since: int) -> float:
+    """Longest way from an op's finish through its readers at ``since`` or later to the end."""
+    here = s.assignment[op]
+    tail = -np.inf
+    for t in range(a.writes_at[op], a.writes_at[op + 1]):
+        tensor = a.writes[t]
+        for k in range(a.readers_at[tensor], a.readers_at[tensor + 1]):
+            reader = a.readers[k]
+            if s.position[reader] >= since:
+                there = s.assignment[reader]
+                way = w.through[reader]
+                if there != here:
+                    way += a.lag[here]
+                    if a.busy[a.place[here], a.place[there]] >= 0:
+                        way += a.cost[tensor, a.place[here], a.place[there]]
+                tail = max(tail, way)
+    return tail
+
+
+@kernel
+def _retail(a: Arrays, s: State, w: Window, until: int) -> None:
+    """Longest paths to the end of the ops from ``until`` back to the window's end."""
+    slots, length = len(s.ends), a.length
+    for k in range(slots):
+        s.ends[k] = w.next_at[until, k]
+        s.held[k] = w.held_at[until, k]
+    for at in range(until - 1, w.high - 1, -1):
+        op = s.sequence[at]
+        here = s.assignment[op]
+        share = a.share[op, here]
+        tail = max(a.export[op, here] - a.due[op], _later(a, s, w, op, at + 1))
+        for u in range(a.uses_at[here], a.uses_at[here + 1]):
+            tail = max(tail, fits(s.ends, s.held, a.uses[u] * length, (a.uses[u] + 1) * length, share))
+        through = s.spent[op] + tail
+        w.through[op] = through
+        for u in range(a.uses_at[here], a.uses_at[here + 1]):
+            count_in(s.ends, s.held, a.uses[u] * length, (a.uses[u] + 1) * length, through, share)
+        for k in range(slots):
+            w.next_at[at, k] = s.ends[k]
+            w.held_at[at, k] = s.held[k]
+        bypass = w.bypass_at[at + 1]
+        for k in range(a.before_at[op], a.before_at[op + 1]):
+            earlier = a.before[k]
+            if s.position[earlier] < w.low:
+                lag = a.lag[s.assignment[earlier]] if s.assignment[earlier] != here else 0.0
+                bypass = max(bypass, s.finish[earlier] + lag + through)
+        w.bypass_at[at] = bypass
+
+
+@inner_kernel
+def _on_resources(a: Arrays, s: State, w: Window, until: int) -> float:
+    """Longest path that leaves what was timed up to ``until`` by a resource."""
+    length = a.length
+    value = -np.inf
+    for k in range(len(s.ends)):
+        share = w.held_at[until, k]
+        if share > 0.0:
+            first = k // length * length
+            free = s.ends[k] if length == 1 else fits(s.ends, s.held, first, first + length, share)
+            value = max(value, free + w.next_at[until, k])
+    return value
+
+
+@kernel
+def _estimate(a: Arrays, s: State, w: Window, until: int, peak: float, limit: float) -> float:
+    """The end of a schedule timed up to ``until``, as the tails see it; where it lies beyond ``limit`` any such value."""
+    value = max(peak, w.bypass_at[until], _on_resources(a, s, w, until))
+    if value <= limit:
+        for c in range(len(w.crossing)):
+            op = w.crossing[c]
+            if w.far[op] >= until and s.position[op] < until:
+                value = max(value, s.finish[op] + _later(a, s, w, op, until))
+    return value
+
+
+@kernel
+def anneal(
+    a: Arrays, s: State, w: Window, number: int, moves: int, hot: float, cold: float, random: np.ndarray
 ) -> float:
-    """Anneal positions ``low`` to ``high`` of a blocking schedule.
+    """Anneal a window of a timed schedule.
 
     Args:
         a: the problem.
-        assignment: (n,) improved in place, at the window's ops only.
-        sequence: (n,) improved in place, inside the window only.
-        finish: (n,) as `evaluate` left it for this schedule.
-        payer: (T, P) likewise.
-        low: first position of the window.
-        high: one past its last position.
+        s: the schedule; left with the best placement and order met, its times with those of the last one accepted.
+        w: the window.
+        number: of the first trial; larger than any before it on this schedule.
         moves: how many to try.
         hot: first temperature in microseconds.
         cold: last temperature.
-        state: one word of random state.
+        random: one word of random state.
 
     Returns:
-        The best makespan met, as the sum of tails sees it (equal to `evaluate` up to rounding).
+        The best value met, as the tails see it.
     """
-    place = np.empty(len(sequence), dtype=np.int64)
-    for position in range(len(sequence)):
-        place[sequence[position]] = position
-    w = cut_out(a, assignment, sequence, place, finish, payer, low, high)
-    ops = np.empty(len(w.ready), dtype=np.int64)
-    order, processor, times = np.empty_like(ops), np.empty_like(ops), np.empty(len(ops))
-    for position in range(len(ops)):
-        ops[position] = sequence[low + position]
-        order[position] = position
-        processor[position] = assignment[ops[position]]
-        times[position] = finish[ops[position]]
-    best = _anneal(w, processor, order, times, high - low, moves, hot, cold, state)
-    for position in range(high - low):
-        sequence[low + position] = ops[order[position]]
-        assignment[ops[position]] = processor[position]
-    return best
-
-
-@kernel
-def _retail(
-    w: Window,
-    assignment: IntArray,
-    sequence: IntArray,
-    duration: FloatArray,
-    through: FloatArray,
-    upcoming: FloatArray,
-    width: int,
-    until: int,
-    upcoming_at: FloatArray,
-    bypass_at: FloatArray,
-) -> None:
-    """Longest paths to the end of the ops from ``until`` back to the window's last position."""
-    host = w.latency.shape[1]
-    for p in range(host):
-        upcoming[p] = upcoming_at[until - width, p]
-    bypass = bypass_at[until - width]
-    for position in range(until - 1, width - 1, -1):
-        op = sequence[position]
-        here = assignment[op]
-        tail = max(w.export_us[op, here], w.beyond[op])
-        for k in range(w.after_at[op], w.after_at[op + 1]):
-            tail = max(tail, through[w.after[k]])
-        for rival in range(host):
-            if w.rivals[here, rival]:
-                tail = max(tail, upcoming[rival])
-        through[op] = duration[op] + tail
-        upcoming[here] = through[op]
-        if w.ready[op] > 0.0:
-            bypass = max(bypass, w.ready[op] + through[op])
-        for p in range(host):
-            upcoming_at[position - width, p] = upcoming[p]
-        bypass_at[position - width] = bypass
-
-
-@kernel
-def _anneal(
-    w: Window,
-    assignment: IntArray,
-    sequence: IntArray,
-    finish: FloatArray,
-    width: int,
-    moves: int,
-    hot: float,
-    cold: float,
-    state: np.ndarray,
-) -> float:
-    """Anneal the first ``width`` positions of a window; leaves the best placement and order met."""
-    count, host = w.latency.shape
-    tensors = len(w.producer)
-    place = sequence.copy()
-    payer = w.payer.copy()
-    duration = np.zeros(count)
-    for position in range(count):
-        op = sequence[position]
-        here = assignment[op]
-        for k in range(w.reads_at[op], w.reads_at[op + 1]):
-            tensor = w.reads[k]
-            source = assignment[w.producer[tensor]] if w.producer[tensor] >= 0 else w.source[tensor]
-            if source != here and payer[tensor, here] == position:
-                duration[op] += w.cost[tensor, source, here]
-        duration[op] += w.latency[op, here]
-    through = np.zeros(count)
-    upcoming = np.zeros(host)
-    upcoming_at = np.zeros((count - width + 1, host))
-    bypass_at = np.zeros(count - width + 1)
-    for p in range(host):
-        upcoming_at[count - width, p] = w.upcoming[p]
-    bypass_at[count - width] = w.bypass
-    _retail(w, assignment, sequence, duration, through, upcoming, width, count, upcoming_at, bypass_at)
-
-    # Ops that someone past the window reads, by position: those of the window may move inside it.
-    far = np.full(count, -1, dtype=np.int64)
-    crossing = np.empty(count, dtype=np.int64)
-    crossings = 0
-    for op in range(count):
-        for k in range(w.after_at[op], w.after_at[op + 1]):
-            far[op] = max(far[op], place[w.after[k]])
-        if w.beyond[op] > -np.inf:
-            far[op] = count
-        if far[op] >= width:
-            crossing[crossings] = op
-            crossings += 1
-
-    # Accepted state before each position of the window, and the running maximum of finish plus export.
-    free_at = np.zeros((width + 1, host))
-    peak_at = np.zeros(width + 1)
-    for p in range(host):
-        free_at[0, p] = w.free[p]
-    peak_at[0] = w.peak
-    for position in range(width):
-        op = sequence[position]
-        here = assignment[op]
-        for p in range(host):
-            free_at[position + 1, p] = free_at[position, p]
-            if w.rivals[here, p]:
-                free_at[position + 1, p] = max(free_at[position, p], finish[op])
-        peak_at[position + 1] = max(peak_at[position], finish[op] + w.export_us[op, here])
-    current = max(peak_at[width], bypass_at[0])
-    for p in range(host):
-        current = max(current, free_at[width, p] + upcoming_at[0, p])
-    for c in range(crossings):
-        op = crossing[c]
-        if place[op] < width:
-            current = max(current, finish[op] + w.beyond[op])
-            for k in range(w.after_at[op], w.after_at[op + 1]):
-                if place[w.after[k]] >= width:
-                    current = max(current, finish[op] + through[w.after[k]])
-
+    n = len(s.sequence)
+    low, high = w.low, w.high
+    _retail(a, s, w, n)
+    current = _estimate(a, s, w, high, trial(a, s, high, high, high, high, np.inf, number), np.inf)
     best = current
-    best_sequence = sequence.copy()
-    best_assignment = assignment.copy()
-    stamp = np.zeros((tensors, host), dtype=np.int64)
-    old_finish = np.zeros(count)
-    new_duration = np.zeros(count)
-    new_free = np.zeros((width + 1, host))
-    new_peak = np.zeros(width + 1)
-    free = np.zeros(host)
-    paid = np.empty((len(w.reads), 3), dtype=np.int64)
-    flipped = np.empty(LONGEST_STRETCH, dtype=np.int64)
-    flipped_from = np.empty(LONGEST_STRETCH, dtype=np.int64)
+    copy_into(w.best_sequence, s.sequence)
+    copy_into(w.best_assignment, s.assignment)
     ratio = (cold / hot) ** (1.0 / max(1, moves - 1))
     temperature = hot / ratio
-
     for move in range(1, moves + 1):
         temperature *= ratio
-        flips, source_position, target_position = propose(
-            w.latency, w.rivals, w.before_at, w.before, w.after_at, w.after, assignment, sequence, place, 0, width,
-            flipped, flipped_from, state,
-        )  # fmt: skip
-        if flips == 0 and source_position < 0:
-            continue
-        first, until = width, width
-        hope = 0.0
-        for f in range(flips):
-            hope += w.saving[flipped[f]]
-            first = min(first, place[flipped[f]])
-            until = max(until, w.reach_flip[flipped[f]])
-        if source_position >= 0:
-            first = min(first, source_position, target_position)
-            until = max(until, w.reach_move[sequence[target_position]])
-            hope += w.saving[sequence[target_position]]
-
-        # --- evaluate from the first change to the last op whose transfers it can alter
-        limit = current - temperature * np.log(max(uniform(state), 1e-300))
-        for p in range(host):
-            free[p] = free_at[first, p]
-        peak = peak_at[first]
-        payments = 0
-        retimed = False
-        rejected = False
-        reached = first
-        for at in range(first, until):
-            if at == width:
-                # Past the window only the transfers paid for what was changed can become shorter; how much that can
-                # be was counted when the window began, which is near enough to turn a move down.
-                late = max(peak, bypass_at[0] - hope)
-                for p in range(host):
-                    late = max(late, free[p] + upcoming_at[0, p] - hope)
-                if late > limit:
-                    rejected = True
-                    break
-            if at <= width:
-                for p in range(host):
-                    new_free[at, p] = free[p]
-                new_peak[at] = peak
-            op = sequence[at]
-            here = assignment[op]
-            begin = max(free[here], w.ready[op])
-            for k in range(w.before_at[op], w.before_at[op + 1]):
-                begin = max(begin, finish[w.before[k]])
-            spent = 0.0
-            for k in range(w.reads_at[op], w.reads_at[op + 1]):
-                tensor = w.reads[k]
-                source = assignment[w.producer[tensor]] if w.producer[tensor] >= 0 else w.source[tensor]
-                if source != here and payer[tensor, here] >= first and stamp[tensor, here] != move:
-                    stamp[tensor, here] = move
-                    spent += w.cost[tensor, source, here]
-                    paid[payments, 0] = tensor
-                    paid[payments, 1] = here
-                    paid[payments, 2] = at
-                    payments += 1
-            spent += w.latency[op, here]
-            if at >= width and spent != duration[op]:
-                retimed = True
-            new_duration[at] = spent
-            old_finish[at] = finish[op]
-            now = begin + spent
-            finish[op] = now
-            reached = at + 1
-            if now + w.tail_us[op] > limit:
-                rejected = True
-                break
-            for rival in range(host):
-                if w.rivals[here, rival]:
-                    free[rival] = max(free[rival], now)
-            peak = max(peak, now + w.export_us[op, here])
-        makespan = peak
-        if not rejected:
-            if until == width:
-                for p in range(host):
-                    new_free[width, p] = free[p]
-                new_peak[width] = peak
-            makespan = max(makespan, bypass_at[until - width])
-            for p in range(host):
-                makespan = max(makespan, free[p] + upcoming_at[until - width, p])
-            if makespan <= limit:
-                for c in range(crossings):
-                    op = crossing[c]
-                    if far[op] >= until and place[op] < until:
-                        makespan = max(makespan, finish[op] + w.beyond[op])
-                        for k in range(w.after_at[op], w.after_at[op + 1]):
-                            if place[w.after[k]] >= until:
-                                makespan = max(makespan, finish[op] + through[w.after[k]])
-            rejected = makespan > limit
-
-        if rejected:
-            for at in range(first, reached):
-                finish[sequence[at]] = old_finish[at]
-            take_back(assignment, sequence, place, flips, source_position, target_position, flipped, flipped_from)
-            continue
-
-        # --- accept
-        current = makespan
-        for at in range(first, until):
-            op = sequence[at]
-            for k in range(w.reads_at[op], w.reads_at[op + 1]):
-                tensor = w.reads[k]
-                for p in range(host):
-                    if first <= payer[tensor, p] < until:
-                        payer[tensor, p] = count
-        for k in range(payments):
-            payer[paid[k, 0], paid[k, 1]] = paid[k, 2]
-        for at in range(first, min(until, width) + 1):
-            for p in range(host):
-                free_at[at, p] = new_free[at, p]
-            peak_at[at] = new_peak[at]
-        if retimed:
-            for at in range(width, until):
-                duration[sequence[at]] = new_duration[at]
-            _retail(w, assignment, sequence, duration, through, upcoming, width, until, upcoming_at, bypass_at)
-        if current < best:
-            best = current
-            copy_into(best_sequence, sequence)
-            copy_into(best_assignment, assignment)
-
-    copy_into(sequence, best_sequence)
-    copy_into(assignment, best_assignment)
-    return float(best)
-
-
-@kernel
-def anneal_whole(
-    a: Arrays,
-    assignment: IntArray,
-    sequence: IntArray,
-    low: int,
-    high: int,
-    moves: int,
-    hot: float,
-    cold: float,
-    state: np.ndarray,
-) -> float:
-    """`anneal_window` for either transfer mode, each move timed from the first op to the last.
-
-    In ``overlap`` mode a flip changes what is sent when a tensor comes to be, long before the op that was flipped.
-    """
-    n, host = a.latency.shape
-    start, finish = np.zeros(n), np.zeros(n)
-    payer = np.zeros((len(a.producer), host), dtype=np.int64)
-    place = np.empty(n, dtype=np.int64)
-    for position in range(n):
-        place[sequence[position]] = position
-    flipped = np.empty(LONGEST_STRETCH, dtype=np.int64)
-    flipped_from = np.empty(LONGEST_STRETCH, dtype=np.int64)
-    current = evaluate(a, assignment, sequence, start, finish, payer)
-    best = current
-    best_sequence = sequence.copy()
-    best_assignment = assignment.copy()
-    ratio = (cold / hot) ** (1.0 / max(1, moves - 1))
-    temperature = hot / ratio
-    for _ in range(moves):
-        temperature *= ratio
-        flips, source, target = propose(
-            a.latency,
-            a.rivals,
-            a.before_at,
-            a.before,
-            a.after_at,
-            a.after,
-            assignment,
-            sequence,
-            place,
-            low,
-            high,
-            flipped,
-            flipped_from,
-            state,
-        )
+        flips, source, target = propose(a, s, low, high, w.flipped, random)
         if flips == 0 and source < 0:
             continue
-        makespan = evaluate(a, assignment, sequence, start, finish, payer)
-        if makespan > current - temperature * np.log(max(uniform(state), 1e-300)):
-            take_back(assignment, sequence, place, flips, source, target, flipped, flipped_from)
+        first, until = high, high
+        hope = 0.0
+        for f in range(flips):
+            op = w.flipped[f, 0]
+            hope += w.saving[op]
+            first = min(first, s.position[op])
+            until = max(until, w.reach_flip[op])
+        if source >= 0:
+            first = min(first, source, target)
+            until = max(until, w.reach_move[s.sequence[target]])
+            hope += w.saving[s.sequence[target]]
+        limit = current - temperature * np.log(max(uniform(random), 1e-300))
+        # Past the window only what is paid for the ops that were changed can become less, by ``hope`` at most: near
+        # enough to turn most moves down at the window's end.
+        value = trial(a, s, first, first, high, high, limit, number + move)
+        if value <= limit and until > high:
+            value = max(value, _on_resources(a, s, w, high) - hope, w.bypass_at[high] - hope)
+            if value <= limit:
+                value = trial(a, s, first, high, until, high, limit, number + move)
+        if value <= limit:
+            value = _estimate(a, s, w, until, value, limit)
+        if value > limit:
+            reject(s, first)
+            take_back(s, flips, source, target, w.flipped)
             continue
-        current = makespan
+        current = value
+        accept(a, s, first, until, high)
+        if s.count[RETIMED]:
+            _retail(a, s, w, until)
         if current < best:
             best = current
-            copy_into(best_sequence, sequence)
-            copy_into(best_assignment, assignment)
-    copy_into(sequence, best_sequence)
-    copy_into(assignment, best_assignment)
+            copy_into(w.best_sequence, s.sequence)
+            copy_into(w.best_assignment, s.assignment)
+    copy_into(s.sequence, w.best_sequence)
+    copy_into(s.assignment, w.best_assignment)
     return float(best)

@@ -8,11 +8,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
-from planner_api.planning.judge.evaluator import arrays, evaluate
+from planner_api.planning.budget import Budget
+from planner_api.planning.judge.evaluator import State, arrays, evaluate, state, tails
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import IntArray, Problem
-from planner_api.planning.search.annealing import anneal_whole, anneal_window
-from planner_api.planning.solver import Budget
+from planner_api.planning.search.annealing import Survey, anneal
 
 WINDOW = (20, 75)
 """Shortest and longest window, in positions."""
@@ -36,7 +36,7 @@ class Search:
     """An improving schedule.
 
     Attributes:
-        makespan_us: of the best schedule met.
+        value_us: what is minimised, of the best schedule met: its makespan, or its lateness.
         rounds: turns of annealing so far.
     """
 
@@ -44,14 +44,14 @@ class Search:
         self.problem = problem
         self.rounds = 0
         self._arrays = arrays(problem)
+        self._survey = Survey(self._arrays)
         self._random = np.random.default_rng(seed)
         self._states = self._random.integers(1, 2**63, size=(2, 1), dtype=np.uint64)
-        self._assignment = np.array(schedule.assignment, dtype=np.int64)
-        self._sequence = np.array(schedule.sequence, dtype=np.int64)
-        n, p = problem.latency_us.shape
-        self._start, self._finish = np.zeros(n), np.zeros(n)
-        self._payer = np.zeros((len(problem.tensors), p), dtype=np.int64)
-        self.makespan_us = self._evaluate()
+        self._state = state(problem, schedule.assignment, schedule.sequence)
+        self._spare = state(problem, schedule.assignment, schedule.sequence)
+        # Two jobs' microseconds may count differently: what is due is shifted so that the kernels need no weights.
+        self._shifts = problem.objective == "lateness"
+        self.value_us = self._evaluate()
         self._hot = HOT * float(problem.latency_us.min(axis=1).mean())
         self._cold = min(COLD_US, self._hot / 10)
 
@@ -62,7 +62,7 @@ class Search:
 
     def schedule(self) -> Schedule:
         """The best schedule, timed by the simulator."""
-        return simulate(self.problem, self._assignment.tolist(), self._sequence.tolist())
+        return simulate(self.problem, self._state.assignment.tolist(), self._state.sequence.tolist())
 
     def round(self, moves: int = MOVES, pool: Executor | None = None) -> tuple[float, ...]:
         """Anneal a window, or two that do not touch (in a large problem); the schedule never gets worse.
@@ -72,21 +72,33 @@ class Search:
             pool: where the second window runs beside the first; the result is the same without it.
 
         Returns:
-            The best makespan as each window sees it (the schedule's own is timed anew).
+            The best value as each window sees it (the schedule's own is timed anew).
         """
-        # Windows are stretches of time: a stable sort by start keeps the order topological and every time as it is.
-        self._sequence = self._sequence[np.argsort(self._start[self._sequence], kind="stable")]
-        self._evaluate()
+        s = self._state
+        best = self.value_us, s.assignment.copy(), s.sequence.copy()
+        # Windows are stretches of time: a stable sort by start keeps the order topological and, where ops take their
+        # resources whole and no queue carries moves, every time as it is.
+        self._set(s.assignment, s.sequence[np.argsort(s.start[s.sequence], kind="stable")])
+        self.value_us = self._evaluate()
+        if self._shifts:
+            self._shift()
+        if self.value_us <= best[0]:
+            best = self.value_us, s.assignment.copy(), s.sequence.copy()
+        merged = s.assignment.copy(), s.sequence.copy()
         windows = self._windows()
-        others = [pool.submit(self._anneal, 1, *window, moves) for window in windows[1:]] if pool else []
-        found = [self._anneal(0, *windows[0], moves)]
-        found += [other.result() for other in others] or [self._anneal(1, *window, moves) for window in windows[1:]]
+        if len(windows) > 1:
+            for mine, other in zip(self._state, self._spare, strict=True):
+                np.copyto(other, mine)
+        turns = [(self._state, 0, *windows[0], moves), *((self._spare, 1, *span, moves) for span in windows[1:])]
+        others = [pool.submit(self._anneal, *turn) for turn in turns[1:]] if pool else []
+        found = [self._anneal(*turns[0])]
+        found += [other.result() for other in others] or [self._anneal(*turn) for turn in turns[1:]]
         # What two windows gain adds up, unless the longest path goes round one of them.
-        merged = self._assignment.copy(), self._sequence.copy()
         for (low, high), (_, assignment, sequence) in zip(windows, found, strict=True):
             ops = sequence[low:high]
             merged[0][ops], merged[1][low:high] = assignment[ops], ops
-        self._keep_best([(self._assignment, self._sequence), merged, *(result[1:] for result in found)])
+        single = [result[1:] for result in found] if len(found) > 1 else []
+        self._keep_best(best, [merged, *single])
         self.rounds += 1
         return tuple(result[0] for result in found)
 
@@ -102,31 +114,30 @@ class Search:
         low = int(self._random.integers(first, last - width, endpoint=True))
         return low, low + width
 
-    def _anneal(self, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:
-        """One window on copies; the makespan it believes in, the placement and the order."""
-        assignment, sequence = self._assignment.copy(), self._sequence.copy()
-        hot, cold, state = self._hot, self._cold, self._states[lane]
-        if self._arrays.blocking:
-            believed = anneal_window(
-                self._arrays, assignment, sequence, self._finish, self._payer, low, high, moves, hot, cold, state
-            )
-        else:
-            believed = anneal_whole(self._arrays, assignment, sequence, low, high, moves, hot, cold, state)
-        return float(believed), assignment, sequence
+    def _anneal(self, s: State, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:
+        """One window; the value it believes in, the placement and the order."""
+        view = self._survey.window(s, low, high)
+        believed = anneal(self._arrays, s, view, 2, moves, self._hot, self._cold, self._states[lane])
+        return float(believed), s.assignment.copy(), s.sequence.copy()
 
-    def _keep_best(self, candidates: list[tuple[IntArray, IntArray]]) -> None:
-        """Make the best of some placements with orders the present one; the first of equals."""
-        makespans = []
-        for self._assignment, self._sequence in candidates:
-            makespans.append(self._evaluate())
-        self._assignment, self._sequence = candidates[int(np.argmin(makespans))]
-        self.makespan_us = self._evaluate()
+    def _keep_best(
+        self, known: tuple[float, IntArray, IntArray], candidates: list[tuple[IntArray, IntArray]]
+    ) -> None:
+        """Make the best of a timed schedule and some placements with orders the present one; the first of equals."""
+        best = known
+        for candidate in candidates:
+            self._set(*candidate)
+            value = self._evaluate()
+            if value < best[0]:
+                best = value, *candidate
+        self._set(*best[1:])
+        self.value_us = self._evaluate()
 
     def run(self, budget: Budget, target_us: float) -> None:
-        """Anneal until the budget ends or the makespan reaches ``target_us``; polish when annealing finds nothing."""
+        """Anneal until the budget ends or the value reaches ``target_us``; polish when annealing finds nothing."""
         rate, stale = 0.0, 0
         with ThreadPoolExecutor(1) as pool:
-            while self.movable and self.makespan_us > target_us:
+            while self.movable and self.value_us > target_us:
                 if budget.rounds is not None and self.rounds >= budget.rounds:
                     return
                 if budget.timed and rate == 0:
@@ -136,27 +147,40 @@ class Search:
                     moves = int(min(MOVES, budget.left() / rate)) if rate else MOVES
                 if moves < FEWEST_MOVES or budget.left() <= 0:
                     return
-                began, before = time.monotonic(), self.makespan_us
+                began, before = time.monotonic(), self.value_us
                 self.round(moves, pool)
                 if budget.timed:
                     rate = (time.monotonic() - began) / moves
-                stale = stale + 1 if self.makespan_us == before else 0
+                stale = stale + 1 if self.value_us == before else 0
                 if stale >= STALE and budget.left() > POLISH_SECONDS:
                     self.polish(POLISH_SECONDS if budget.timed else math.inf)
-                    stale = 0 if self.makespan_us < before else STALE - POLISH_EVERY
+                    stale = 0 if self.value_us < before else STALE - POLISH_EVERY
 
     def polish(self, seconds: float) -> None:
         """Solve a short random window to its optimum; the schedule never gets worse."""
         # HiGHS takes a while to import, and most searches end before they need it.
         from planner_api.planning.search.polish import WIDTH, polish
 
-        self._sequence = self._sequence[np.argsort(self._start[self._sequence], kind="stable")]
+        s = self._state
+        self._set(s.assignment, s.sequence[np.argsort(s.start[s.sequence], kind="stable")])
         width = min(WIDTH, len(self.problem.ops))
         low = int(self._random.integers(0, len(self.problem.ops) - width, endpoint=True))
         better = polish(self.problem, self.schedule(), low, low + width, seconds)
-        self._assignment = np.array(better.assignment, dtype=np.int64)
-        self._sequence = np.array(better.sequence, dtype=np.int64)
-        self.makespan_us = self._evaluate()
+        self._set(np.array(better.assignment, dtype=np.int64), np.array(better.sequence, dtype=np.int64))
+        self.value_us = self._evaluate()
+
+    def _set(self, assignment: IntArray, sequence: IntArray) -> None:
+        self._state.assignment[:], self._state.sequence[:] = assignment, sequence
 
     def _evaluate(self) -> float:
-        return float(evaluate(self._arrays, self._assignment, self._sequence, self._start, self._finish, self._payer))
+        value = float(evaluate(self._arrays, self._state))
+        if not self._shifts:
+            return value
+        return float((self.problem.weight * (self._state.done - self.problem.due_us)).max())
+
+    def _shift(self) -> None:
+        """With ``due + value / weight`` as due, any schedule that is nowhere late is better than the present one."""
+        due = self.problem.due_us + self.value_us / self.problem.weight
+        self._arrays.due[:] = due - due.max()
+        self._arrays.tail[:] = tails(self.problem, self._arrays.export, self._arrays.due)
+        evaluate(self._arrays, self._state)

@@ -18,7 +18,8 @@ from planner_api.planning.construct.partitiontuner.groups import Groups, Members
 from planner_api.planning.construct.rounds import in_rounds
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.solver import Budget, Solution
+from planner_api.planning.budget import Budget
+from planner_api.planning.methods import Solution
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,145 @@
+"""The one table of methods, and one verb for each: ``solve(problem, budget) -> Solution``.
+
+A method of your own is a function with that signature. Name it where a method is asked for, as ``package.module:name``
+(``python -m benchmarks.phones DIR --methods auto,mine:solve``), or register it under a short name:
+
+    register_solver("mine", "mine:solve")
+
+What it returns is timed and proven legal like every other plan: build its schedule with `judge.simulator.simulate`
+from a placement and an order.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from planner_api.planning.budget import Budget
+from planner_api.planning.judge.simulator import Schedule
+from planner_api.planning.problem import PlanningError, Problem
+
+Feature = Literal["shares", "queues", "neighbours", "jobs"]
+"""What a problem may have beyond HOPE's: ops that leave room beside them, channels with queues, ops that slow each other,
+jobs that are released or due."""
+EVERYTHING: frozenset[Feature] = frozenset({"shares", "queues", "neighbours", "jobs"})
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A proven lower bound on every schedule's value, in microseconds, and the argument that proves it."""
+
+    us: float
+    method: str
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A schedule and how it was found.
+
+    ``rounds`` counts the search rounds spent; ``bound`` is what the method proved on its way, if it did.
+    ``in_rounds`` says that ops wait for more than their inputs and their processor, as the method's paper has it.
+    """
+
+    schedule: Schedule
+    method: str
+    notes: tuple[str, ...] = ()
+    rounds: int = 0
+    bound: Bound | None = None
+    in_rounds: bool = False
+
+
+Solve = Callable[[Problem, Budget], Solution]
+
+
+class UnknownMethod(PlanningError):  # noqa: N818 - says what it is
+    """A method that no solver implements; the message lists those that exist."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: where it stands, whether it answers at once, and what it can serve.
+
+    Methods that plan for a simpler machine serve what they may ignore: the simulator charges it.
+    """
+
+    entry: str
+    at_once: bool = True
+    serves: frozenset[Feature] = EVERYTHING
+
+
+_HERE = "planner_api.planning"
+METHODS: dict[str, Method] = {
+    "single": Method(f"{_HERE}.construct.single:solve"),
+    "heft": Method(f"{_HERE}.construct.heft:solve"),
+    "finish": Method(f"{_HERE}.construct.finish:solve"),
+    "dmdar": Method(f"{_HERE}.construct.dmdar:solve"),
+    "greedy": Method(f"{_HERE}.construct.greedy:solve"),
+    "mosaic": Method(f"{_HERE}.construct.mosaic:solve", serves=frozenset({"neighbours"})),
+    "partitiontuner": Method(f"{_HERE}.construct.partitiontuner:solve", serves=frozenset({"neighbours"})),
+    "ilp": Method(f"{_HERE}.ilp:solve", at_once=False, serves=frozenset({"queues", "neighbours"})),
+    "auto": Method(f"{_HERE}.optimise:auto", at_once=False),
+}
+"""Every method by name; imported on first use."""
+
+
+def register_solver(name: str, entry: str, *, at_once: bool = False, serves: frozenset[Feature] = EVERYTHING) -> None:
+    """Add a method to the table, or replace one.
+
+    Args:
+        name: what it is asked for by.
+        entry: ``package.module:function`` of a ``solve(problem, budget) -> Solution``.
+        at_once: it needs no budget, and gets the bound that costs nothing.
+        serves: what of a problem it can do, or may ignore.
+    """
+    METHODS[name] = Method(entry, at_once, serves)
+
+
+def method(name: str) -> Method:
+    """The method of a name of the table, or of an entry ``package.module:function``.
+
+    Raises:
+        UnknownMethod: there is none.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if ":" in name.strip(":"):
+        return Method(name, at_once=False)
+    raise UnknownMethod(f"there is no method '{name}': choose one of {', '.join(METHODS)}")
+
+
+def features(problem: Problem) -> frozenset[Feature]:
+    """What a problem has beyond HOPE's."""
+    machine = problem.machine
+    found: list[Feature] = []
+    if problem.share is not None:
+        found.append("shares")
+    if machine.queues:
+        found.append("queues")
+    if (machine.slowdown > 1.0).any():
+        found.append("neighbours")
+    if len(problem.jobs) > 1 or problem.objective != "latency" or problem.jobs[0].release_us > 0:
+        found.append("jobs")
+    return frozenset(found)
+
+
+def solve(problem: Problem, name: str, budget: Budget) -> Solution:
+    """Solve a problem by a named method.
+
+    Raises:
+        UnknownMethod: no solver has that name.
+        PlanningError: the method cannot serve the problem, or finds no legal plan.
+    """
+    chosen = method(name)
+    missing = features(problem) - chosen.serves
+    if missing:
+        raise PlanningError(f"{name} knows nothing of {' and '.join(sorted(missing))}")
+    module, _, function = chosen.entry.partition(":")
+    try:
+        implementation: Solve = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        if name in METHODS:
+            raise
+        raise UnknownMethod(f"there is no method '{name}': {error}") from error
+    return implementation(problem, budget)

@@ -1,0 +1,140 @@
+"""The machine as planner and engine see it: processors on resources, places, channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
+
+HOST = "host"
+"""The place where graph inputs start and outputs must end."""
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """P processors on R resources, computing from and to L places.
+
+    Attributes:
+        processors: P names.
+        uses: (P, R) True where a processor takes its share of a resource.
+        places: L names; one of them is ``host``.
+        place: (P,) index of the place each processor computes from and to.
+        busy: (L, L) which of the queues carries a move from place to place, -1: the time of the op that reads it.
+        queues: names of what carries moves one after the other (copy engines, links).
+        launch_us: (P,) what an op pays on its own time when it newly takes in a tensor made elsewhere.
+        end_us: (P,) how much later than the op's finish its tensors can be taken in by others.
+        handover_us: the same, for every processor.
+        slowdown: (P,) factor >= 1 on latencies while all of the memory's other resources work.
+        memory: (P,) number of the memory whose resources slow each other.
+
+    Raises:
+        PlanningError: a figure that makes no sense; the message names it.
+    """
+
+    processors: tuple[str, ...]
+    uses: BoolArray
+    places: tuple[str, ...]
+    place: IntArray
+    busy: IntArray
+    queues: tuple[str, ...]
+    launch_us: FloatArray
+    end_us: FloatArray
+    slowdown: FloatArray
+    memory: IntArray
+    handover_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        p, places = len(self.processors), len(self.places)
+        if p == 0:
+            raise PlanningError("there is no processor to plan for")
+        shapes = {
+            "uses": (p, self.uses.shape[-1]),
+            "place": (p,),
+            "busy": (places, places),
+            "launch_us": (p,),
+            "end_us": (p,),
+            "slowdown": (p,),
+            "memory": (p,),
+        }
+        for name, shape in shapes.items():
+            array = getattr(self, name)
+            if array.shape != shape:
+                raise PlanningError(f"{name} has shape {array.shape}, expected {shape}")
+            array.setflags(write=False)
+        if HOST not in self.places or len(set(self.places)) != places:
+            raise PlanningError(f"places must be different and one of them '{HOST}': {', '.join(self.places)}")
+        if not self.uses.any(axis=1).all():
+            raise PlanningError("a processor uses no resource")
+        if self.place.min() < 0 or self.place.max() >= places:
+            raise PlanningError("a processor computes at a place that does not exist")
+        if self.busy.min() < -1 or self.busy.max() >= len(self.queues):
+            raise PlanningError("a channel keeps a queue busy that does not exist")
+        for name in ("launch_us", "end_us"):
+            if not (np.isfinite(getattr(self, name)) & (getattr(self, name) >= 0)).all():
+                raise PlanningError(f"{name} must be finite and not negative")
+        if not (np.isfinite(self.slowdown) & (self.slowdown >= 1)).all():
+            raise PlanningError("slowdown must be a finite factor of at least 1")
+        if not (np.isfinite(self.handover_us) and self.handover_us >= 0):
+            raise PlanningError("handover_us must be finite and not negative")
+
+    @classmethod
+    def apart(cls, processors: Sequence[str], conflicts: BoolArray | None = None, *, queued: bool = False) -> Machine:
+        """Every processor at a place of its own, nothing but moves between them: HOPE's machine.
+
+        Args:
+            processors: P names.
+            conflicts: (P, P) symmetric, True where two share a resource; None: nothing is shared.
+            queued: each ordered pair of places has a queue for its moves; else they take the reader's time (eq. 1).
+        """
+        p = len(processors)
+        pairs = [] if conflicts is None else [(a, b) for a in range(p) for b in range(a) if conflicts[a, b]]
+        uses = np.zeros((p, p + len(pairs)), dtype=np.bool_)
+        uses[:, :p] = np.eye(p, dtype=np.bool_)
+        for resource, pair in enumerate(pairs, start=p):
+            uses[list(pair), resource] = True
+        places = (*(f"@{name}" for name in processors), HOST)
+        busy = np.full((p + 1, p + 1), -1, dtype=np.int64)
+        queues = []
+        if queued:
+            for a, source in enumerate(places):
+                for b, target in enumerate(places):
+                    if a != b:
+                        busy[a, b] = len(queues)
+                        queues.append(f"{source}>{target}")
+        return cls(
+            processors=tuple(processors),
+            uses=uses,
+            places=places,
+            place=np.arange(p),
+            busy=busy,
+            queues=tuple(queues),
+            launch_us=np.zeros(p),
+            end_us=np.zeros(p),
+            slowdown=np.ones(p),
+            memory=np.arange(p),
+        )
+
+    @cached_property
+    def host(self) -> int:
+        """Index of the host among the places."""
+        return self.places.index(HOST)
+
+    @cached_property
+    def lag_us(self) -> FloatArray:
+        """(P,) what lies between an op's finish and the moment when another processor can take its tensors in."""
+        return self.end_us + self.handover_us
+
+    @cached_property
+    def conflicts(self) -> BoolArray:
+        """(P, P) True where two processors share a resource, the diagonal included."""
+        uses = self.uses.astype(np.int64)
+        return uses @ uses.T > 0
+
+    @cached_property
+    def near(self) -> BoolArray:
+        """(P, R) the resources that any processor of the same memory uses."""
+        return np.array([self.uses[self.memory == memory].any(axis=0) for memory in self.memory])
