@@ -30,7 +30,8 @@ from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.mulayer import mulayer_us
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.judge.simulator import Schedule
-from planner_api.planning.methods import METHODS, Bound, Solution, solve
+from planner_api.planning.methods import Bound, Solution, solve
+from planner_api.planning.methods import method as find_method
 from planner_api.planning.optimise import warm
 
 METHODS = "auto,greedy,ilp,heft,dmdar,mosaic,mosaic+overlap,partitiontuner,partitiontuner+overlap,mulayer,single"
@@ -265,12 +266,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 2 for bad input. A method that finds no plan is a line of the report, no failure."""
     options = parse(arguments)
     try:
-        known = [*METHODS, *(name + OVERLAP for name in METHODS), MULAYER]
-        for method in options.methods:
-            if method not in known:
-                raise UnknownMethod(f"there is no method '{method}': choose from {', '.join([*METHODS, MULAYER])}")
+        for name in options.methods:
+            if name != MULAYER:
+                find_method(name.removesuffix(OVERLAP))
         if not options.methods:
-            raise UnknownMethod(f"no method was named: choose from {', '.join([*METHODS, MULAYER])}")
+            raise UnknownMethod(f"no method was named: choose from {METHODS}")
         for path in (options.json, options.schedules):
             if path and not path.parent.is_dir():
                 raise BadProfile(f"{path}: there is no folder to write this into")

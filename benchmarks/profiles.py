@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-
 from planner_api.planning.problem import Machine, Problem
 from planner_api.planning.problem.transfers import elements, fit
 

@@ -21,13 +21,16 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
     steps, ids = _steps(graphs, supers, problem, schedule)
     place = {op: index for index, op in enumerate(schedule.sequence)}
     order = sorted(place, key=lambda op: (schedule.start_us[op], place[op]))
+
     jobs = [
         PlannedJob(
             model_hash=graph.model_hash,
             release_us=job.release_us,
             deadline_us=job.deadline_us,
             weight=job.weight,
-            finish_us=max(us for us, owner in zip(schedule.done_us, problem.job_of.tolist(), strict=True) if owner == k),
+            finish_us=max(
+                us for us, owner in zip(schedule.done_us, problem.job_of.tolist(), strict=True) if owner == k
+            ),
         )
         for k, (graph, job) in enumerate(zip(graphs, problem.jobs, strict=True))
     ]

@@ -25,7 +25,7 @@ def kernel(function: Function) -> Function:
 
 
 def inner_kernel(function: Function) -> Function:
-    """A `kernel` that only others call, as part of them: passing a state of thirty arrays takes longer than its work."""
+    """A `kernel` that becomes part of those that call it: passing thirty arrays takes longer than its work."""
     return _compiled(function, _nrt=False, forceinline=True)
 
 
@@ -34,7 +34,7 @@ def allocating_kernel(function: Function) -> Function:
     return _compiled(function)
 
 
-def _compiled(function: Function, **options: bool) -> Function:
+def _compiled(function: Function, **options: Any) -> Function:
     try:
         return cast(Function, njit(cache=True, nogil=True, **options)(function))
     except RuntimeError:

@@ -21,8 +21,8 @@ from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.problem import PlanningError, Problem
 
 Feature = Literal["shares", "queues", "neighbours", "jobs"]
-"""What a problem may have beyond HOPE's: ops that leave room beside them, channels with queues, ops that slow each other,
-jobs that are released or due."""
+"""What a problem may have beyond HOPE's: ops that leave room beside them, channels with queues, ops that slow each
+other, jobs that are released or due."""
 EVERYTHING: frozenset[Feature] = frozenset({"shares", "queues", "neighbours", "jobs"})
 
 

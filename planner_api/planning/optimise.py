@@ -1,4 +1,4 @@
-"""The orchestrator: candidates, the method asked for, what to do when it fails, and the proof of how good the plan is."""
+"""The orchestrator: candidates, the method asked for, what to do when it fails, and how good the plan is."""
 
 from __future__ import annotations
 

@@ -12,9 +12,7 @@ from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import Job, Machine, Problem
 
 
-def draw(
-    seed: int, most_ops: int, *, most_processors: int = 4, plain: bool = False, rich: bool | None = None
-) -> Problem:
+def draw(seed: int, most_ops: int, *, most_processors: int = 4, plain: bool = False, hope: bool = False) -> Problem:
     """A problem with everything that can occur: several tensors an op, constants, zero and infinite costs, gangs.
 
     Args:
@@ -22,11 +20,12 @@ def draw(
         most_ops: upper limit of the number of ops.
         most_processors: upper limit of the number of processors.
         plain: every processor supports every op, every move exists, and the machine is HOPE's but for gangs.
-        rich: whether the machine has shares, queues, places, launches, neighbours and jobs; drawn when None.
+        hope: the machine is HOPE's but for gangs; else it may have shares, queues, places, launches, neighbours, jobs.
     """
     random = np.random.default_rng(seed)
     n, p = int(random.integers(1, most_ops + 1)), int(random.integers(1, most_processors + 1))
-    rich = (random.random() < 0.6 and not plain) if rich is None else rich
+    hope = hope or plain
+    rich = random.random() < 0.6 and not hope
     inputs = int(random.integers(0, 3))
     producer = [-1] * inputs + [op for op in range(n) for _ in range(1 + (random.random() < 0.2))]
     t = len(producer)
@@ -46,7 +45,7 @@ def draw(
         reads.append(tuple(int(tensor) for tensor in random.permutation(earlier)[:count]))
     scale = random.choice([1.0, 100.0, 5000.0])
     latency = np.round(random.uniform(0, scale, (n, p)), 3) * random.choice([0.0, 1.0], (n, p), p=[0.1, 0.9])
-    machine = _rich(random, p, scale) if rich else _classic(random, p, plain)
+    machine = _rich(random, p, scale) if rich else _hope(random, p, hope)
     places = len(machine.places)
     transfer = np.round(random.uniform(0, scale * random.choice([0.0, 0.2, 1.0]), (t, places, places)), 3)
     if not plain:
@@ -81,13 +80,13 @@ def draw(
     )
 
 
-def _classic(random: np.random.Generator, p: int, plain: bool) -> Machine:
-    """HOPE's machine: a place for each processor, and resources that some share."""
+def _hope(random: np.random.Generator, p: int, hope: bool) -> Machine:
+    """HOPE's machine: a place for each processor, and resources that some share; perhaps with queues."""
     conflicts = np.eye(p, dtype=bool)
     if random.random() < 0.3:
         conflicts |= random.random((p, p)) < 0.4
         conflicts |= conflicts.T
-    return Machine.apart([f"p{k}" for k in range(p)], conflicts, queued=not plain and random.random() < 0.2)
+    return Machine.apart([f"p{k}" for k in range(p)], conflicts, queued=not hope and random.random() < 0.3)
 
 
 def _rich(random: np.random.Generator, p: int, scale: float) -> Machine:

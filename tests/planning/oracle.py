@@ -1,4 +1,4 @@
-"""An independent reading of the cost model, without the simulator's code: times found by asking, not by keeping lines."""
+"""An independent reading of the cost model, without the simulator's code: times by asking, not by keeping lines."""
 
 from __future__ import annotations
 

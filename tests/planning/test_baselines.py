@@ -19,7 +19,7 @@ from benchmarks.figures import COLUMNS
 from benchmarks.phones import main, replay
 from benchmarks.phones import plan as benchmarked
 from benchmarks.profiles import phone_problem
-from planner_api.planning import Budget, PlanningError, Problem, check, optimise
+from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.construct.greedy import super_ops, top_k
 from planner_api.planning.construct.mulayer import mulayer_us
@@ -96,14 +96,12 @@ def table_1() -> Problem:
     latency = [[1, 10], [2, nowhere], [10, 2], [10, 2], [1, nowhere], [1, 1.5], [1, nowhere], [5, nowhere]]
     return Problem(
         ops=tuple(f"v{index}" for index in range(1, 9)),
-        processors=("cpu", "npu"),
+        machine=Machine.apart(("cpu", "npu")),
         latency_us=np.array(latency, dtype=float),
-        conflicts=np.eye(2, dtype=bool),
         producer=np.arange(8),
         reads=((), (0,), (1,), (2,), (3,), (1,), (5,), (4, 6)),
         is_output=np.arange(8) == 7,
         transfer_us=np.zeros((8, 3, 3)),
-        mode="blocking",
         tensors=tuple(f"t{index}" for index in range(1, 9)),
     )
 
@@ -202,7 +200,7 @@ def test_mosaic_runs_one_slice_after_the_other():
 @settings(max_examples=30)
 def test_rounds_are_legal_and_never_faster_than_the_same_placement_overlapped(method: str, seed: int):
     """On random problems the checker passes both; what runs in rounds loses, or is the same."""
-    problem = draw(seed, 14, mode="blocking", plain=True)
+    problem = draw(seed, 14, plain=True)
     found = solve(problem, method, Budget(0.0))
     check(problem, found.schedule)
     freed = overlapped(problem, found)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from hope_schema import Overheads, Processor
-from planner_api.planning import PlanningError, Problem, build_problem
+from planner_api.planning import Job, Machine, PlanningError, Problem, build_problem
 from planner_api.planning.problem.transfers import elements, fit
 from tests.planning.models import BOTH_WAYS, DIAMOND, FIGURES, GPU, SHAPE, network, profile
 
@@ -27,7 +27,7 @@ def test_measured_figures_are_taken_as_they_are():
         "d": [20.0, 90.0],
     }
     across = problem.tensors.index("a")
-    assert (problem.transfer_us[across, 0, 1], problem.transfer_us[across, 1, 0]) == (10.0, 4.0)
+    assert (problem.lists.transfer[across][0][1], problem.lists.transfer[across][1][0]) == (10.0, 4.0)
     assert not problem.filled
 
 
@@ -57,7 +57,7 @@ def test_a_missing_transfer_follows_its_direction_s_line():
     problem = build_problem(graph, profile(graph, FIGURES, moves))
     slope = 60.0 / (8 * 32 * 32 - 8 * 8 * 8)
     expected = 5.0 + slope * (8 * 16 * 16 - 8 * 8 * 8)
-    assert problem.transfer_us[problem.tensors.index("a"), 0, 1] == pytest.approx(expected)
+    assert problem.lists.transfer[problem.tensors.index("a")][0][1] == pytest.approx(expected)
     assert any("fitted line" in sentence for sentence in problem.filled)
 
 
@@ -67,8 +67,8 @@ def test_overheads_are_part_of_every_move_between_processors():
     overheads = Overheads(launch_us={GPU.kind: 3.0}, handover_us=0.5)
     problem = build_problem(graph, profile(graph, FIGURES, BOTH_WAYS, overheads=overheads))
     across = problem.tensors.index("a")
-    assert (problem.transfer_us[across, 0, 1], problem.transfer_us[across, 1, 0]) == (13.5, 4.5)
-    assert not problem.transfer_us[problem.tensors.index("x"), 2].any()
+    assert (problem.lists.transfer[across][0][1], problem.lists.transfer[across][1][0]) == (13.5, 4.5)
+    assert not problem.transfer_us[problem.tensors.index("x"), problem.machine.host].any()
 
 
 def test_equal_cores_share_figures_and_gangs_share_cores():
@@ -91,7 +91,7 @@ def test_two_runtimes_without_rows_move_through_the_host():
     graph = network(DIAMOND)
     moves = [("cpu", "host", SHAPE, 2.0), ("host", "gpu", SHAPE, 5.0), ("gpu", "cpu", SHAPE, 4.0)]
     problem = build_problem(graph, profile(graph, FIGURES, moves, channels=()))
-    assert problem.transfer_us[problem.tensors.index("a"), 0, 1] == 7.0
+    assert problem.lists.transfer[problem.tensors.index("a")][0][1] == 7.0
 
 
 @given(rows=st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e5)), min_size=1, max_size=12))
@@ -138,14 +138,12 @@ def plain(**changes: object) -> Problem:
     """Two ops in a row on one processor, with some columns replaced."""
     columns: dict[str, object] = {
         "ops": ("a", "b"),
-        "processors": ("cpu",),
+        "machine": Machine.apart(("cpu",)),
         "latency_us": np.ones((2, 1)),
-        "conflicts": np.eye(1, dtype=bool),
         "producer": np.array([0, 1]),
         "reads": ((), (0,)),
         "is_output": np.array([False, True]),
         "transfer_us": np.zeros((2, 2, 2)),
-        "mode": "blocking",
         "tensors": ("ta", "tb"),
     }
     return Problem(**(columns | changes))
@@ -153,14 +151,17 @@ def plain(**changes: object) -> Problem:
 
 BAD = [
     ({"ops": (), "latency_us": np.ones((0, 1)), "reads": ()}, "no ops"),
-    ({"processors": (), "latency_us": np.ones((2, 0))}, "no processor"),
+    ({"share": np.array([[1.0], [0.0]])}, "share of op 'b' on 'cpu' is 0.0"),
+    ({"share": np.array([[1.0], [1.5]])}, "share of op 'b' on 'cpu' is 1.5"),
+    ({"jobs": (Job(5.0, 4.0),)}, "released at 5.0 us cannot be due at 4.0"),
+    ({"jobs": (Job(weight=0.0),)}, "weight must be positive"),
+    ({"job": np.array([0, 1])}, "a job that does not exist"),
     ({"latency_us": np.array([[1.0], [-1.0]])}, "latency of op 'b' on 'cpu' is -1.0"),
     ({"latency_us": np.array([[1.0], [math.nan]])}, "latency of op 'b' on 'cpu' is nan"),
     ({"latency_us": np.array([[1.0], [math.inf]])}, "no processor supports op 'b'"),
     ({"latency_us": np.ones((3, 1))}, "latency_us has shape"),
     ({"transfer_us": np.full((2, 2, 2), -1.0)}, "transfer of tensor 'ta'"),
     ({"transfer_us": np.full((2, 2, 2), 1.0)}, "to itself must cost nothing"),
-    ({"conflicts": np.zeros((1, 1), dtype=bool)}, "conflicts must be symmetric"),
     ({"reads": ((1,), (0,))}, "cycle through op '[ab]'"),
     ({"reads": ((), (0, 0))}, "op 'b' reads a tensor twice"),
     ({"reads": ((), (5,))}, "op 'b' reads"),

@@ -89,15 +89,14 @@ def test_a_part_starts_from_a_legal_schedule_at_least_as_good_as_greedy(seed: in
     assert max(found.finish[op] for op in part) <= max(plain.finish[op] for op in part)
     schedule = simulate(problem, found.home, found.sequence)
     check(problem, schedule)
-    if problem.mode == "blocking":
-        assert list(schedule.finish_us) == pytest.approx(found.finish)
+    assert list(schedule.finish_us) == pytest.approx(found.finish)
 
 
 def test_small_parts_start_from_their_optimum():
     """The start of sixty small parts is the brute force's optimum, which greedy alone does not always reach."""
     missed = 0
     for seed in range(60):
-        drawn = draw(seed, 5, most_processors=3, mode="blocking", plain=True)
+        drawn = draw(seed, 5, most_processors=3, plain=True)
         problem = replace(drawn, is_output=np.zeros_like(drawn.is_output))  # a part ends with its last op
         order, best = problem.lists.order, optimum(problem)
         assert max(start(problem, Partial(problem), order).finish) == pytest.approx(best)
@@ -112,7 +111,7 @@ def test_small_parts_start_from_their_optimum():
 @settings(max_examples=60)
 def test_a_window_is_solved_to_the_optimum(seed: int):
     """HiGHS finds the brute-force optimum of a small blocking problem, and its objective is what the simulator says."""
-    problem = draw(seed, 5, most_processors=3, mode="blocking", plain=True)
+    problem = draw(seed, 5, most_processors=3, plain=True)
     best = optimum(problem)
     window = Window(problem, Partial(problem), problem.lists.order, best * (1 + 1e-6) + 1e-6)
     answer = run(window.program)
@@ -132,7 +131,7 @@ def test_a_window_is_solved_to_the_optimum(seed: int):
 @settings(max_examples=60)
 def test_no_cut_forbids_a_schedule_that_exists(seed: int, cut: int):
     """A feasible warm start is never cut off: with the limit at its own makespan the window stays feasible."""
-    problem = draw(seed, 12, mode="blocking")
+    problem = draw(seed, 12, hope=True)
     lists = problem.lists
     fixed = Partial(problem)
     ops = lists.order[cut:]
@@ -163,7 +162,7 @@ def test_an_infeasible_program_is_an_error():
 
 def test_parts_without_time_fall_back_and_say_so():
     """With no time at all the ILP route still gives a legal plan and notes that nothing was proven."""
-    problem = draw(7, 40, mode="blocking", plain=True)
+    problem = draw(7, 40, plain=True)
     solution = solve(problem, "ilp", Budget(0.0))
     check(problem, solution.schedule)
     assert "stopped before" in solution.notes[0]

@@ -9,7 +9,7 @@ import types
 import pytest
 
 from hope_schema import Cause, Channel, ModelGraph, Plan, Profile
-from planner_api.planning import Budget, PlanningError, optimise, plan, solver
+from planner_api.planning import Budget, PlanningError, methods, optimise, plan
 from planner_api.planning.ilp.highs import SolverFailed
 from planner_api.planning.optimise import FIRST_AID
 from tests.planning.drawn import draw
@@ -119,7 +119,7 @@ def test_a_method_that_fails_falls_back_and_says_so(monkeypatch: pytest.MonkeyPa
         raise failure
 
     monkeypatch.setitem(sys.modules, "failing_solver", types.SimpleNamespace(solve=fail))
-    monkeypatch.setattr(solver, "SOLVERS", {**solver.SOLVERS, "ilp": "failing_solver"})
+    monkeypatch.setitem(methods.METHODS, "ilp", methods.Method("failing_solver:solve", at_once=False))
     problem = draw(11, 20, plain=True)
     outcome = optimise(problem, "ilp", Budget(0.0))
     best = min(optimise(problem, name, Budget(0.0)).solution.schedule.makespan_us for name in FIRST_AID)

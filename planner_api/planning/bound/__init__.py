@@ -1,9 +1,9 @@
 """Lower bounds that are always valid, whatever the machine."""
 
 from planner_api.planning.bound.trivial import trivial
-from planner_api.planning.problem import Problem
 from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Bound
+from planner_api.planning.problem import Problem
 
 
 def lower_bound(problem: Problem, budget: Budget) -> Bound:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import highspy
 import numpy as np
@@ -110,7 +111,7 @@ def _resource_kinds(problem: Problem, kind: list[int]) -> list[int]:
     )
 
 
-def _numbered(keys: list[object]) -> list[int]:
+def _numbered(keys: Sequence[object]) -> list[int]:
     number: dict[object, int] = {}
     return [number.setdefault(key, len(number)) for key in keys]
 
@@ -410,9 +411,10 @@ class _Program:
         lp.num_col_, lp.num_row_ = len(self.upper), len(self.rows)
         lp.col_cost_ = np.zeros(len(self.upper))
         lp.col_cost_[self.value] = 1.0
-        lp.col_lower_, lp.col_upper_ = np.zeros(len(self.upper)), np.array(self.upper)
+        lower = np.zeros(len(self.upper))
         if self.problem.objective == "lateness":
-            lp.col_lower_[self.value] = -highspy.kHighsInf
+            lower[self.value] = -math.inf
+        lp.col_lower_, lp.col_upper_ = lower, np.array(self.upper)
         lp.row_lower_ = np.array([row[2] for row in self.rows])
         lp.row_upper_ = np.array([row[3] for row in self.rows])
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise

@@ -10,11 +10,11 @@ from __future__ import annotations
 import heapq
 import math
 
+from planner_api.planning.budget import Budget
 from planner_api.planning.construct.partial import Partial, runnable
 from planner_api.planning.judge.simulator import simulate
-from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Solution
+from planner_api.planning.problem import PlanningError, Problem
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:

@@ -7,12 +7,12 @@ import math
 
 import numpy as np
 
+from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.partial import Partial
 from planner_api.planning.judge.simulator import simulate
-from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Solution
+from planner_api.planning.problem import PlanningError, Problem
 
 MAPPINGS = 27
 """Most mappings tried per batch. It makes K 4 for two processors and 3 for three, as HOPE sets it."""

@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 
+from planner_api.planning.budget import Budget
 from planner_api.planning.construct.partial import runnable
 from planner_api.planning.judge.simulator import simulate
-from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Solution
+from planner_api.planning.problem import PlanningError, Problem
 
 
 def _rank(problem: Problem) -> list[float]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from planner_api.planning.construct.rounds import in_rounds
-from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.budget import Budget
+from planner_api.planning.construct.rounds import in_rounds
 from planner_api.planning.methods import Solution
+from planner_api.planning.problem import PlanningError, Problem
 
 WIDTH = 16
 """Most states kept per op."""

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.judge.simulator import Move, Schedule, simulate, value_of
-from planner_api.planning.problem import Problem
 from planner_api.planning.methods import Solution
+from planner_api.planning.problem import Problem
 
 
 def in_rounds(problem: Problem, assignment: Sequence[int], rounds: Sequence[Sequence[int]]) -> Schedule:
@@ -52,7 +52,9 @@ def in_rounds(problem: Problem, assignment: Sequence[int], rounds: Sequence[Sequ
         free = [max(free)] * problem.host
         for op in ops:
             processor = eager.assignment[op]
-            now = start[op] = max([free[processor], *[left[earlier] + lag(earlier, op) for earlier in lists.before[op]]])
+            now = start[op] = max(
+                [free[processor], *[left[earlier] + lag(earlier, op) for earlier in lists.before[op]]]
+            )
             for move in fetches[op]:
                 now = _issue(moves, move, now)
             paid = sum([move.finish_us - move.start_us for move in fetches[op]])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from planner_api.planning.judge.simulator import Schedule, simulate
-from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.budget import Budget
+from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.methods import Solution
+from planner_api.planning.problem import PlanningError, Problem
 
 
 def singles(problem: Problem) -> dict[int, Schedule]:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner_api.planning.budget import Budget
 from planner_api.planning.exact.constants import constant_ops, put_back, without
 from planner_api.planning.exact.labels import MOST_OPS, Piece, expand, undominated
 from planner_api.planning.judge.simulator import Schedule, simulate
-from planner_api.planning.problem import Problem
-from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Bound
+from planner_api.planning.problem import Problem
 
 BEAM = 64
 """Labels kept per level when looking for a first plan of a piece."""

@@ -245,7 +245,9 @@ def undominated(
                 continue
             for tensor in range(where.shape[1]):
                 here, there = where[rival, tensor, 0], where[label, tensor, 0]
-                if here & there != there or (where[rival, tensor, 1] != where[label, tensor, 1] and where[rival, tensor, 1] != NO_MATTER):
+                if here & there != there or (
+                    where[rival, tensor, 1] != where[label, tensor, 1] and where[rival, tensor, 1] != NO_MATTER
+                ):
                     worse = True
                     break
             if worse:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner_api.planning.budget import Budget
 from planner_api.planning.construct import greedy
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.partial import Partial
@@ -15,9 +16,8 @@ from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import partition
 from planner_api.planning.ilp.start import ends, greedy_order, start
 from planner_api.planning.judge.simulator import simulate
-from planner_api.planning.problem import Problem
-from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Solution
+from planner_api.planning.problem import Problem
 
 PART_SECONDS = 0.7
 """Most seconds meant for one part; HiGHS looks at the clock seldom and may take a few tenths more."""

@@ -220,8 +220,10 @@ class _Proof:
             if (tensor, self.machine.host) not in self.arrivals:
                 raise IllegalSchedule(f"output '{problem.tensors[tensor]}' never reaches the host")
             arrival = self.arrivals[tensor, self.machine.host]
-            if arrival.reader < 0:
-                done[producer] = max(done[producer], arrival.finish_us)
+            # One that a reader fetches there counts from when it could have been there: its reader ends no sooner.
+            cost = float(problem.transfer_us[tensor, arrival.source, arrival.target])
+            there = arrival.finish_us if arrival.reader < 0 else schedule.finish_us[producer] + cost
+            done[producer] = max(done[producer], there)
         for op, (us, said) in enumerate(zip(done, schedule.done_us, strict=True)):
             if abs(us - said) > self.slack:
                 raise IllegalSchedule(f"op '{problem.ops[op]}' is done at {us} us, the schedule says {said} us")

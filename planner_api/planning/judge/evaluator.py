@@ -17,7 +17,7 @@ from planner_api.planning.kernel import inner_kernel, kernel
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Problem
 
 MOVES, TAKES, REACHED, RETIMED = 0, 1, 2, 3
-"""What `State.count` counts."""
+"""What `State.counts` counts."""
 
 
 class Arrays(NamedTuple):
@@ -122,7 +122,7 @@ class State(NamedTuple):
     arrival: FloatArray
     move_log: IntArray
     take_log: IntArray
-    count: IntArray
+    counts: IntArray
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
@@ -226,7 +226,7 @@ def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) 
         arrival=zeros((t, places)),
         move_log=zeros((reads, 3), dtype=np.int64),
         take_log=zeros((reads, 3), dtype=np.int64),
-        count=zeros(4, dtype=np.int64),
+        counts=zeros(4, dtype=np.int64),
     )
 
 
@@ -287,11 +287,11 @@ def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, li
         for q in range(len(s.queue)):
             s.queue[q] = s.queue_at[first, q]
         s.new_peak[first] = s.peak_at[first]
-        for c in range(len(s.count)):
-            s.count[c] = 0
-        s.count[REACHED] = first
+        for c in range(len(s.counts)):
+            s.counts[c] = 0
+        s.counts[REACHED] = first
     peak = s.new_peak[start]
-    moves, takes = s.count[MOVES], s.count[TAKES]
+    moves, takes = s.counts[MOVES], s.counts[TAKES]
     for at in range(start, until):
         if at <= high:
             for k in range(slots):
@@ -401,7 +401,7 @@ def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, li
                     s.move_log[moves, 1] = a.host
                     s.move_log[moves, 2] = at
                     moves += 1
-        s.count[REACHED] = at + 1
+        s.counts[REACHED] = at + 1
         if now + a.tail[op] > limit:
             return np.inf
         for u in range(a.uses_at[here], a.uses_at[here + 1]):
@@ -414,7 +414,7 @@ def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, li
             s.start[op] = begin
             s.done[op] = done
         if at >= high and s.new_spent[at] != s.spent[op]:
-            s.count[RETIMED] = 1
+            s.counts[RETIMED] = 1
     if until <= high:
         for k in range(slots):
             s.new_ends[until, k] = s.ends[k]
@@ -422,8 +422,8 @@ def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, li
         for q in range(len(s.queue)):
             s.new_queue[until, q] = s.queue[q]
         s.new_peak[until] = peak
-    s.count[MOVES] = moves
-    s.count[TAKES] = takes
+    s.counts[MOVES] = moves
+    s.counts[TAKES] = takes
     return float(peak)
 
 
@@ -443,10 +443,10 @@ def accept(a: Arrays, s: State, first: int, until: int, high: int) -> None:
                 for p in range(s.taker.shape[1]):
                     if first <= s.taker[tensor, p] < until:
                         s.taker[tensor, p] = n
-    for k in range(s.count[MOVES]):
+    for k in range(s.counts[MOVES]):
         s.payer[s.move_log[k, 0], s.move_log[k, 1]] = s.move_log[k, 2]
         s.there[s.move_log[k, 0], s.move_log[k, 1]] = s.arrival[s.move_log[k, 0], s.move_log[k, 1]]
-    for k in range(s.count[TAKES]):
+    for k in range(s.counts[TAKES]):
         s.taker[s.take_log[k, 0], s.take_log[k, 1]] = s.take_log[k, 2]
     for at in range(first, min(until, high) + 1):
         for k in range(len(s.ends)):
@@ -461,7 +461,7 @@ def accept(a: Arrays, s: State, first: int, until: int, high: int) -> None:
 @inner_kernel
 def reject(s: State, first: int) -> None:
     """Forget the last trial; the placement and the order must still be those that were tried."""
-    for at in range(first, s.count[REACHED]):
+    for at in range(first, s.counts[REACHED]):
         s.finish[s.sequence[at]] = s.old_finish[at]
 
 

@@ -9,8 +9,8 @@ its processor allow, given what stands before it in the sequence.
    stays there. On a channel without a queue the first reader at that place pays: it starts when all its inputs exist,
    and fetches them one after the other on its own time before it computes (HOPE eq. 1, with the tensor cache of section
    4.3). On a channel with a queue the move begins when the tensor can be taken in and the queue has done what was put
-   into it before; moves are put in by their first readers, in sequence order, and an output's by its producer. Who reads
-   a tensor that somebody else has fetched to the same place waits for its arrival.
+   into it before; moves are put in by their first readers, in sequence order, and an output's by its producer. Who
+   reads a tensor that somebody else has fetched to the same place waits for its arrival.
 3. A tensor made on another processor can be taken in ``lag_us`` after its producer's finish. An op that newly takes in
    such a tensor, or a graph input, pays its processor's launch once, on its own time.
 4. An op's latency is multiplied by 1 + (slowdown - 1) * pressure: the part, at its start, of the capacity that its

@@ -152,7 +152,7 @@ class _Known:
     def way(self, op: SuperOp) -> _Way | None:
         """The faster of the fused group and its parts; None where neither was measured."""
         whole = self.rows.get(op.signature)
-        if len(op.ops) == 1 or (whole is not None and whole.us is not None and not self.rows):
+        if len(op.ops) == 1:
             return whole
         parts = [self.rows.get(SuperOp(op.graph, (part,)).signature) for part in op.ops]
         if any(part is None or part.us is None for part in parts):
@@ -194,7 +194,7 @@ def _latencies(
         for kind, members in columns.items():
             way = ways[kind]
             if way is None:
-                others = [k for k in kinds if k != kind and (other := ways[k]) is not None and other.us is not None]
+                others = [other for other in kinds if other != kind and _is_known(ways[other])]
                 for other in others:
                     if (other, kind) not in ratios:
                         ratios[other, kind] = _ratio(known[other].latency, known[kind].latency)
@@ -222,6 +222,10 @@ def _latencies(
     for name, ops in left_out.items():
         filled.append(f"never measured on '{name}' and nothing to scale from, so not placed there: {_list(ops)}")
     return latency, None if (taken == 1.0).all() else taken, in_parts
+
+
+def _is_known(way: _Way | None) -> bool:
+    return way is not None and way.us is not None
 
 
 def _ratio(base: dict[str, float | None], target: dict[str, float | None]) -> tuple[int, float]:

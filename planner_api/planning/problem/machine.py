@@ -98,7 +98,7 @@ class Machine:
             uses[list(pair), resource] = True
         places = (*(f"@{name}" for name in processors), HOST)
         busy = np.full((p + 1, p + 1), -1, dtype=np.int64)
-        queues = []
+        queues: list[str] = []
         if queued:
             for a, source in enumerate(places):
                 for b, target in enumerate(places):

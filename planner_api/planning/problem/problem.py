@@ -83,7 +83,7 @@ class Problem:
         job: (n,) job of each op; None: there is one.
         jobs: the jobs.
         objective: ``latency`` (when the last job is done) or ``lateness`` (the largest weight * (finish - deadline);
-            a job without a deadline is due at its release).
+            a job without a deadline counts only where it ends later than all work could, one after the other).
         in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
         filled: sentences on figures that were missing and filled by rule.
 
@@ -216,7 +216,9 @@ class Problem:
         """(n,) from when on the finish of each op's job counts."""
         if self.objective == "latency":
             return np.zeros(len(self.ops))
-        due = [job.release_us if job.deadline_us is None else job.deadline_us for job in self.jobs]
+        slowest = np.where(np.isfinite(self.latency_us), self.latency_us, 0.0).max(axis=1).sum()
+        never = float(slowest + max(job.release_us for job in self.jobs))
+        due = [never if job.deadline_us is None else job.deadline_us for job in self.jobs]
         return np.array(due, dtype=np.float64)[self.job_of]
 
     @cached_property

@@ -187,14 +187,14 @@ def _on_resources(a: Arrays, s: State, w: Window, until: int) -> float:
 
 @kernel
 def _estimate(a: Arrays, s: State, w: Window, until: int, peak: float, limit: float) -> float:
-    """The end of a schedule timed up to ``until``, as the tails see it; where it lies beyond ``limit`` any such value."""
+    """The end of a schedule timed up to ``until``, as the tails see it; beyond ``limit`` any value that is, too."""
     value = max(peak, w.bypass_at[until], _on_resources(a, s, w, until))
     if value <= limit:
         for c in range(len(w.crossing)):
             op = w.crossing[c]
             if w.far[op] >= until and s.position[op] < until:
                 value = max(value, s.finish[op] + _later(a, s, w, op, until))
-    return value
+    return float(value)
 
 
 @kernel
@@ -257,7 +257,7 @@ def anneal(
             continue
         current = value
         accept(a, s, first, until, high)
-        if s.count[RETIMED]:
+        if s.counts[RETIMED]:
             _retail(a, s, w, until)
         if current < best:
             best = current

@@ -120,9 +120,7 @@ class Search:
         believed = anneal(self._arrays, s, view, 2, moves, self._hot, self._cold, self._states[lane])
         return float(believed), s.assignment.copy(), s.sequence.copy()
 
-    def _keep_best(
-        self, known: tuple[float, IntArray, IntArray], candidates: list[tuple[IntArray, IntArray]]
-    ) -> None:
+    def _keep_best(self, known: tuple[float, IntArray, IntArray], candidates: list[tuple[IntArray, IntArray]]) -> None:
         """Make the best of a timed schedule and some placements with orders the present one; the first of equals."""
         best = known
         for candidate in candidates:

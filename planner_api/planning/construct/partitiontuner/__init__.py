@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from planner_api.planning.budget import Budget
 from planner_api.planning.construct.partitiontuner.branches import Branch, branches
 from planner_api.planning.construct.partitiontuner.groups import Groups, Members, fuse, unit_us
 from planner_api.planning.construct.rounds import in_rounds
 from planner_api.planning.judge.simulator import Schedule
-from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Solution
+from planner_api.planning.problem import PlanningError, Problem
 
 
 @dataclass(frozen=True)
