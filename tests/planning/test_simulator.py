@@ -141,7 +141,7 @@ def test_the_checker_names_every_broken_rule():
         (problem, broken(good, "start_us", 2, 15.0), "overlaps others"),
         (problem, broken(good, "finish_us", 3, 20.5), "nobody pays|less than its latency"),
         (problem, broken(good, "start_us", 1, 3.0), "before tensor 'ta' exists"),
-        (problem, broken(good, "finish_us", 1, 15.0), "before tensor 'ta' is there|does not pay"),
+        (problem, broken(good, "finish_us", 1, 15.0), "before tensor .ta. is there|what it pays for"),
         (problem, late, "before it exists"),
         (problem, quick, "faster than it can be"),
         (problem, twice, "moved twice"),
