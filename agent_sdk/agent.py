@@ -55,6 +55,7 @@ class Agent:
         soc: the SoC that figures belong to; read from this machine by default.
         frequency: the operating point; read from this machine by default.
         processors: comma-separated ids or runtimes to plan with (``"ort@0,ort@1"``); everything by default.
+        precision: what torch computes float32 in (``fp32``, ``tf32``, ``fp16``) unless an id says it.
         method: how the planner plans: ``auto``, ``ilp`` or ``greedy``.
         wait_s: seconds the planner may hold a plan back to improve it; None takes what it has at once.
         cache: where plans, the embedded planner's database and this device's id are kept.
@@ -73,6 +74,7 @@ class Agent:
         soc: str | None = None,
         frequency: str | None = None,
         processors: str | None = None,
+        precision: str = "fp32",
         method: Method = "auto",
         wait_s: float | None = None,
         cache: Path | None = None,
@@ -103,7 +105,7 @@ class Agent:
             Unsent(cache / "unsent" / digest(address)[:32]),
             self._device_id,
         )
-        self.device = Device(discover(processors, soc=self.soc))
+        self.device = Device(discover(processors, soc=self.soc, precision=precision))
         self._request("0" * 64)
 
     def load(self, source: Source, *, seed: int = 0, all_rivals: bool = False) -> Session:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
+from agent_sdk.runtimes.torch.choice import PRECISIONS
 
 if TYPE_CHECKING:
     from agent_sdk.cli.report import RunReport
@@ -105,6 +106,12 @@ def _parser() -> argparse.ArgumentParser:
         help="how to plan (default: auto)",
     )
     run.add_argument("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0,ort@1 or ort")
+    run.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default=PRECISIONS[0],
+        help="what torch computes float32 in, where --processors does not say it as in cuda:0/fp16 (default: fp32)",
+    )
     run.add_argument("--runs", type=_runs, default=10, metavar="N", help="timed runs; the median counts (default: 10)")
     run.add_argument("--compare", action="store_true", help="also time every single processor")
     run.add_argument("--wait", type=_seconds, metavar="S", help="let the planner improve the plan for up to S seconds")
@@ -162,6 +169,7 @@ def _run(options: argparse.Namespace) -> int:
             soc=options.soc,
             frequency=options.frequency,
             processors=options.processors,
+            precision=options.precision,
             method=options.method,
             wait_s=options.wait,
             progress=progress,

@@ -13,9 +13,10 @@ from agent_sdk.device.cores import name_cores
 from agent_sdk.device.soc import Soc, read_soc
 from agent_sdk.errors import UnknownNameError
 from agent_sdk.paths import cache_directory
-from agent_sdk.runtimes.base import Processor
+from agent_sdk.runtimes.base import Processor, ProcessorLost
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.processor import OrtProcessor, installed_providers
+from agent_sdk.runtimes.torch.choice import Choice, accelerators, installed, parsed
 
 log = logging.getLogger(__name__)
 
@@ -24,33 +25,55 @@ Makers = Iterator[tuple[str, Callable[[], Processor]]]
 
 MAX_SINGLE_CORES = 8
 """Single cores offered per core class; beyond, more of them add solve time and no new choice."""
-RUNTIMES = ("ort", "ov")
+RUNTIMES = ("ort", "ov", "torch")
+EXTRA = "it needs torch: pip install 'hope[torch]'"
 
 
-def discover(spec: str | None = None, *, soc: Soc | None = None, cache: Path | None = None) -> list[Processor]:
+def discover(
+    spec: str | None = None, *, soc: Soc | None = None, cache: Path | None = None, precision: str = "fp32"
+) -> list[Processor]:
     """The processors to plan with.
 
     ``spec`` is a comma-separated list of ids or runtimes (``"ort@0,ort@1"``, ``"ort"``, ``"ort,ov@0-1"``); without
     it: every core, each class of several equal cores, and all cores together, for ONNX Runtime and, where the package
-    is installed and works, OpenVINO, and the accelerators either of them can drive. A runtime that ``spec`` does not
+    is installed and works, OpenVINO, the accelerators either of them can drive, and the GPUs that torch drives, where
+    that is installed. ``precision`` is what torch computes float32 in unless an id says it (``cuda:0/fp16``); a part
+    of a GPU is had by naming it (``cuda:0/8sm``), torch on the cores as ``cpu``. A runtime that ``spec`` does not
     name is left alone. ``cache`` is a directory that ONNX Runtime's optimised graphs are kept in (the user's cache
     directory by default).
 
-    Raises UnknownNameError for an id or a runtime that this device does not have, listing what it has.
+    Raises UnknownNameError for an id or a runtime that this device does not have, listing what it has; ProcessorLost
+    where a named one does not start.
     """
     soc = soc or read_soc()
     frozen = FrozenGraphs(cache if cache is not None else cache_directory() / "ort")
     if spec is None:
-        return [make() for _, make in _makers(soc, frozen)]
+        return list(_started(_makers(soc, frozen, precision=precision)))
     names = [part.strip() for part in spec.split(",")]
-    makers = dict(_makers(soc, frozen, {re.split("[@-]", name)[0] for name in names}))
+    makers = dict(_makers(soc, frozen, {re.split("[@-]", name)[0] for name in names}, precision))
     chosen: dict[str, Callable[[], Processor]] = {}
     for name in names:
+        choice = parsed(name, precision)
+        if choice is not None:
+            if not installed():
+                raise ProcessorLost(f"processor '{name}' cannot be used: {EXTRA}")
+            chosen[choice.id] = partial(_torch, soc, choice)
+            continue
         matching = {key: make for key, make in makers.items() if name in (key, key.partition("@")[0])}
+        matching |= {key: make for key, make in makers.items() if name == "torch" and parsed(key) is not None}
         if not matching:
             raise UnknownNameError("processor", name, dict(_makers(soc, frozen)))
         chosen |= matching
     return [make() for make in chosen.values()]
+
+
+def _started(makers: Makers) -> Iterator[Processor]:
+    """What starts; the rest is left out, with a word in the log."""
+    for name, make in makers:
+        try:
+            yield make()
+        except ProcessorLost as error:
+            log.warning("'%s' is left out: %s", name, error)
 
 
 def core_sets(soc: Soc) -> list[frozenset[int]]:
@@ -63,7 +86,7 @@ def core_sets(soc: Soc) -> list[frozenset[int]]:
     return list(dict.fromkeys([*singles, *gangs, frozenset(soc.cores)]))
 
 
-def _makers(soc: Soc, frozen: FrozenGraphs, runtimes: Collection[str] = RUNTIMES) -> Makers:
+def _makers(soc: Soc, frozen: FrozenGraphs, runtimes: Collection[str] = RUNTIMES, precision: str = "fp32") -> Makers:
     if "ort" in runtimes:
         yield from _ort(soc, frozen)
     if "ov" in runtimes and find_spec("openvino") is not None:
@@ -71,6 +94,21 @@ def _makers(soc: Soc, frozen: FrozenGraphs, runtimes: Collection[str] = RUNTIMES
             yield from _openvino(soc, frozen)
         except (ImportError, OSError, RuntimeError) as error:
             log.warning("OpenVINO is installed, but does not start: %s", error)
+    if "torch" in runtimes and installed():
+        try:
+            for choice in accelerators(precision):
+                yield choice.id, partial(_torch, soc, choice)
+        except (ImportError, OSError, RuntimeError) as error:
+            log.warning("torch is installed, but does not start: %s", error)
+
+
+def _torch(soc: Soc, choice: Choice) -> Processor:
+    try:
+        # NOTE: imported late, because importing torch takes seconds and the package is optional.
+        from agent_sdk.runtimes.torch.processor import TorchProcessor
+    except (ImportError, OSError) as error:
+        raise ProcessorLost(f"processor '{choice.id}' cannot be used: torch does not start: {error}") from error
+    return TorchProcessor(soc, choice)
 
 
 def _ort(soc: Soc, frozen: FrozenGraphs) -> Makers:

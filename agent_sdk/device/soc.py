@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 SYSFS = Path("/sys/devices/system/cpu")
+NVIDIA = Path("/proc/driver/nvidia/gpus")
 _CLASS_NAMES: Mapping[int, tuple[str, ...]] = {1: ("core",), 2: ("big", "little"), 3: ("prime", "big", "little")}
 
 
@@ -47,7 +48,19 @@ def read_soc(sysfs: Path = SYSFS, cores: frozenset[int] | None = None) -> Soc:
     counts = "+".join(
         f"{sum(1 for own in classes.values() if own == name)}{name}" for name in dict.fromkeys(classes.values())
     )
-    return Soc(name=_label(f"{_cpu_name()}-{counts}"), frequency=_frequency(sysfs, classes), core_class=classes)
+    name = "+".join([f"{_cpu_name()}-{counts}", *accelerator_names()])
+    return Soc(name=_label(name), frequency=_frequency(sysfs, classes), core_class=classes)
+
+
+def accelerator_names(directory: Path = NVIDIA) -> list[str]:
+    """The GPUs that a driver shows, with their number where there are several of one kind."""
+    models = [
+        line.partition(":")[2].strip()
+        for file in sorted(directory.glob("*/information"))
+        for line in _read(file).splitlines()
+        if line.startswith("Model:")
+    ]
+    return [f"{models.count(model)}x{model}" if models.count(model) > 1 else model for model in dict.fromkeys(models)]
 
 
 def core_classes(sysfs: Path, cores: frozenset[int]) -> dict[int, str]:

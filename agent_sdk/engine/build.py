@@ -317,6 +317,7 @@ class _Border:
             outputs=tuple(self._writes[index]),
             exports=frozenset(self._writes[index]) & self._plain,
             imports=frozenset(self._reads[index]) & self._plain,
+            times=tuple((node.ops, node.step.start_us, node.step.finish_us) for node in self._groups[index]),
         )
 
     def moves(self, index: int) -> tuple[Move, ...]:

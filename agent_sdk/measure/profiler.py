@@ -96,7 +96,11 @@ def profile(
     run.whole_networks(time.monotonic() + WHOLE_SHARE * budget_s)
     run.single_super_ops()
     run.transfers()
-    overheads = Overheads(launch_us=run.launches(), handover_us=handover_us(processors))
+    overheads = Overheads(
+        launch_us=run.launches(),
+        handover_us=handover_us(processors),
+        slowdown={processor.spec.kind: processor.slowdown for processor in processors if processor.slowdown > 1.0},
+    )
     return Observations(
         soc=soc,
         frequency=frequency,
@@ -279,12 +283,14 @@ class _Profiling:
 
     def latency_columns(self) -> LatencyColumns:
         rows = list(self.latencies.items())
+        shares = tuple(self.by_kind[kind].share(signature) for (signature, kind), _ in rows)
         return LatencyColumns(
             signature=tuple(signature for (signature, _), _ in rows),
             kind=tuple(kind for (_, kind), _ in rows),
             us=tuple(timing.us if timing else None for _, timing in rows),
             spread_us=tuple(timing.spread_us if timing else 0.0 for _, timing in rows),
             count=tuple(timing.count if timing else 1 for _, timing in rows),
+            share=shares if min(shares, default=1.0) < 1.0 else (),
         )
 
     def transfer_columns(self) -> TransferColumns:

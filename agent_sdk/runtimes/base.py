@@ -114,6 +114,8 @@ class Segment:
     ``ops`` are source op ids in a topological order. ``inputs`` are the activation tensors read from outside
     (graph inputs included), ``outputs`` the tensors somebody outside reads (graph outputs included).
     ``imports`` are the inputs that arrive, and ``exports`` the outputs that leave, in the plain layout.
+    ``times`` says of each step its ops and when the plan starts and finishes it, microseconds; a processor that runs
+    several ops at once overlaps them accordingly. Empty: one after the other.
     """
 
     model: Model
@@ -122,6 +124,7 @@ class Segment:
     outputs: tuple[str, ...]
     exports: frozenset[str]
     imports: frozenset[str]
+    times: tuple[tuple[tuple[str, ...], float, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.ops or not self.outputs:
@@ -317,6 +320,15 @@ class Processor(ABC):
         empty where the runtime has no profiler. Raises like ``compile``.
         """
         return {}
+
+    def share(self, signature: str) -> float:
+        """The part of each of its resources that an op of this signature takes while it runs; all, unless measured."""
+        return 1.0
+
+    @property
+    def slowdown(self) -> float:
+        """By how much an op takes longer, at least 1, where others fill what it leaves of its resources."""
+        return 1.0
 
     @abstractmethod
     def close(self) -> None:

@@ -1,0 +1,203 @@
+"""Streams, events and graphs of a device behind one small interface: one piece of code records a schedule on any.
+
+``CudaGraphs`` captures into a CUDA graph. ``Eager`` keeps the launches and makes them again at every replay, in the
+order of issue: for the CPU, and for devices whose graphs torch does not offer (``xpu`` and ``mps``, untested here).
+"""
+
+# ruff: noqa: D102  what the overridden methods promise stands in the base classes
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agent_sdk.runtimes.torch.kernel import Kernel
+from agent_sdk.runtimes.torch.schedule import Schedule
+
+Memory = dict[str, Tensor]
+"""Tensors by name; what has been freed is absent."""
+Names = Sequence[str]
+
+
+class Recording(ABC):
+    """A sequence of launches that may be made again any number of times, with the tensors it was recorded with."""
+
+    @abstractmethod
+    def replay(self) -> None:
+        """Launch everything; it may return before the device has finished."""
+
+
+class Driver(ABC):
+    """How launches reach a device. Streams are numbered; number 0 is there from the beginning to the end."""
+
+    device: torch.device
+
+    @abstractmethod
+    def recording(self, streams: int, *, rehearsal: bool = False) -> AbstractContextManager[Recording]:
+        """What is launched inside is recorded; a rehearsal is carried out instead, as far as the device can."""
+
+    @abstractmethod
+    def fork(self, streams: int) -> None:
+        """Let the other streams begin where the first one is now."""
+
+    @abstractmethod
+    def launch(self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory) -> None:
+        """Make a call on the tensors that it reads; what it returns stands in ``memory`` from then on."""
+
+    @abstractmethod
+    def free(self, stream: int, names: Names, memory: Memory) -> None:
+        """Give the memory of tensors back to the allocator of the streams they were made on."""
+
+    @abstractmethod
+    def signal(self, stream: int) -> Any:
+        """Record an event behind what was launched on a stream."""
+
+    @abstractmethod
+    def wait(self, stream: int, event: Any) -> None:
+        """Let what is launched on a stream from now on wait for an event."""
+
+    def first(self) -> AbstractContextManager[Any]:
+        """What torch is asked for inside goes to the first stream."""
+        return nullcontext()
+
+    @abstractmethod
+    def synchronise(self) -> None:
+        """Return when the device has finished what was launched on the first stream."""
+
+
+def record(schedule: Schedule, kernels: Sequence[Kernel], memory: Memory, driver: Driver) -> None:
+    """Launch a schedule; ``kernels`` by task. ``memory`` holds the inputs, and afterwards what was not freed."""
+    events: dict[int, Any] = {}
+    for index, issue in enumerate(schedule.issues):
+        kernel = kernels[issue.task]
+        for other in issue.waits:
+            driver.wait(issue.stream, events[other])
+        if issue.frees:
+            driver.free(issue.stream, issue.frees, memory)
+        driver.launch(issue.stream, kernel, kernel.inputs, kernel.outputs, memory)
+        if issue.signals:
+            events[index] = driver.signal(issue.stream)
+    for other in schedule.joins:
+        driver.wait(0, events[other])
+
+
+class CudaGraphs(Driver):
+    """Captures into CUDA graphs, on plain streams or on those of a green context."""
+
+    def __init__(self, device: torch.device, make_stream: Callable[[], torch.cuda.Stream] | None = None) -> None:
+        self.device = device
+        self._make = make_stream or (lambda: torch.cuda.Stream(device))
+        self._streams: list[torch.cuda.Stream] = []
+
+    def stream(self, number: int) -> torch.cuda.Stream:
+        """A stream by number; made once, because libraries keep workspaces per stream."""
+        while len(self._streams) <= number:
+            self._streams.append(self._make())
+        return self._streams[number]
+
+    @contextmanager
+    def recording(self, streams: int, *, rehearsal: bool = False) -> Iterator[Recording]:
+        graph = torch.cuda.CUDAGraph()
+        first = self.stream(0)
+        with torch.cuda.device(self.device), torch.cuda.stream(first):
+            if rehearsal:
+                yield _Graph(graph)
+                return
+            torch.cuda.synchronize(self.device)
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                yield _Graph(graph)
+            except BaseException:
+                # NOTE: ends the capture, which has become invalid and says so; what went wrong is raised.
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+
+    def fork(self, streams: int) -> None:
+        begin = self.stream(0).record_event()
+        for other in range(1, streams):
+            self.stream(other).wait_event(begin)
+
+    def launch(self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory) -> None:
+        with torch.cuda.stream(self.stream(stream)):
+            made = call(*[memory[name] for name in reads])
+            memory.update(zip(writes, made, strict=True))
+
+    def free(self, stream: int, names: Names, memory: Memory) -> None:
+        for name in names:
+            del memory[name]
+
+    def signal(self, stream: int) -> Any:
+        return self.stream(stream).record_event()
+
+    def wait(self, stream: int, event: torch.cuda.Event) -> None:
+        self.stream(stream).wait_event(event)
+
+    def first(self) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(self.stream(0))
+
+    def synchronise(self) -> None:
+        self.stream(0).synchronize()
+
+
+class _Graph(Recording):
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+        self._graph = graph
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+class Eager(Driver):
+    """Launches in the order of issue, again at every replay; on one queue, streams and events say nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._lines: list[Callable[[], None]] = []
+
+    @contextmanager
+    def recording(self, streams: int, *, rehearsal: bool = False) -> Iterator[Recording]:
+        self._lines = []
+        yield _Lines(self._lines)
+
+    def fork(self, streams: int) -> None:
+        pass
+
+    def launch(self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory) -> None:
+        def line() -> None:
+            memory.update(zip(writes, call(*[memory[name] for name in reads]), strict=True))
+
+        self._lines.append(line)
+
+    def free(self, stream: int, names: Names, memory: Memory) -> None:
+        def line() -> None:
+            for name in names:
+                memory.pop(name, None)
+
+        self._lines.append(line)
+
+    def signal(self, stream: int) -> None:
+        return None
+
+    def wait(self, stream: int, event: Any) -> None:
+        pass
+
+    def synchronise(self) -> None:
+        if self.device.type in ("xpu", "mps"):
+            getattr(torch, self.device.type).synchronize()
+
+
+class _Lines(Recording):
+    def __init__(self, lines: list[Callable[[], None]]) -> None:
+        self._lines = lines
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for line in self._lines:
+                line()

@@ -1,0 +1,256 @@
+"""A torch device as a processor: ``cuda:0``, ``cuda:0/fp16``, ``cuda:0/8sm``, ``cpu``; ``xpu:0``, ``mps`` untested."""
+
+# ruff: noqa: D102  what the overridden methods promise stands in base.py
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+import torch
+
+from agent_sdk.device.soc import Soc
+from agent_sdk.measure.timing import Timing
+from agent_sdk.model import Model
+from agent_sdk.runtimes import CompilationFailed, OutOfMemory, Processor, ProcessorError, ProcessorLost, Segment
+from agent_sdk.runtimes.torch.choice import Choice
+from agent_sdk.runtimes.torch.driver import CudaGraphs, Driver, Eager
+from agent_sdk.runtimes.torch.executable import TorchExecutable
+from agent_sdk.runtimes.torch.green import GreenContext
+from agent_sdk.runtimes.torch.kernel import Kernel, build, recipes, translated
+from agent_sdk.runtimes.torch.memory import DeviceTensor, copied_in, empty
+from agent_sdk.runtimes.torch.precision import Precision
+from agent_sdk.runtimes.torch.shares import Occupancy, occupancy
+from hope_schema import Processor as ProcessorSpec
+from hope_schema import SuperOp, TensorType, merge
+
+log = logging.getLogger(__name__)
+
+CONTRACT: Final[Mapping[str, Literal["model", "tf32", "float16"]]] = {
+    "fp32": "model",
+    "tf32": "tf32",
+    "fp16": "float16",
+}
+"""The contract's names of precisions."""
+SLOWDOWN: Final = 1.5
+"""By how much an op is slower while the rest of a GPU is full: shares say what fits, this what it costs."""
+QUICK: Final = 8
+"""Launches in a chain that only tells recipes apart."""
+
+
+class TorchProcessor(Processor):
+    """Kernels of torch on one device, several at once where the plan says so.
+
+    Buffers are plain tensors in the device's memory, in the graph's own types: processors of one device share them
+    whatever precision they compute in. Kernels and weights are kept as long as their model lives.
+
+    Raises:
+        ProcessorLost: the device, or what it needs, is not there.
+    """
+
+    def __init__(self, soc: Soc, choice: Choice) -> None:
+        self.device = torch.device(choice.device)
+        self._soc = soc
+        self._green: GreenContext | None = None
+        self._kernels: weakref.WeakKeyDictionary[Model, dict[str, Kernel]] = weakref.WeakKeyDictionary()
+        self._recipes: dict[str, int] = {}
+        self._occupancies: dict[str, Occupancy] = {}
+        try:
+            self.device_name = _name(self.device)
+            # NOTE: kernels of the matrix units want channels last; the others are as fast or faster without.
+            self.precision = Precision(choice.precision, self.device.type == "cuda" and choice.precision != "fp32")
+            if choice.multiprocessors is not None:
+                self._green = GreenContext(self.device, choice.multiprocessors)
+            self.driver: Driver = Eager(self.device)
+            if self.device.type == "cuda":
+                self.driver = CudaGraphs(self.device, self._green.stream if self._green else None)
+            torch.zeros(1, device=self.device)
+        except ProcessorError:
+            raise
+        except Exception as error:
+            raise translated(error, choice.id, ProcessorLost) from error
+        part = f"-{choice.multiprocessors}sm" if choice.multiprocessors is not None else ""
+        on_cores = self.device.type == "cpu"
+        place = choice.device if not on_cores else "host/torch"
+        self.spec = ProcessorSpec(
+            id=choice.id,
+            runtime="torch",
+            version=torch.__version__,
+            threads=len(soc.cores) if on_cores else 1,
+            core_class=soc.class_of(frozenset(soc.cores)) if on_cores else f"{self.device_name}{part}",
+            resources=tuple(f"cpu{core}" for core in soc.cores) if on_cores else (choice.device.replace(":", ""),),
+            place=place,
+            precision=CONTRACT[choice.precision],
+        )
+
+    @property
+    def caller_cores(self) -> frozenset[int]:
+        return frozenset(self._soc.cores)
+
+    @property
+    def on_caller_thread(self) -> bool:
+        return False
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it runs several ops at once."""
+        return isinstance(self.driver, CudaGraphs)
+
+    def compile(self, segment: Segment) -> TorchExecutable:
+        graph, ops = segment.model.graph, set(segment.ops)
+        whole = [super_op for super_op in _merged(segment.model) if ops.issuperset(op.id for op in super_op.ops)]
+        covered = {op.id for super_op in whole for op in super_op.ops}
+        place = {op: index for index, op in enumerate(segment.ops)}
+        parts = [SuperOp(graph=graph, ops=(graph.op[op],)) for op in segment.ops if op not in covered]
+        ordered = sorted([*whole, *parts], key=lambda super_op: place[super_op.id])
+        return TorchExecutable(self, segment, [self.kernel(super_op, segment.model) for super_op in ordered])
+
+    def kernel(self, super_op: SuperOp, model: Model) -> Kernel:
+        """A super-op's kernel by its fastest recipe, made once per model. Raises like ``compile``."""
+        made = self._kernels.setdefault(model, {})
+        if super_op.id not in made:
+            recipe = self._recipe(super_op, model)
+            made[super_op.id] = build(super_op, model, self.precision, self.device, recipe)
+        return made[super_op.id]
+
+    def _recipe(self, super_op: SuperOp, model: Model) -> int:
+        """Which of its recipes is fastest, found once per signature; the table's where the device cannot tell."""
+        signature = super_op.signature
+        if signature not in self._recipes:
+            best, least = 0, float("inf")
+            count = recipes(super_op, model, self.precision, self.device) if self.overlaps else 1
+            for recipe in range(count) if count > 1 else ():
+                try:
+                    kernel = build(super_op, model, self.precision, self.device, recipe)
+                    took = self._occupancy(kernel, (1,), QUICK).us[1]
+                except OutOfMemory:
+                    raise
+                except ProcessorError as error:
+                    if recipe == 0:
+                        raise
+                    log.info("recipe %d left out: %s", recipe, error)
+                    continue
+                if took < least:
+                    best, least = recipe, took
+            self._recipes[signature] = best
+        return self._recipes[signature]
+
+    def _occupancy(self, kernel: Kernel, copies: Sequence[int], chain: int) -> Occupancy:
+        assert isinstance(self.driver, CudaGraphs)
+        try:
+            return occupancy(kernel, self.precision, self.driver, copies, chain)
+        except Exception as error:
+            raise translated(error, f"{self.id}, op '{kernel.name}'", CompilationFailed) from error
+
+    def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
+        if not self.overlaps:
+            return {}
+        found = {}
+        for super_op in _merged(model):
+            if super_op.signature not in self._occupancies:
+                if time.monotonic() >= deadline:
+                    continue
+                try:
+                    kernel = self.kernel(super_op, model)
+                    self._occupancies[super_op.signature] = self._occupancy(kernel, (1, 2, 4), 16)
+                except OutOfMemory:
+                    raise
+                except ProcessorError as error:
+                    log.info("not timed: %s", error)
+                    continue
+            found[super_op.id] = Timing(self._occupancies[super_op.signature].us[1], 0.0, 1)
+        return found
+
+    def share(self, signature: str) -> float:
+        known = self._occupancies.get(signature)
+        return known.share if known is not None else 1.0
+
+    @property
+    def slowdown(self) -> float:
+        return SLOWDOWN if self.overlaps else 1.0
+
+    def allocate(self, kind: TensorType) -> DeviceTensor:
+        try:
+            return empty(kind, self.device)
+        except RuntimeError as error:
+            raise translated(error, f"{self.id}, a tensor {kind}", ProcessorLost) from error
+
+    def view(self, buffer: DeviceTensor, kind: TensorType) -> DeviceTensor:
+        return buffer.viewed(kind)
+
+    def from_host(self, array: np.ndarray, into: DeviceTensor | None = None) -> DeviceTensor:
+        try:
+            with self.driver.first():
+                if into is None:
+                    kind = TensorType(shape=array.shape, dtype=str(array.dtype))  # type: ignore[arg-type]
+                    into = empty(kind, self.device)
+                copied_in(array, into)
+            self.driver.synchronise()
+        except RuntimeError as error:
+            raise translated(error, f"{self.id}, copying from the host", ProcessorLost) from error
+        return into
+
+    def to_host(self, buffer: DeviceTensor) -> np.ndarray:
+        if self.device.type == "cpu":
+            return buffer.tensor.numpy()
+        try:
+            with self.driver.first():
+                buffer.staging.copy_(buffer.tensor, non_blocking=True)
+            self.driver.synchronise()
+        except RuntimeError as error:
+            raise translated(error, f"{self.id}, copying to the host", ProcessorLost) from error
+        return buffer.staging.numpy()
+
+    def same_layout(self, other: Processor) -> bool:
+        return isinstance(other, TorchProcessor) and other.device == self.device
+
+    def shares_memory(self, other: Processor) -> bool:
+        return self.same_layout(other)
+
+    def close(self) -> None:
+        self._kernels.clear()
+        if self._green is not None:
+            self.driver = Eager(self.device)
+            self._green.close()
+
+    @cached_property
+    def multiprocessors(self) -> int:
+        """How many multiprocessors it computes on; 0 where the device does not say."""
+        if self._green is not None:
+            return self._green.multiprocessors
+        if self.device.type != "cuda":
+            return 0
+        return int(torch.cuda.get_device_properties(self.device).multi_processor_count)
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        """The device's memory; 0 where it does not say."""
+        if self.device.type != "cuda":
+            return 0
+        return int(torch.cuda.get_device_properties(self.device).total_memory)
+
+
+def _merged(model: Model) -> tuple[SuperOp, ...]:
+    if model not in _MERGED:
+        _MERGED[model] = merge(model.graph)
+    return _MERGED[model]
+
+
+_MERGED: weakref.WeakKeyDictionary[Model, tuple[SuperOp, ...]] = weakref.WeakKeyDictionary()
+
+
+def _name(device: torch.device) -> str:
+    """The device's name as a label."""
+    if device.type == "cuda":
+        text = torch.cuda.get_device_name(device)
+    elif device.type == "xpu":
+        text = torch.xpu.get_device_name(device)
+    else:
+        text = device.type
+    return re.sub(r"[^a-z0-9._+]+", "-", text.lower()).strip("-._+") or "unknown"

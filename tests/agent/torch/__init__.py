@@ -1,0 +1,1 @@
+"""The torch runtime, on torch's CPU device."""

@@ -1,0 +1,334 @@
+"""The torch runtime behind the engine's interface, on torch's CPU device; streams and events are simulated."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+torch = pytest.importorskip("torch")
+
+import onnxruntime as ort  # noqa: E402
+
+from agent_sdk import Agent  # noqa: E402
+from agent_sdk.device import discovery  # noqa: E402
+from agent_sdk.device.soc import Soc, accelerator_names  # noqa: E402
+from agent_sdk.measure.alone import whole_network  # noqa: E402
+from agent_sdk.model import Model, read_model  # noqa: E402
+from agent_sdk.runtimes import CompilationFailed, OutOfMemory, ProcessorLost, UnsupportedOp  # noqa: E402
+from agent_sdk.runtimes.base import segment_of  # noqa: E402
+from agent_sdk.runtimes.torch.choice import Choice, parsed  # noqa: E402
+from agent_sdk.runtimes.torch.kernel import build, random_inputs, recipes, translated  # noqa: E402
+from agent_sdk.runtimes.torch.precision import Precision  # noqa: E402
+from agent_sdk.runtimes.torch.processor import TorchProcessor  # noqa: E402
+from agent_sdk.runtimes.torch.shares import Occupancy  # noqa: E402
+from hope_schema import merge  # noqa: E402
+from tests.agent.haste import measure_hastily  # noqa: E402
+from tests.agent.models import BRANCHING, one_op_model  # noqa: E402
+from tests.agent.random_models import RandomModel  # noqa: E402
+from tests.agent.torch.simulated import Simulated  # noqa: E402
+
+SOC = Soc(name="test", frequency="fixed", core_class={0: "core"})
+
+
+def processor(precision: str = "fp32", *, channels_last: bool = False) -> TorchProcessor:
+    """The CPU as torch drives it."""
+    made = TorchProcessor(SOC, Choice("cpu", precision))  # type: ignore[arg-type]
+    made.precision = Precision(precision, channels_last)
+    return made
+
+
+def images() -> bytes:
+    """A network with all that is folded, and windows of every awkward kind."""
+    rng = np.random.default_rng(3)
+    weights: list[onnx.TensorProto] = []
+
+    def weight(*shape: int, low: float | None = None) -> str:
+        values = rng.standard_normal(shape) / 3 if low is None else rng.uniform(low, 2, shape)
+        weights.append(numpy_helper.from_array(values.astype(np.float32), f"w{len(weights)}"))
+        return weights[-1].name
+
+    def batch(source: str, target: str, channels: int = 8) -> onnx.NodeProto:
+        own = [weight(channels), weight(channels), weight(channels), weight(channels, low=0.5)]
+        return helper.make_node("BatchNormalization", [source, *own], [target])
+
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", weight(8, 3, 3, 3)], ["a"], auto_pad="SAME_UPPER", strides=[2, 2]),
+        batch("a", "b"),
+        node("Mul", ["b", weight(8, 1, 1)], ["c"]),
+        node("Add", [weight(1, 8, 1, 1), "c"], ["d"]),
+        node("Relu", ["d"], ["e"]),
+        node("Conv", ["e", weight(8, 1, 5, 5), weight(8)], ["f"], group=8, pads=[2, 1, 2, 3]),
+        node("Conv", ["e", weight(8, 8, 1, 1), weight(8)], ["g"]),
+        node("Relu", ["g"], ["h"]),
+        node("Sub", ["f", weight(8, 1, 1)], ["i"]),
+        batch("h", "j"),
+        node("Sigmoid", ["j"], ["k"]),
+        node("AveragePool", ["k"], ["l"], kernel_shape=[3, 3], pads=[0, 0, 2, 1], strides=[1, 1], count_include_pad=1),
+        node("AveragePool", ["i"], ["m"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2], ceil_mode=1),
+        node("MaxPool", ["h"], ["n"], kernel_shape=[3, 3], pads=[0, 1, 1, 0], strides=[2, 2], ceil_mode=1),
+        node("Conv", ["n", weight(8, 8, 1, 1)], ["o"]),
+        node("Concat", ["m", "o"], ["p"], axis=1),
+        node("LRN", ["p"], ["q"], size=5, alpha=0.3, bias=1.5),
+        node("GlobalAveragePool", ["q"], ["r"]),
+        node("Flatten", ["r"], ["s"]),
+        node("Gemm", ["s", weight(10, 16), weight(10)], ["y"], transB=1),
+        node("GlobalMaxPool", ["l"], ["z"]),
+    ]
+    infos = {"x": [1, 3, 17, 17], "y": [1, 10], "z": [1, 8, 1, 1]}
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in infos.items()]
+    graph = helper.make_graph(nodes, "images", made[:1], made[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9).SerializeToString()
+
+
+def encoder() -> bytes:
+    """One block of a transformer encoder, as exporters write it."""
+    rng = np.random.default_rng(4)
+    node, weights = helper.make_node, {}
+
+    def weight(*shape: int) -> str:
+        weights[f"w{len(weights)}"] = (rng.standard_normal(shape) / 4).astype(np.float32)
+        return f"w{len(weights) - 1}"
+
+    def shape(*values: int) -> str:
+        weights[f"w{len(weights)}"] = np.array(values, np.int64)
+        return f"w{len(weights) - 1}"
+
+    nodes = [node("LayerNormalization", ["x", weight(16), weight(16)], ["n"])]
+    for name in "qkv":
+        nodes += [
+            node("MatMul", ["n", weight(16, 16)], [f"{name}0"]),
+            node("Add", [weight(16), f"{name}0"], [f"{name}1"]),
+            node("Reshape", [f"{name}1", shape(1, 6, 4, 4)], [f"{name}2"]),
+            node("Transpose", [f"{name}2"], [f"{name}3"], perm=[0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]),
+        ]
+    nodes += [
+        node("MatMul", ["q3", "k3"], ["a0"]),
+        node("Softmax", ["a0"], ["a1"], axis=-1),
+        node("MatMul", ["a1", "v3"], ["a2"]),
+        node("Transpose", ["a2"], ["a3"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["a3", shape(1, 6, 16)], ["a4"]),
+        node("Add", ["x", "a4"], ["r"]),
+        node("MatMul", ["r", weight(16, 32)], ["g"]),
+        node("Gelu", ["g"], ["h"]),
+        node("Split", ["h"], ["h1", "h2"], axis=-1, num_outputs=2),
+        node("Add", ["h1", "h2"], ["y"]),
+    ]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 6, 16]) for name in "xy"]
+    made = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "encoder", info[:1], info[1:], made)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
+
+
+def computed(own: TorchProcessor, model: Model, times: tuple = ()) -> tuple[float, object]:
+    """The largest relative error of a network against ONNX Runtime, and the executable."""
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(model.graph.tensor[n].shape).astype(np.float32) for n in model.graph.inputs}
+    session = ort.InferenceSession(model.proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = dict(zip(model.graph.outputs, session.run(list(model.graph.outputs), feeds), strict=True))
+    executable = own.compile(replace(whole_network(model), times=times))
+    made = executable.run({name: own.from_host(array) for name, array in feeds.items()})
+    errors = [np.abs(own.to_host(made[n]) - wanted[n]).max() / max(1e-6, np.abs(wanted[n]).max()) for n in wanted]
+    return float(max(errors)), executable
+
+
+@pytest.mark.parametrize("source", [images(), encoder(), BRANCHING], ids=["images", "encoder", "branching"])
+@pytest.mark.parametrize(
+    ("precision", "last", "tolerance"), [("fp32", False, 1e-4), ("fp32", True, 1e-4), ("fp16", True, 1e-2)]
+)
+def test_a_network_gives_what_onnx_runtime_gives(source: bytes, precision: str, last: bool, tolerance: float) -> None:
+    """Folded, in either layout and in either precision, the outputs agree."""
+    error, _ = computed(processor(precision, channels_last=last), read_model(source))
+    assert error <= tolerance
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_streams_do_not_change_the_outputs(seed: int) -> None:
+    """Random networks, timed at random as plans do, come out right on simulated streams in any legal order."""
+    model = read_model(RandomModel(seed, 25).proto)
+    draw, now, times, ends = random.Random(seed), 0.0, [], {}
+    for super_op in merge(model.graph):
+        start = max([now * draw.choice([0.0, 0.5, 1.0]), *(ends.get(name, 0.0) for name in super_op.inputs)])
+        finish = start + draw.choice([1.0, 4.0])
+        ends.update(dict.fromkeys(super_op.outputs, finish))
+        now = max(now, finish)
+        times.append((tuple(op.id for op in super_op.ops), start, finish))
+    own = processor()
+    own.driver = Simulated(seed)
+    error, executable = computed(own, model, tuple(times))
+    assert error <= 1e-4
+    assert executable.schedule.streams >= 1
+
+
+def test_every_recipe_computes_the_same() -> None:
+    """Whatever way of running a super-op turns out to be fastest, the numbers do not depend on it."""
+    own, model = Precision("fp32", channels_last=True), read_model(images())
+    several = 0
+    for super_op in merge(model.graph):
+        count = recipes(super_op, model, own, torch.device("cpu"))
+        kernels = [build(super_op, model, own, torch.device("cpu"), recipe) for recipe in range(count)]
+        given = random_inputs(kernels[0], own, torch.device("cpu"))
+        for kernel in kernels[1:]:
+            several += 1
+            for one, other in zip(kernels[0](*given), kernel(*given), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert several >= 6
+
+
+def test_what_is_folded_becomes_one_call() -> None:
+    """Scale, shift and batch norm behind a convolution cost no call of their own."""
+    model = read_model(images())
+    super_op = next(one for one in merge(model.graph) if len(one.ops) == 5)
+    kernel = build(super_op, model, Precision("fp32"), torch.device("cpu"))
+    assert [op.type for op in super_op.ops] == ["Conv", "BatchNormalization", "Mul", "Add", "Relu"]
+    assert len(kernel.lines) == 2
+
+
+def test_views_are_found() -> None:
+    """An output that shares memory with an input is known to."""
+    model = read_model(encoder())
+    kernels = [build(one, model, Precision("fp32"), torch.device("cpu")) for one in merge(model.graph)]
+    assert {"q3", "h1", "h2"} & {name for kernel in kernels for name in kernel.views}
+
+
+def test_precision_leaves_torch_as_it_was() -> None:
+    """The process's switches are set while kernels are launched, and given back."""
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        with Precision("fp32").switched():
+            assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+
+def test_ids_say_device_precision_and_part() -> None:
+    """What stands in ``--processors`` is read, and written the same way; anything else is no torch processor."""
+    for text in ("cuda:0", "cuda:12/tf32", "cuda:0/fp16/8sm", "cuda:0/16sm", "cpu", "cpu/fp16", "xpu:1", "mps"):
+        choice = parsed(text)
+        assert choice is not None
+        assert choice.id == text
+    assert parsed("cuda:0", "fp16") == Choice("cuda:0", "fp16")
+    assert parsed("cuda:0/fp32", "fp16") == Choice("cuda:0")
+    for text in ("cuda", "cuda:", "cuda:0/bf16", "cpu/8sm", "cuda:0/0sm", "ort@0", "cuda:0/8sm/fp16", ""):
+        assert parsed(text) is None
+
+
+def test_shares_are_slopes() -> None:
+    """A kernel whose copies do not feel each other has the least share; one whose copies take turns, all of it."""
+    assert Occupancy({1: 10.0, 2: 10.0, 4: 10.0}).share == 1 / 16
+    assert Occupancy({1: 10.0, 2: 20.0, 4: 40.0}).share == 1.0
+    assert Occupancy({1: 10.0, 2: 12.0, 4: 25.0}).share == pytest.approx(0.5)
+
+
+def test_an_op_without_a_call_is_unsupported() -> None:
+    """The planner is told, not surprised."""
+    own = processor()
+    known, unknown = (read_model(one_op_model(kind, shape=(3, 3))) for kind in ("Relu", "EyeLike"))
+    assert own.supports(merge(known.graph)[0], known)
+    assert not own.supports(merge(unknown.graph)[0], unknown)
+    with pytest.raises(UnsupportedOp, match="EyeLike"):
+        own.compile(segment_of(merge(unknown.graph)[0], unknown))
+
+
+def test_torchs_errors_are_told_apart() -> None:
+    """Memory, missing kernels and failures of the runtime each mean something else to the planner."""
+    assert isinstance(translated(torch.OutOfMemoryError("CUDA out of memory."), "x", ProcessorLost), OutOfMemory)
+    missing = NotImplementedError("\"add_stub\" not implemented for 'UInt16'")
+    assert isinstance(translated(missing, "x", CompilationFailed), UnsupportedOp)
+    assert isinstance(translated(RuntimeError("illegal access"), "x", ProcessorLost), ProcessorLost)
+
+
+def test_a_recording_that_fails_says_so() -> None:
+    """A device that refuses to record is a refused segment; one that fails while replaying is lost."""
+
+    class Broken(Simulated):
+        def signal(self, stream: int) -> int:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    own, model = processor(), read_model(BRANCHING)
+    executable = own.compile(whole_network(model))
+    call = executable.bind(
+        {name: own.allocate(kind) for name, kind in executable.input_types.items()},
+        {name: own.allocate(kind) for name, kind in executable.output_types.items()},
+    )
+    call._recording.replay = lambda: (_ for _ in ()).throw(RuntimeError("illegal memory access"))  # type: ignore
+    with pytest.raises(ProcessorLost, match="illegal memory access"):
+        call()
+    own.driver = Broken()
+    with pytest.raises(CompilationFailed, match="stream is capturing"):
+        executable.run({name: own.allocate(kind) for name, kind in executable.input_types.items()})
+    executable.close()
+    with pytest.raises(ProcessorLost, match="closed"):
+        executable.bind({}, {})
+
+
+def test_without_torch_or_a_gpu_there_is_one_clear_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who names a processor that cannot be had is told what it needs; nobody else notices."""
+    if not torch.cuda.is_available():
+        with pytest.raises(ProcessorLost, match="cuda:0"):
+            discovery.discover("cuda:0", soc=SOC)
+    monkeypatch.setattr(discovery, "installed", lambda: False)
+    with pytest.raises(ProcessorLost, match=r"hope\[torch\]"):
+        discovery.discover("cuda:0", soc=SOC)
+    assert all(one.spec.runtime != "torch" for one in discovery.discover("ort", soc=SOC))
+
+
+def test_a_gpu_that_does_not_start_is_left_out(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    """Where nobody asked for it by name, the others are planned with."""
+
+    def broken(soc: Soc, choice: Choice) -> None:
+        raise ProcessorLost(f"{choice.id}: the driver does not answer")
+
+    monkeypatch.setattr(discovery, "accelerators", lambda precision: [Choice("cuda:0")])
+    monkeypatch.setattr(discovery, "_torch", broken)
+    with caplog.at_level("WARNING"):
+        assert discovery.discover(soc=SOC)
+    assert "the driver does not answer" in caplog.text
+
+
+def test_nothing_stays_behind() -> None:
+    """Compiled and run a hundred times over, a network leaves no kernel behind once it is gone."""
+    own = processor()
+    seen = []
+    for _ in range(100):
+        model = read_model(one_op_model("Relu"))
+        executable = own.compile(whole_network(model))
+        executable.run({name: own.allocate(kind) for name, kind in executable.input_types.items()})
+        seen.append(weakref.ref(executable.schedule))
+        executable.close()
+    del model, executable
+    gc.collect()
+    assert sum(one() is not None for one in seen) == 0
+    assert not own._kernels
+
+
+def test_the_socs_name_tells_its_gpus(tmp_path: Path) -> None:
+    """Devices with different GPUs keep different profiles."""
+    for slot, model in enumerate(["NVIDIA H200", "NVIDIA H200", "NVIDIA T4"]):
+        folder = tmp_path / f"0000:0{slot}:00.0"
+        folder.mkdir()
+        (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 41\n")
+    assert accelerator_names(tmp_path) == ["2xNVIDIA H200", "NVIDIA T4"]
+    assert accelerator_names(tmp_path / "none") == []
+
+
+def test_a_session_runs_on_torch_beside_onnx_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine, the planner and the profiler take torch like any other runtime."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
+    measure_hastily(monkeypatch)
+    with Agent(processors="cpu,ort@0") as agent, agent.load(BRANCHING) as session:
+        rng = np.random.default_rng(1)
+        feeds = {"x": rng.standard_normal((1, 3, 16, 16)).astype(np.float32)}
+        wanted = ort.InferenceSession(BRANCHING, providers=["CPUExecutionProvider"]).run(["y"], feeds)[0]
+        np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-3, atol=1e-5)
+        assert {one.spec.runtime for one in agent.device.processors.values()} == {"torch", "ort"}
