@@ -158,7 +158,7 @@ def plan_loss(network: Network, us: Sequence[Mapping[Features, float]], true_us:
     return simulate(true, schedule.assignment, schedule.sequence).makespan_us / true_us - 1
 
 
-def run(networks: Sequence[Network], budget: float, seed: int) -> tuple[list[Measure], list[dict[str, object]]]:
+def run(networks: Sequence[Network], budget: Budget) -> tuple[list[Measure], list[dict[str, object]]]:
     """Every network, both ways, with every number of measured signatures."""
     rows: list[dict[str, object]] = []
     print(
@@ -166,7 +166,7 @@ def run(networks: Sequence[Network], budget: float, seed: int) -> tuple[list[Mea
     )
     for network in networks:
         stem = network.profile.stem
-        best = optimise(network.problem(), "auto", Budget(budget, seed=seed)).solution.schedule.makespan_us
+        best = optimise(network.problem(), "auto", budget).solution.schedule.makespan_us
         ceiling = [network.within(kind, {s.op: s.us for s in samples([network], kind)}) for kind in range(len(KINDS))]
         for left_out, predictors_of in (("network", network_out), ("phone", phone_out)):
             try:
@@ -183,7 +183,7 @@ def run(networks: Sequence[Network], budget: float, seed: int) -> tuple[list[Mea
                     known = {op: one.us for op, one in zip(ops, predictor(ops), strict=True)}
                     us.append(known | {sample.op: sample.us for sample in samples([network], kind, measured)})
                 within = [network.within(kind, us[kind]) for kind in range(len(KINDS))]
-                loss = plan_loss(network, us, best, Budget(budget, seed=seed))
+                loss = plan_loss(network, us, best, budget)
                 rows.append(
                     {"left_out": left_out, "network": stem, "measured": k, "plan_loss": loss}
                     | dict(zip(("within_cpu", "within_gpu"), within, strict=True))
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--models", type=lambda text: text.split(","), default=[], help="models or file stems")
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds per plan; default: 1")
+    parser.add_argument("--rounds", type=int, default=60, help="of the search per plan; default: 60")
     parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
     parser.add_argument("--json", type=Path, help="write what was found here")
     options = parser.parse_args(arguments)
@@ -236,7 +236,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for profile in profiles:
             if PAPERS_CPU.get(profile.phone) not in profile.keys:
                 raise BadProfile(f"{profile.stem} is none of the phones {', '.join(PAPERS_CPU)}")
-        measures, rows = run([Network.of(profile) for profile in profiles], options.budget, options.seed)
+        measures, rows = run(
+            [Network.of(profile) for profile in profiles], Budget(rounds=options.rounds, seed=options.seed)
+        )
     except (BadProfile, PlanningError) as error:
         print(f"benchmarks.prediction: {error}", file=sys.stderr)
         return 2
