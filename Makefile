@@ -9,13 +9,13 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-$(VENV)/.run: pyproject.toml constraints.txt
+$(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e '.[all,openvino]'
+	$(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(INSTALL) -e '.[all,openvino,dev]'
+	$(INSTALL) -e '.[all,openvino,dev]' -e ./hope_zoo
 	@touch $@
 
 demo: $(VENV)/.run ## Run inception_v1 end to end on this machine: measure, plan, execute, check

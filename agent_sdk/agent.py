@@ -6,9 +6,10 @@ A model's journey: ``.onnx`` → graph → figures this SoC lacks → measure th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -17,27 +18,38 @@ from typing import Final, Self
 import onnx
 from pydantic import ValidationError
 
-from agent_sdk.device.discovery import discover
+from agent_sdk.device.discovery import discover, discover_plain
+from agent_sdk.device.huge_pages import collapse
 from agent_sdk.device.soc import read_soc
-from agent_sdk.engine import Device, build_program
-from agent_sdk.errors import InputError
+from agent_sdk.engine import Device, Executor, IllegalPlanError, build_program
+from agent_sdk.errors import ExecutionError, InputError, PlanMismatchError, PlannerProtocolError, ProcessorError
+from agent_sdk.files import Kept
 from agent_sdk.measure.profiler import profile
+from agent_sdk.measure.truth import is_outdated, observations
 from agent_sdk.model import Model, read_model
+from agent_sdk.model.weights import copies_at_once
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.blocking import BlockingPlanner
-from agent_sdk.planner.cache import PlanCache, Settled, Unsent
-from agent_sdk.planner.client import TOKEN_VARIABLE, PlannerClient
-from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
+from agent_sdk.planner.cache import Settled
+from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient, ServedPlan
+from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client, mend
 from agent_sdk.planner.identity import device_id, stored_token, versions
-from agent_sdk.planner.obtain import Obtained, PlanSupplier
+from agent_sdk.planner.supplier import OFFLINE, Obtained, PlanSource, PlanSupplier, Question
 from agent_sdk.progress import ProgressListener, Silence
-from agent_sdk.session import Session
-from hope_schema import DeviceReport, Job, MeasuredRun, Missing, Observations, Plan, PlanReply, PlanRequest
-from hope_schema.hashing import digest
+from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
+from agent_sdk.selection.serving import Serving
+from agent_sdk.selection.single import single_processor_plan
+from agent_sdk.selection.trial import PLAN, Trial, first_choice, hold_trial, warm
+from agent_sdk.session import Opened, Session
+from agent_sdk.verify import random_inputs
+from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanReply, PlanRequest
 from hope_schema.plan import Method
 
 PROFILING_BUDGET_S: Final = 55.0
 """Longest time one ``load`` spends measuring; what it did not reach the planner estimates, and asks for again."""
+UNFIT: Final = (ExecutionError, MemoryError)
+"""What a plan raises that cannot run on this device at present: a processor refuses, fails, hangs, or lacks memory."""
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 """A model: a file's path, the name of a zoo network, an ONNX file's bytes, or a proto."""
@@ -54,10 +66,13 @@ class Agent:
         token: bearer token for the planner; by default ``HOPE_TOKEN``, else the one kept from enrolling.
         soc: the SoC that figures belong to; read from this machine by default.
         frequency: the operating point; read from this machine by default.
-        processors: comma-separated ids or runtimes to plan with (``"ort@0,ort@1"``); everything by default.
+        processors: comma-separated ids or runtimes to plan with (``"ort@0-7,ort@8-15"``); everything by default.
         precision: what torch computes float32 in (``fp32``, ``tf32``, ``fp16``) unless an id says it.
         method: how the planner plans: ``auto``, ``ilp`` or ``greedy``.
         wait_s: seconds the planner may hold a plan back to improve it; None takes what it has at once.
+        planner_timeout_s: seconds any other call to a remote planner may take; then what is at hand answers.
+        huge_pages: put this process's memory into huge pages once a network is ready. All of it, the application's
+            too, which saves address translation and costs the kernel some work.
         cache: where plans, the embedded planner's database and this device's id are kept.
         progress: hears about phases and steps.
 
@@ -77,35 +92,35 @@ class Agent:
         precision: str = "fp32",
         method: Method = "auto",
         wait_s: float | None = None,
+        planner_timeout_s: float = DEADLINE_S,
+        huge_pages: bool = False,
         cache: Path | None = None,
         progress: ProgressListener | None = None,
     ) -> None:
         here = read_soc()
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
         self.method: Method = method
-        self._wait_s = wait_s
-        self._embedded = planner is None
         self.progress = progress or Silence()
-        given = cache is not None
-        cache = cache or cache_directory()
-        state = cache if given else state_directory()
-        self._device_id = device_id(state)
+        self._wait_s = wait_s
+        self._huge_pages = huge_pages
+        self._kept = Kept(cache or cache_directory())
+        state = cache or state_directory()
+        self.device_id = device_id(state)
+        self._embedded = self._kept.path / "planner.sqlite" if planner is None else None
         opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
-        if planner is None:
-            opening = lambda: embedded_client(cache / "planner.sqlite")  # noqa: E731
+        if self._embedded is not None:
+            database = self._embedded
+            opening = lambda: embedded_client(database)  # noqa: E731
         else:
-            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, planner)
-            PlannerClient(planner, token=token)
-            opening = lambda: PlannerClient(planner, token=token)  # noqa: E731
-        address = planner or EMBEDDED_URL
-        self._supplier = PlanSupplier(
-            lambda: BlockingPlanner(opening()),
-            address,
-            PlanCache(cache / "plans"),
-            Unsent(cache / "unsent" / digest(address)[:32]),
-            self._device_id,
-        )
-        self.device = Device(discover(processors, soc=self.soc, precision=precision))
+            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, str(planner))
+            opening = lambda: PlannerClient(str(planner), token=token, deadline_s=planner_timeout_s)  # noqa: E731
+            opening()  # refuses what is no address now, not when it is first needed
+        self._supplier = PlanSupplier(lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, self._kept.path)
+        frozen = FrozenGraphs(self._kept.folder("ort"))
+        planned = discover(processors, soc=self.soc, frozen=frozen, precision=precision)
+        self.planned = tuple(processor.spec for processor in planned)
+        """The processors that plans are made for; the device also has the runtimes as their users run them."""
+        self.device = Device([*planned, *discover_plain(processors, self.soc, frozen)])
         self._request("0" * 64)
 
     def load(self, source: Source, *, seed: int = 0, all_rivals: bool = False) -> Session:
@@ -114,71 +129,289 @@ class Agent:
         Args:
             source: the model.
             seed: chooses the weights of a zoo network.
-            all_rivals: keep the whole model ready on every single processor, for comparing.
+            all_rivals: keep the whole model ready on every kind of processor, for comparing.
 
-        Raises ModelError, UnknownNameError, PlannerStatusError, PlanMismatchError or ProcessorError.
+        Raises ModelError, UnknownNameError, PlannerStatusError or ProcessorError.
         """
         self.progress.phase(f"reading {_shown(source)}")
         model = read_model(source, seed=seed)
-        return Session(self, model, self.obtain(model), all_rivals=all_rivals)
+        return Session(model, self._opened(model, self.obtain(model), all_rivals))
+
+    def refresh(self, session: Session) -> bool:
+        """Ask the planner for a newer version of a session's plan and take it up; say whether that was done.
+
+        Runs in progress end on the plan they began with. Where the newer one cannot run at present, e.g. for want of
+        memory beside the old one, that answers on, and the next refresh tries again. Raises DeviceClosedError once the
+        session is closed.
+        """
+        with session.changing():
+            obtained = self.obtain(session.model)
+            if obtained.plan is None or obtained.plan == session.obtained.plan:
+                return False
+            opened = self._opened(session.model, obtained)
+            if PLAN in opened.serving.contenders:
+                session.take_up(opened)
+                return True
+            opened.serving.close()
+            note = f"a newer plan cannot run here at present ({opened.notes[-1]}); the one before it answers on"
+            session.notes += [note] if note not in session.notes else []
+            return False
 
     def obtain(self, model: Model, *, renew: bool = False) -> Obtained:
         """Obtain the plan of a model; ``renew`` asks anew although one is cached.
 
-        Raises PlannerStatusError, PlanMismatchError, or DeviceClosedError once the agent is closed.
+        Raises PlannerStatusError where the planner refuses, or DeviceClosedError once the agent is closed.
         """
         self.progress.phase("asking the planner")
-        specs = tuple(processor.spec for processor in self.device.processors.values())
-
-        def measure(missing: Missing) -> Observations:
-            total = len(missing.latencies) + len(missing.transfers)
-            self.progress.phase("profiling this device", total)
-            observations = profile(
-                model,
-                tuple(self.device.processors.values()),
-                missing,
-                soc=self.soc.name,
-                frequency=self.soc.frequency,
-                device_id=self._device_id,
-                budget_s=PROFILING_BUDGET_S,
-                progress=lambda done, _total, what: self.progress.step(done, what),
-            )
-            self.progress.phase("asking the planner for a plan")
-            return observations
-
-        def check(plan: Plan) -> None:
-            build_program(plan, model, self.device.processors)
-
+        supplier, waited_s = self._supplier, self._supplier.waited_s
         request = self._request(model.graph.model_hash)
-        return self._supplier.obtain(model.graph, specs, request, measure, check, wait_s=self._wait_s, renew=renew)
+        question = supplier.question(model.graph, request, self._measurable(request))
+        notes = [self._kept.note] if self._kept.note else []
+        copy = self._recalled(question, model)
+        measured = _Measured()
+        try:
+            notes += supplier.send_earlier()
+            served = None if renew or copy is None else supplier.confirmed(copy, self._wait_s)
+            cached = served is not None
+            if served is None:
+                self._measure_missing(model, question, measured)
+                self.progress.phase("asking the planner for a plan")
+                served = supplier.plan(question, self._wait_s)
+                cached = served.source == "hit"
+            if served is not copy:
+                self._check(served.reply.plan, model)
+                supplier.keep(question, served)
+            source: PlanSource = "planner"
+            if served.reply.provisional:
+                notes.append("a better plan is still being solved; the next run picks it up")
+        except OFFLINE as error:
+            mended = mend(self._embedded) if self._embedded is not None else ""
+            if mended:
+                supplier.disconnect()
+                again = self.obtain(model, renew=renew)
+                return replace(again, notes=(mended, *again.notes))
+            served, cached = copy, copy is not None
+            source = "single" if copy is None else "disk"
+            at_hand = (
+                "running the best single processor instead of a plan"
+                if copy is None
+                else f"using the last plan from the disk cache, made on {copy.reply.created_at.date().isoformat()}"
+            )
+            notes.append(f"{error}; {at_hand}")
+        return Obtained(
+            plan=served.reply.plan if served else None,
+            served=served,
+            source=source,
+            cached=cached,
+            profiled_signatures=measured.signatures,
+            profiling_seconds=measured.seconds,
+            planner_ms=(supplier.waited_s - waited_s) * 1e3,
+            settled=supplier.settled(question, served) if served else None,
+            key=question.key,
+            notes=(*notes, *measured.notes),
+        )
 
-    def upload(self, observations: Observations) -> str | None:
-        """Send times measured while executing; returns what went wrong, if anything."""
-        return self._supplier.upload(observations)
-
-    def report(self, plan: PlanReply, measured_us: float, runs: int) -> str | None:
+    def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
-        if self._embedded:
-            return None
+        if self._embedded is not None:
+            return ""
         run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
         return self._supplier.report(
+            self.device_id,
             DeviceReport(
                 soc=self.soc.name,
                 frequency=self.soc.frequency,
                 versions=versions(),
                 sent_at=datetime.now(UTC),
                 measured=(run,),
-            )
+            ),
         )
 
-    def settle(self, obtained: Obtained, settled: Settled) -> None:
-        """Keep what was found out about a plan for the next start."""
-        self._supplier.settle(obtained, settled)
+    def _recalled(self, question: Question, model: Model) -> ServedPlan | None:
+        """The plan on disk, unless it cannot be carried out."""
+        copy = self._supplier.recalled(question)
+        try:
+            if copy is not None:
+                self._check(copy.reply.plan, model)
+        except PlannerProtocolError:
+            self._supplier.forget(question)
+            return None
+        return copy
 
-    @property
-    def device_id(self) -> str:
-        """The id of this device in uploads."""
-        return self._device_id
+    def _check(self, plan: Plan, model: Model) -> None:
+        """Raise PlannerProtocolError for a plan that is for another model or device, or contradicts itself."""
+        try:
+            build_program(plan, model, self.device.processors)
+        except (IllegalPlanError, PlanMismatchError) as error:
+            raise PlannerProtocolError(f"the planner's plan cannot be carried out: {error}") from error
+
+    def _measure_missing(self, model: Model, question: Question, measured: _Measured) -> None:
+        """Ask what the planner lacks, measure that, and send it."""
+        missing = self._supplier.missing(question)
+        if not missing.latencies and not missing.transfers:
+            return
+        with self._supplier.measuring_alone() as another_did:
+            if another_did:
+                missing = self._supplier.missing(question)
+            total = len(missing.latencies) + len(missing.transfers)
+            if not total:
+                return
+            self.progress.phase("profiling this device", total)
+            began = time.perf_counter()
+            observations = profile(
+                model,
+                [self.device.processors[spec.id] for spec in self.planned],
+                missing,
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                device_id=self.device_id,
+                budget_s=PROFILING_BUDGET_S,
+                progress=lambda done, _total, what: self.progress.step(done, what),
+            )
+            measured.seconds = time.perf_counter() - began
+            measured.signatures = len(set(observations.latencies.signature))
+            kept = self._supplier.hold(observations)
+            try:
+                self._supplier.send(observations)
+            except OFFLINE:
+                what = "are kept and sent at the next start" if kept else "could neither be sent nor kept"
+                measured.notes.append(f"the figures measured now {what}")
+                raise
+
+    def _opened(self, model: Model, obtained: Obtained, all_rivals: bool = False) -> Opened:
+        """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers."""
+        notes = list(obtained.notes)
+        inputs = random_inputs(model.graph, 0)
+        with ExitStack() as opened:
+            contenders = self._compiled(model, obtained, all_rivals, notes)
+            opened.callback(lambda: Serving(contenders, {}).close())
+            self._leave_out(contenders, warm(contenders, inputs), notes)
+            if self._huge_pages:
+                collapse()
+            us = dict(obtained.settled.trial_us) if obtained.settled else {}
+            if not us.keys() & contenders.keys():
+                self.progress.phase("trying it against single processors")
+                trial = hold_trial(contenders, inputs)
+                again = self._asked_again(model, obtained, trial)
+                if again is not None:
+                    obtained = again
+                    notes += [note for note in again.notes if note not in notes]
+                    contenders.pop(PLAN).close()
+                    contenders |= self._compiled_plan(model, obtained, notes)
+                    for name in contenders.keys() - {
+                        PLAN,
+                        *distinct(self.device.processors, self._kind_of_all(again.plan)),
+                    }:
+                        contenders.pop(name).close()
+                    self._leave_out(contenders, warm(contenders, inputs), notes)
+                    trial = hold_trial(contenders, inputs)
+                us = dict(trial.us)
+                self._leave_out(contenders, trial.failures, notes)
+                if trial.calm and PLAN in contenders and obtained.served is not None:
+                    self._supplier.settle(obtained.key, obtained.served, Settled(trial_us=us))
+            best = first_choice({name: us.get(name, float("inf")) for name in contenders})
+            if not all_rivals:
+                kept = {PLAN, best, *likeliest(us, self.device.processors, RIVALS)}
+                for name in contenders.keys() - kept:
+                    contenders.pop(name).close()
+            plan = obtained.plan
+            if plan is None or PLAN not in contenders:
+                plan = self._single_plan(model, best, us.get(best, 0.0))
+            serving = Serving(contenders, us)
+            if PLAN in contenders and best != PLAN:
+                serving.changes.append(
+                    f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
+                )
+            opened.pop_all()
+        return Opened(obtained, plan, serving, tuple(notes))
+
+    def _compiled(self, model: Model, obtained: Obtained, all_rivals: bool, notes: list[str]) -> dict[str, Executor]:
+        """The plan, if there is one that can run, and whom it is tried against."""
+        contenders = self._compiled_plan(model, obtained, notes)
+        plan = obtained.plan if contenders else None
+        names = distinct(self.device.processors, self._kind_of_all(plan))
+        if plan is not None and not all_rivals:
+            room = max(1, copies_at_once(model) - 1)
+            expected = obtained.settled.trial_us if obtained.settled else plan.single_processor_us
+            known = {name: expected[name] for name in names if name in expected}
+            likely = likeliest(known, self.device.processors, RIVALS)
+            plain = [name for name in names if name not in {spec.id for spec in self.planned}]
+            unknown = [name for name in names if name not in expected] if not obtained.settled else []
+            names = [*dict.fromkeys([*likely[:1], *plain, *likely, *unknown])][:room]
+        self.progress.phase("compiling whole networks to compare with")
+        singles, refused = compiled_singles(names, model, self.device, self.soc.name, self.soc.frequency)
+        if not contenders and not singles:
+            raise ProcessorError(
+                f"no single processor of this device runs all of '{model.name}', and without a planner there is "
+                f"no plan that mixes them; give a planner's URL or install the 'planner' extra ({refused[0]})"
+            )
+        return contenders | singles
+
+    def _kind_of_all(self, plan: Plan | None) -> set[str]:
+        """The kind of processor that a plan of one processor runs the whole model on: it needs no copy to compare."""
+        if plan is None or len(plan.processors_used) != 1:
+            return set()
+        return {self.device.processors[plan.processors_used[0]].spec.kind}
+
+    def _compiled_plan(self, model: Model, obtained: Obtained, notes: list[str]) -> dict[str, Executor]:
+        if obtained.plan is None:
+            return {}
+        self.progress.phase("compiling the plan's segments")
+        try:
+            return {PLAN: Executor(build_program(obtained.plan, model, self.device.processors), self.device)}
+        except UNFIT as error:
+            notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
+            return {}
+
+    def _leave_out(self, contenders: dict[str, Executor], failures: Mapping[str, Exception], notes: list[str]) -> None:
+        """Close those who failed; where all did, raise the first one's failure."""
+        if failures and failures.keys() >= contenders.keys():
+            raise next(iter(failures.values()))
+        for name, error in failures.items():
+            what = "the plan" if name == PLAN else f"'{name}'"
+            notes.append(f"{what} cannot run here ({error})")
+            with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
+                contenders.pop(name).close()
+
+    def _asked_again(self, model: Model, obtained: Obtained, trial: Trial) -> Obtained | None:
+        """When the plan was far off, send what was measured and ask again; None when there is nothing newer.
+
+        Times within the threshold are not sent as observations: they may never invalidate a plan.
+        """
+        plan = obtained.plan
+        if plan is None or obtained.source != "planner" or not is_outdated(plan, trial.us.get(PLAN)):
+            return None
+        measured = observations(
+            trial.traces[PLAN], soc=self.soc.name, frequency=self.soc.frequency, device_id=self.device_id
+        )
+        if measured is None or self._supplier.upload(measured):
+            return None
+        again = self.obtain(model, renew=True)
+        if again.source != "planner" or again.plan == plan:
+            return None
+        note = (
+            f"the first plan took {trial.us[PLAN] / 1e3:.2f} ms, not {plan.makespan_us / 1e3:.2f} ms: "
+            "a new plan was asked for with what was measured"
+        )
+        return replace(
+            again,
+            profiled_signatures=obtained.profiled_signatures + again.profiled_signatures,
+            profiling_seconds=obtained.profiling_seconds + again.profiling_seconds,
+            planner_ms=obtained.planner_ms + again.planner_ms,
+            notes=(*again.notes, note),
+        )
+
+    def _single_plan(self, model: Model, name: str, us: float) -> Plan:
+        return single_processor_plan(model.graph, name, soc=self.soc.name, frequency=self.soc.frequency, latency_us=us)
+
+    def _measurable(self, request: PlanRequest) -> MissingRequest:
+        return MissingRequest(
+            model_hash=request.jobs[0].model_hash,
+            soc=request.soc,
+            frequency=request.frequency,
+            device_id=self.device_id,
+            processors=self.planned,
+        )
 
     def _request(self, model_hash: str) -> PlanRequest:
         try:
@@ -186,7 +419,7 @@ class Agent:
                 jobs=(Job(model_hash=model_hash),),
                 soc=self.soc.name,
                 frequency=self.soc.frequency,
-                processors=tuple(self.device.processors),
+                processors=tuple(spec.id for spec in self.planned),
                 method=self.method,
             )
         except ValidationError as error:
@@ -195,10 +428,10 @@ class Agent:
 
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""
-        try:
+        with ExitStack() as closing:
+            closing.callback(self._kept.close)
+            closing.callback(self._supplier.close)
             self.device.close()
-        finally:
-            self._supplier.close()
 
     def __enter__(self) -> Self:
         return self
@@ -207,6 +440,15 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass
+class _Measured:
+    """What one call measured, and what became of it; it outlives a planner that goes away afterwards."""
+
+    signatures: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
 
 def _shown(source: Source) -> str:

@@ -12,7 +12,8 @@
     ├── PlannerError                       the planner could not help
     │   ├── PlannerUnavailableError        unreachable, timed out or overloaded after every retry
     │   ├── PlannerProtocolError           it answered, but not what the contract says (too large, not JSON, ...)
-    │   └── PlannerStatusError             it answered 4xx or 5xx; carries ``status``, ``type`` and ``request_id``
+    │   └── PlannerStatusError             it refused; carries ``status``, ``type`` and ``request_id``
+    │       ├── RedirectedError            3xx: never followed, because it could carry the token to a stranger
     │       ├── BadRequestError            400, 413, 415, 422
     │       ├── AuthenticationError        401
     │       ├── PermissionDeniedError      403
@@ -52,6 +53,7 @@ __all__ = [
     "PlannerUnavailableError",
     "ProcessorError",
     "RateLimitedError",
+    "RedirectedError",
     "ServerError",
     "UnknownNameError",
     "UnplannableError",
@@ -134,14 +136,20 @@ class PlannerStatusError(PlannerError):
         request_id: the id under which the planner logged the request.
     """
 
-    def __init__(self, status: int, problem: ProblemDetails | None, request_id: str | None) -> None:
+    def __init__(
+        self, status: int, problem: ProblemDetails | None, request_id: str | None, detail: str = "no further detail"
+    ) -> None:
         self.status = status
         self.type = problem.type if problem else "about:blank"
-        self.detail = problem.detail if problem else "no further detail"
+        self.detail = problem.detail if problem else detail
         self.request_id = (problem.request_id if problem else None) or request_id
         errors = f" ({'; '.join(problem.errors[:3])})" if problem and problem.errors else ""
         known_as = f" [request {self.request_id}]" if self.request_id else ""
         super().__init__(f"planner answered {status}: {self.detail}{errors}{known_as}")
+
+
+class RedirectedError(PlannerStatusError):
+    """3xx: the planner is said to be elsewhere."""
 
 
 class BadRequestError(PlannerStatusError):

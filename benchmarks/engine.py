@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from agent_sdk.measure.steady import Witness, calm, counted
 
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
 from agent_sdk.cli.examine import answer_error, executor_error
 from agent_sdk.engine import Device
-from agent_sdk.measure.steady import Witness, calm, counted
 from agent_sdk.measure.timing import Timing, timed
 from agent_sdk.measure.truth import Rehearsal
 from agent_sdk.model import pre_softmax_outputs

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
@@ -31,6 +32,8 @@ MAX_RUNS: Final = 100_000
 CLAIM_VARIABLE: Final = "HOPE_CLAIM"
 METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner")
 """What ``hope_schema.plan.Method`` lists, without loading it."""
+DEADLINE_S: Final = 10.0
+"""Seconds a call to the planner may take by default."""
 
 EXAMPLES: Final = """\
 examples:
@@ -105,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="how to plan (default: auto)",
     )
-    run.add_argument("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0,ort@1 or ort")
+    run.add_argument("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15")
     run.add_argument(
         "--precision",
         choices=PRECISIONS,
@@ -116,11 +119,19 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--compare", action="store_true", help="also time every single processor")
     run.add_argument("--wait", type=_seconds, metavar="S", help="let the planner improve the plan for up to S seconds")
     run.add_argument(
+        "--planner-timeout",
+        type=_positive,
+        default=DEADLINE_S,
+        metavar="S",
+        help="seconds a call to the planner may take before what is at hand answers (default: %(default)g)",
+    )
+    run.add_argument("--huge-pages", action="store_true", help="put this process's memory into huge pages")
+    run.add_argument(
         "--trace", type=Path, metavar="FILE", help="write a Chrome/Perfetto trace of the middle one of 3 more runs"
     )
     run.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of weights and inputs (default: 0)")
     run.add_argument(
-        "--tolerance", type=_error, metavar="X", help="largest relative error that is right (default: 1e-4)"
+        "--tolerance", type=_positive, metavar="X", help="largest relative error that is right (default: 1e-4)"
     )
     run.add_argument("--json", action="store_true", help="print one JSON object; progress goes to stderr")
     run.add_argument("--quiet", action="store_true", help="no progress")
@@ -154,7 +165,7 @@ def _run(options: argparse.Namespace) -> int:
     from agent_sdk.agent import Agent
     from agent_sdk.cli.examine import examine
     from agent_sdk.cli.report import TOLERANCE, show
-    from agent_sdk.progress import TerminalProgress
+    from agent_sdk.cli.terminal import TerminalProgress
 
     if options.trace is not None and not options.trace.absolute().parent.is_dir():
         raise InputError(f"--trace: there is no directory '{options.trace.absolute().parent}'")
@@ -172,11 +183,14 @@ def _run(options: argparse.Namespace) -> int:
             precision=options.precision,
             method=options.method,
             wait_s=options.wait,
+            planner_timeout_s=options.planner_timeout,
+            huge_pages=options.huge_pages,
             progress=progress,
         ) as agent,
         agent.load(options.model, seed=options.seed, all_rivals=options.compare) as session,
     ):
         report, trace = examine(
+            agent,
             session,
             runs=options.runs,
             compare=options.compare,
@@ -272,9 +286,9 @@ def _zoo_list(options: argparse.Namespace) -> int:
     """Carry out ``hope-agent zoo list``."""
     from rich.console import Console
 
-    import hope_zoo as zoo
     from agent_sdk.cli.report import list_rows
 
+    zoo = _zoo()
     networks = [zoo.describe(name) for name in zoo.names()]
     if options.json:
         print(json.dumps({"models": [dataclasses.asdict(network) for network in networks]}))
@@ -295,10 +309,17 @@ def _zoo_list(options: argparse.Namespace) -> int:
     return OK
 
 
+def _zoo() -> ModuleType:
+    try:
+        import hope_zoo
+    except ImportError as error:
+        raise InputError("the zoo is not installed (in a checkout: pip install ./hope_zoo)") from error
+    return hope_zoo
+
+
 def _zoo_build(options: argparse.Namespace) -> int:
     """Carry out ``hope-agent zoo build``."""
-    import hope_zoo as zoo
-
+    zoo = _zoo()
     if options.output is None:
         print(zoo.path(options.name, options.seed))
         return OK
@@ -323,7 +344,7 @@ def _seconds(text: str) -> int:
     return _between(text, 0, 3600)
 
 
-def _error(text: str) -> float:
+def _positive(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
+from agent_sdk.agent import Agent
 from agent_sdk.cli.report import TOLERANCE, Bar, RunReport, planned_bars
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.trace import Trace
-from agent_sdk.measure.truth import remeasure
 from agent_sdk.model import Model, pre_softmax_outputs
-from agent_sdk.selection.contest import PLAN
+from agent_sdk.selection.trial import PLAN, hold_trial
 from agent_sdk.session import Session
 from agent_sdk.verify import continued, random_inputs, reference, relative_error
 from hope_schema import ModelGraph, merge
 
-TRACED = 3
-"""Runs of which the middle one's trace is drawn."""
-REMEASURE_S = 3.0
-"""Time spent on measuring the segments of what was executed, for the prediction."""
-
 
 def examine(
-    session: Session, *, runs: int, compare: bool, seed: int, tolerance: float = TOLERANCE
+    agent: Agent, session: Session, *, runs: int, compare: bool, seed: int, tolerance: float = TOLERANCE
 ) -> tuple[RunReport, Trace]:
     """Check a session's answers and time the plan beside the single processors that stand against it.
 
@@ -33,27 +29,26 @@ def examine(
     every single processor with ``compare``, for which the session must have been loaded with all rivals; a plan that
     uses one processor is its own baseline there. Returns the report and the trace of one run of what is fastest.
     """
-    agent, model, contest = session.agent, session.model, session.contest
+    model, serving = session.model, session.serving
     inputs = random_inputs(model.graph, seed)
     agent.progress.phase("timing")
-    planned = PLAN in contest.contenders
-    trial = contest.trial(inputs, rounds=runs)
-    trial_us = trial.median_us
-    agent.progress.phase("measuring its segments alone")
-    truth = remeasure(session.executor, inputs, budget_s=REMEASURE_S)
-    traces = sorted((session.executor.run(inputs)[1] for _ in range(TRACED)), key=lambda trace: trace.total_us)
-    trace = traces[TRACED // 2]
-    # NOTE: who answers is settled by the trial: whoever is checked before it need not be the one that is reported.
+    trial = hold_trial(serving.contenders, inputs, [(runs, inf)])
+    trial_us, best = trial.us, trial.best
+    executor = serving.contenders[best]
+    plan, served, program = session.plan, session.obtained.served, executor.program
+    planned = PLAN in serving.contenders
+    predicted_us = plan.makespan_us if best == PLAN or not planned else serving.quiet_us.get(best, trial_us[best])
+    traces = sorted(trial.traces[best], key=lambda trace: trace.total_us)
+    trace = traces[len(traces) // 2]
     agent.progress.phase("checking the answer")
-    error = answer_error(session, inputs)
-    plan, served, program = session.plan, session.obtained.served, session.executor.program
-    executed = contest.current if planned else PLAN
+    error = answer_error(model, inputs, {session.plan_executor, executor})
+    executed = best if planned else PLAN
     baselines_us = {name: us for name, us in trial_us.items() if name != PLAN}
     if PLAN in trial_us and len(plan.processors_used) == 1:
         baselines_us[plan.processors_used[0]] = trial_us[PLAN]
     notes = list(session.notes)
     if served is not None and session.obtained.source == "planner" and PLAN in trial_us:
-        failure = agent.report(served.reply, trial_us[PLAN], len(trial.times_us[PLAN]))
+        failure = agent.report(served.reply, trial_us[PLAN], trial.runs[PLAN])
         notes += [failure] if failure else []
     if executed != PLAN:
         verdict = f"is slower than {executed} alone" if PLAN in trial_us else "failed"
@@ -65,25 +60,25 @@ def examine(
         super_ops=len(merge(model.graph)),
         soc=agent.soc.name,
         frequency=agent.soc.frequency,
-        processors=tuple(agent.device.processors),
+        processors=tuple(spec.id for spec in agent.planned),
         plan_id=served.reply.plan_id if served else None,
         plan_version=served.reply.version if served else None,
         plan_cached=session.obtained.cached,
         plan_source=session.obtained.source,
         method=plan.method,
         planned_us=plan.makespan_us,
-        predicted_us=truth.predicted_us,
+        predicted_us=predicted_us,
         lower_bound_us=plan.lower_bound_us,
         gap=plan.gap,
-        measured_us=trial_us[contest.current],
-        plan_measured_us=trial_us.get(PLAN, trial_us[contest.current]),
+        measured_us=trial_us[best],
+        plan_measured_us=trial_us.get(PLAN, trial_us[best]),
         baselines_us=baselines_us if compare else {},
         executed=executed,
         processors_used=program.processors_used,
         segments=len(program.segments),
         plan_processors_used=session.plan_executor.program.processors_used,
         plan_segments=len(session.plan_executor.program.segments),
-        runs=len(trial.times_us[contest.current]),
+        runs=trial.runs[best],
         max_rel_error=error,
         profiled_signatures=session.obtained.profiled_signatures,
         profiling_seconds=session.obtained.profiling_seconds,
@@ -96,12 +91,10 @@ def examine(
     return report, trace
 
 
-def answer_error(session: Session, inputs: Mapping[str, np.ndarray]) -> float:
-    """Return the larger error of the plan and of what answers instead of it, against the uncut model."""
-    model = session.model
+def answer_error(model: Model, inputs: Mapping[str, np.ndarray], executors: Collection[Executor]) -> float:
+    """Return the largest error of these, the plan and what answers instead of it, against the uncut model."""
     expected = reference(model, inputs, pre_softmax_outputs(model.graph))
-    executors = {id(executor): executor for executor in (session.plan_executor, session.executor)}
-    return max(executor_error(executor, model, inputs, expected) for executor in executors.values())
+    return max(executor_error(executor, model, inputs, expected) for executor in executors)
 
 
 def executor_error(

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_sdk.errors import printable
-from agent_sdk.planner.obtain import PlanSource
+from agent_sdk.planner.supplier import PlanSource
 from hope_schema import Plan
 
 TOLERANCE = 1e-4
@@ -35,7 +35,8 @@ class RunReport:
 
     Attributes:
         planned_us: the plan's makespan, never below ``lower_bound_us``.
-        predicted_us: the makespan after re-measuring the chosen segments; ``planned_us`` until then.
+        predicted_us: what was predicted for what is executed: the plan's makespan, or the trial's figure of a single
+            processor.
         measured_us: median end-to-end time of what was executed.
         plan_measured_us: median of the plan itself, also when a faster single processor was executed instead.
         baselines_us: median per single processor.
@@ -146,11 +147,10 @@ def _table(report: RunReport) -> Table:
     table.add_row("planned", _ms(report.planned_us), bound)
     used = f"{', '.join(report.plan_processors_used)}; {_count(report.plan_segments, 'segment')}"
     if report.executed == "plan":
-        table.add_row("predicted", _ms(report.predicted_us), "after re-measuring the chosen segments")
         table.add_row("measured", _ms(report.measured_us), f"{used}; median of {_count(report.runs, 'run')}")
     else:
         table.add_row("plan measured", _ms(report.plan_measured_us), f"{used}; not used: slower here")
-        table.add_row("predicted", _ms(report.predicted_us), f"for {report.executed} alone, after re-measuring it")
+        table.add_row("predicted", _ms(report.predicted_us), f"for {report.executed} alone, from the trial at load")
         table.add_row("measured", _ms(report.measured_us), f"{report.executed} alone, which is faster here")
     for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
         table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")

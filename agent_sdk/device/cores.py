@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence, Set
 
 from agent_sdk.runtimes.base import ProcessorLost
@@ -17,6 +18,14 @@ def name_cores(cores: Sequence[int]) -> str:
         else:
             runs.append([core])
     return "+".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def parse_cores(text: str) -> frozenset[int]:
+    """The cores of a name, see ``name_cores``; none where it is not one."""
+    if not re.fullmatch(r"\d{1,4}(-\d{1,4})?(\+\d{1,4}(-\d{1,4})?)*", text):
+        return frozenset()
+    runs = [part.partition("-") for part in text.split("+")]
+    return frozenset(core for first, _, last in runs for core in range(int(first), int(last or first) + 1))
 
 
 def bind_to(cores: frozenset[int]) -> None:

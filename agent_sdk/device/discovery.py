@@ -1,70 +1,112 @@
-"""Which processors does this device have? Every core, all cores together, each class of cores, per runtime."""
+"""Which processors does this device have? Every runtime on groups of cores, and the accelerators it can drive."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from agent_sdk.device.cores import name_cores
+from agent_sdk.device.cores import name_cores, parse_cores
 from agent_sdk.device.soc import Soc, read_soc
+from agent_sdk.device.topology import core_groups
 from agent_sdk.errors import UnknownNameError
 from agent_sdk.paths import cache_directory
 from agent_sdk.runtimes.base import Processor, ProcessorLost
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.runtimes.ort.plain import PlainOrt
 from agent_sdk.runtimes.ort.processor import OrtProcessor, installed_providers
 from agent_sdk.runtimes.torch.choice import Choice, accelerators, installed, parsed
 
 log = logging.getLogger(__name__)
 
-Makers = Iterator[tuple[str, Callable[[], Processor]]]
-"""Processor ids with what makes each, so that naming one does not start the others."""
-
-MAX_SINGLE_CORES = 8
-"""Single cores offered per core class; beyond, more of them add solve time and no new choice."""
 RUNTIMES = ("ort", "ov", "torch")
 EXTRA = "it needs torch: pip install 'hope[torch]'"
 
 
+Makers = Iterator[tuple[str, Callable[[], Processor]]]
+"""Processor ids with what makes each, so that naming one does not start the others."""
+
+
+@dataclass(frozen=True)
+class _Runtime:
+    """What makes a runtime's processors; only torch has none on groups of cores."""
+
+    name: str
+    accelerators: Callable[[], Makers]
+    on_cores: Callable[[frozenset[int]], Processor] | None = None
+    plain: Callable[[], Processor] | None = None
+
+
 def discover(
-    spec: str | None = None, *, soc: Soc | None = None, cache: Path | None = None, precision: str = "fp32"
+    spec: str | None = None,
+    *,
+    soc: Soc | None = None,
+    cache: Path | None = None,
+    frozen: FrozenGraphs | None = None,
+    precision: str = "fp32",
 ) -> list[Processor]:
     """The processors to plan with.
 
-    ``spec`` is a comma-separated list of ids or runtimes (``"ort@0,ort@1"``, ``"ort"``, ``"ort,ov@0-1"``); without
-    it: every core, each class of several equal cores, and all cores together, for ONNX Runtime and, where the package
-    is installed and works, OpenVINO, the accelerators either of them can drive, and the GPUs that torch drives, where
-    that is installed. ``precision`` is what torch computes float32 in unless an id says it (``cuda:0/fp16``); a part
-    of a GPU is had by naming it (``cuda:0/8sm``), torch on the cores as ``cpu``. A runtime that ``spec`` does not
-    name is left alone. ``cache`` is a directory that ONNX Runtime's optimised graphs are kept in (the user's cache
-    directory by default).
+    ``spec`` is a comma-separated list of ids or runtimes (``"ort@0-7,ort@8-15"``, ``"ort"``, ``"ort,ov@0+2"``), where
+    any set of this process's cores may be named; without it every group of cores that is worth offering
+    (``topology.core_groups``), for ONNX Runtime and, where the package is installed and works, OpenVINO, the
+    accelerators either of them can drive, and the GPUs that torch drives, where that is installed. ``precision`` is
+    what torch computes float32 in unless an id says it (``cuda:0/fp16``); a part of a GPU is had by naming it
+    (``cuda:0/8sm``), torch on the cores as ``cpu``. A runtime that ``spec`` does not name is left alone. ONNX Runtime's
+    optimised graphs are kept in ``frozen``, else in the directory ``cache`` (by default in the user's cache directory).
 
     Raises UnknownNameError for an id or a runtime that this device does not have, listing what it has; ProcessorLost
     where a named one does not start.
     """
     soc = soc or read_soc()
-    frozen = FrozenGraphs(cache if cache is not None else cache_directory() / "ort")
+    frozen = frozen or FrozenGraphs(cache if cache is not None else cache_directory() / "ort")
     if spec is None:
-        return list(_started(_makers(soc, frozen, precision=precision)))
+        return [
+            processor
+            for runtime in _runtimes(soc, frozen, precision=precision).values()
+            for processor in _started(_makers(runtime, soc))
+        ]
     names = [part.strip() for part in spec.split(",")]
-    makers = dict(_makers(soc, frozen, {re.split("[@-]", name)[0] for name in names}, precision))
+    runtimes = _runtimes(soc, frozen, {re.split("[@-]", name)[0] for name in names}, precision)
     chosen: dict[str, Callable[[], Processor]] = {}
     for name in names:
-        choice = parsed(name, precision)
-        if choice is not None:
-            if not installed():
-                raise ProcessorLost(f"processor '{name}' cannot be used: {EXTRA}")
-            chosen[choice.id] = partial(_torch, soc, choice)
-            continue
-        matching = {key: make for key, make in makers.items() if name in (key, key.partition("@")[0])}
-        matching |= {key: make for key, make in makers.items() if name == "torch" and parsed(key) is not None}
-        if not matching:
-            raise UnknownNameError("processor", name, dict(_makers(soc, frozen)))
-        chosen |= matching
+        made = _named(name, runtimes, soc, precision)
+        if not made:
+            raise UnknownNameError("processor", name, [p.id for p in discover(soc=soc, frozen=frozen)])
+        chosen |= made
     return [make() for make in chosen.values()]
+
+
+def discover_plain(spec: str | None, soc: Soc, frozen: FrozenGraphs) -> list[Processor]:
+    """The runtimes that ``spec`` names whole, as their own users run them: what no plan may be slower than."""
+    wanted = RUNTIMES if spec is None else {part.strip() for part in spec.split(",")}
+    return [runtime.plain() for runtime in _runtimes(soc, frozen, wanted).values() if runtime.plain is not None]
+
+
+def _named(name: str, runtimes: Mapping[str, _Runtime], soc: Soc, precision: str) -> dict[str, Callable[[], Processor]]:
+    """What makes the processors that a name means; nothing where this device has none of that name."""
+    choice = parsed(name, precision)
+    if choice is not None:
+        if not installed():
+            raise ProcessorLost(f"processor '{name}' cannot be used: {EXTRA}")
+        return {choice.id: partial(_torch, soc, choice)}
+    runtime, _, cores = name.partition("@")
+    if runtime in runtimes and not cores:
+        return dict(_makers(runtimes[runtime], soc))
+    group = parse_cores(cores)
+    on_cores = runtimes[runtime].on_cores if runtime in runtimes else None
+    if on_cores is not None and group and group <= set(soc.cores):
+        return {f"{runtime}@{name_cores(tuple(sorted(group)))}": partial(on_cores, group)}
+    return {
+        found: make
+        for own in runtimes.values()
+        for found, make in own.accelerators()
+        if name in (found, found.partition("@")[0])
+    }
 
 
 def _started(makers: Makers) -> Iterator[Processor]:
@@ -76,30 +118,63 @@ def _started(makers: Makers) -> Iterator[Processor]:
             log.warning("'%s' is left out: %s", name, error)
 
 
-def core_sets(soc: Soc) -> list[frozenset[int]]:
-    """Single cores, then every class of several equal cores, then all cores together; each set once."""
-    classes: dict[str, list[int]] = {}
-    for core in soc.cores:
-        classes.setdefault(soc.core_class[core], []).append(core)
-    singles = [frozenset({core}) for own in classes.values() for core in own[:MAX_SINGLE_CORES]]
-    gangs = [frozenset(own) for own in classes.values()]
-    return list(dict.fromkeys([*singles, *gangs, frozenset(soc.cores)]))
+def _makers(runtime: _Runtime, soc: Soc) -> Makers:
+    if runtime.on_cores is not None:
+        for group in core_groups(soc.core_class, soc.sites):
+            yield f"{runtime.name}@{name_cores(tuple(sorted(group)))}", partial(runtime.on_cores, group)
+    yield from runtime.accelerators()
 
 
-def _makers(soc: Soc, frozen: FrozenGraphs, runtimes: Collection[str] = RUNTIMES, precision: str = "fp32") -> Makers:
-    if "ort" in runtimes:
-        yield from _ort(soc, frozen)
-    if "ov" in runtimes and find_spec("openvino") is not None:
+def _runtimes(
+    soc: Soc, frozen: FrozenGraphs, wanted: Collection[str] = RUNTIMES, precision: str = "fp32"
+) -> dict[str, _Runtime]:
+    """The runtimes that are installed and start, by name."""
+    found: dict[str, _Runtime] = {}
+    if "ort" in wanted:
+        found["ort"] = _onnxruntime(soc, frozen)
+    if "ov" in wanted and find_spec("openvino") is not None:
         try:
-            yield from _openvino(soc, frozen)
+            found["ov"] = _openvino(soc, frozen)
         except (ImportError, OSError, RuntimeError) as error:
             log.warning("OpenVINO is installed, but does not start: %s", error)
-    if "torch" in runtimes and installed():
-        try:
-            for choice in accelerators(precision):
-                yield choice.id, partial(_torch, soc, choice)
-        except (ImportError, OSError, RuntimeError) as error:
-            log.warning("torch is installed, but does not start: %s", error)
+    if "torch" in wanted and installed():
+        found["torch"] = _Runtime("torch", partial(_torch_accelerators, soc, precision))
+    return found
+
+
+def _onnxruntime(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
+    def accelerators() -> Makers:
+        for provider in installed_providers():
+            make = partial(OrtProcessor, soc, frozenset(soc.cores), provider, frozen=frozen)
+            yield make().id, make
+
+    return _Runtime(
+        "ort", accelerators, partial(OrtProcessor, soc, frozen=frozen), partial(PlainOrt, soc, frozen=frozen)
+    )
+
+
+def _openvino(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
+    # NOTE: imported late, because importing OpenVINO takes seconds and the package is optional.
+    from agent_sdk.runtimes.openvino import processor as openvino
+    from agent_sdk.runtimes.openvino.plain import PlainOpenVino
+
+    devices = openvino.accelerators()  # at once, because where the runtime does not start it has no CPU either
+
+    def accelerators() -> Makers:
+        for device in devices:
+            make = partial(openvino.OpenVinoProcessor, soc, frozenset(soc.cores), device, lights=frozen.lights)
+            yield make().id, make
+
+    on_cores = partial(openvino.OpenVinoProcessor, soc, lights=frozen.lights)
+    return _Runtime("ov", accelerators, on_cores, partial(PlainOpenVino, soc, lights=frozen.lights))
+
+
+def _torch_accelerators(soc: Soc, precision: str) -> Makers:
+    try:
+        for choice in accelerators(precision):
+            yield choice.id, partial(_torch, soc, choice)
+    except (ImportError, OSError, RuntimeError) as error:
+        log.warning("torch is installed, but does not start: %s", error)
 
 
 def _torch(soc: Soc, choice: Choice) -> Processor:
@@ -109,23 +184,3 @@ def _torch(soc: Soc, choice: Choice) -> Processor:
     except (ImportError, OSError) as error:
         raise ProcessorLost(f"processor '{choice.id}' cannot be used: torch does not start: {error}") from error
     return TorchProcessor(soc, choice)
-
-
-def _ort(soc: Soc, frozen: FrozenGraphs) -> Makers:
-    for cores in core_sets(soc):
-        yield f"ort@{name_cores(tuple(sorted(cores)))}", partial(OrtProcessor, soc, cores, frozen=frozen)
-    for provider in installed_providers():
-        make = partial(OrtProcessor, soc, frozenset(soc.cores), provider, frozen=frozen)
-        yield make().id, make
-
-
-def _openvino(soc: Soc, frozen: FrozenGraphs) -> Makers:
-    # NOTE: imported late, because importing OpenVINO takes seconds and the package is optional.
-    from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor, accelerators
-
-    devices = accelerators()  # first, because where the runtime does not start it has no CPU either
-    for cores in core_sets(soc):
-        yield f"ov@{name_cores(tuple(sorted(cores)))}", partial(OpenVinoProcessor, soc, cores, lights=frozen.lights)
-    for device in devices:
-        accelerator = partial(OpenVinoProcessor, soc, frozenset(soc.cores), device, lights=frozen.lights)
-        yield accelerator().id, accelerator

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+
+from agent_sdk.device.topology import Site, affordable, cpu_quota, locate
+
+log = logging.getLogger(__name__)
 
 SYSFS = Path("/sys/devices/system/cpu")
 NVIDIA = Path("/proc/driver/nvidia/gpus")
@@ -20,12 +25,13 @@ class Soc:
     """A device's hardware as the planner knows it.
 
     ``name`` and ``frequency`` key the profile. ``core_class`` maps every usable CPU number to the name of its
-    class; CPUs of one class are equal and measured once.
+    class; CPUs of one class are equal and measured once. ``sites`` says where each sits (``topology.locate``).
     """
 
     name: str
     frequency: str
     core_class: Mapping[int, str]
+    sites: Mapping[int, Site] = field(default_factory=dict)
 
     @cached_property
     def cores(self) -> tuple[int, ...]:
@@ -41,15 +47,20 @@ class Soc:
         return "+".join(f"{names.count(name)}{name}" for name in distinct)
 
 
-def read_soc(sysfs: Path = SYSFS, cores: frozenset[int] | None = None) -> Soc:
-    """Read the SoC from ``sysfs``; ``cores`` defaults to the CPUs this process may run on."""
-    usable = cores if cores is not None else frozenset(os.sched_getaffinity(0))
+def read_soc(sysfs: Path = SYSFS, cores: frozenset[int] | None = None, root: Path = Path("/")) -> Soc:
+    """Read the SoC from ``sysfs``: of the CPUs this process may run on (``cores``) those that its quota pays for."""
+    allowed = cores if cores is not None else frozenset(os.sched_getaffinity(0))
+    sites, quota = locate(sysfs, allowed), cpu_quota(root)
+    usable = affordable(sites, allowed, quota)
+    if len(usable) < len(allowed):
+        why = f"may use {quota:g} cores' worth of time" if quota is not None else "is offered no more"
+        log.warning("%d of %d cores are used: this process %s", len(usable), len(allowed), why)
     classes = core_classes(sysfs, usable)
     counts = "+".join(
         f"{sum(1 for own in classes.values() if own == name)}{name}" for name in dict.fromkeys(classes.values())
     )
     name = "+".join([f"{_cpu_name()}-{counts}", *accelerator_names()])
-    return Soc(name=_label(name), frequency=_frequency(sysfs, classes), core_class=classes)
+    return Soc(name=_label(name), frequency=_frequency(sysfs, classes), core_class=classes, sites=sites)
 
 
 def accelerator_names(directory: Path = NVIDIA) -> list[str]:

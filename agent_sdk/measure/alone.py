@@ -50,7 +50,6 @@ def time_executable(
     with bound_to(processor.caller_cores):
         return measure(
             call,
-            own_thread=processor.on_caller_thread,
             deadline=deadline,
             enough_us=enough_us,
             after=partial(after, call) if after else None,

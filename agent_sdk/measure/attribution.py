@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent_sdk.measure.timing import Timing, least
+from agent_sdk.measure.timing import Timing, summarise
 from agent_sdk.measure.work import work
 from agent_sdk.model import Model
 from hope_schema import merge
@@ -19,7 +19,7 @@ from hope_schema import merge
 def share_out(
     model: Model, kernels: Mapping[str, Sequence[float]], covered: Mapping[str, Iterable[str]]
 ) -> dict[str, Timing]:
-    """Latencies by super-op id: of each, the least of its runs.
+    """Latencies by super-op id: of each, the usual figure over its runs.
 
     Args:
         model: the network.
@@ -42,4 +42,4 @@ def share_out(
             own = totals.setdefault(super_op, [0.0] * runs)
             for run, us in enumerate(times[len(times) - runs :]):
                 own[run] += us * share / total
-    return {super_op: least(samples) for super_op, samples in totals.items()} if runs else {}
+    return {super_op: summarise(samples) for super_op, samples in totals.items()} if runs else {}

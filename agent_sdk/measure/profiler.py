@@ -29,9 +29,8 @@ from onnx import TensorProto, helper
 from agent_sdk.device.cores import bind_to, bound_to
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.measure.alone import bound, time_executable, time_segment, whole_network
-from agent_sdk.measure.steady import Witness, calm
-from agent_sdk.measure.timing import Timing, measure, scaled, summarise
-from agent_sdk.measure.turns import take_turns, turn
+from agent_sdk.measure.timing import NOTHING, Timing, measure, scaled, summarise, take_turns
+from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.runtimes import (
@@ -69,6 +68,8 @@ WHOLE_SHARE: Final = 0.5
 """Part of the budget that whole-network runs may take, so that something is left for the rest."""
 PROFILERS_SHARE: Final = 0.7
 """Part of that which the runtimes' profilers may take; the rest is for timing the networks without them."""
+ROUNDS: Final = 9
+"""Rounds in which each kind runs the whole network; the median of the faster half of those that count is its figure."""
 HANDOVERS: Final = 200
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
@@ -196,17 +197,26 @@ class _Profiling:
                 processor = self.by_kind[kind]
                 try:
                     executable = opened.enter_context(closing(processor.compile(whole_network(self.model))))
-                    calls[kind] = partial(turn, processor, bound(executable), witness)
+                    calls[kind] = partial(_on_its_cores, processor, bound(executable))
                 except ProcessorError as error:
                     log.info("'%s' does not run as a whole on %s: %s", self.model.name, processor.id, error)
-            found, slowness = take_turns(calls, deadline, self.deadline)
-        if not calm(slowness):
+            turns = take_turns(
+                calls,
+                rounds=ROUNDS,
+                share=deadline,
+                deadline=self.deadline,
+                witness=witness,
+                failing=(ProcessorError,),
+            )
+        for kind, failure in turns.failures.items():
+            log.warning("not measured on %s: %s", self.by_kind[kind].id, failure)
+        if not calm(turns.disturbance):
             log.info(
                 "other work, or a core that was not at full speed, disturbed even the calmest rounds of '%s': "
                 "processors of several cores may look slower beside the others than they are",
                 self.model.name,
             )
-        return found
+        return {kind: summarise(turns.us(kind)) for kind in turns.counted if turns.counted[kind]}
 
     def single_super_ops(self) -> None:
         """Compile and time alone what no whole-network run has shown."""
@@ -240,7 +250,7 @@ class _Profiling:
     def _transfer(self, tensor: TensorType, source: str, target: str) -> Timing:
         giver, taker = self.by_place.get(source), self.by_place.get(target)
         if giver and taker and taker.same_layout(giver) and taker.hands_over_native:
-            return Timing(0.0, 0.0, 1)
+            return NOTHING
         parts = []
         if giver is not None:
             parts.append(self._conversion(giver, tensor, outwards=True))
@@ -255,10 +265,10 @@ class _Profiling:
         if key not in self.conversions:
             call = processor.conversion(tensor, outwards=outwards)
             if call is None:
-                self.conversions[key] = Timing(0.0, 0.0, 1)
+                self.conversions[key] = NOTHING
             else:
                 with bound_to(processor.caller_cores):
-                    self.conversions[key] = measure(call, own_thread=processor.on_caller_thread, deadline=self.deadline)
+                    self.conversions[key] = measure(call, deadline=self.deadline)
         return self.conversions[key]
 
     def launches(self) -> dict[str, float]:
@@ -341,6 +351,11 @@ def handover_us(processors: Sequence[Processor]) -> float:
     return summarise(samples).us
 
 
+def _on_its_cores(processor: Processor, call: Callable[[], None]) -> None:
+    with bound_to(processor.caller_cores):
+        call()
+
+
 def _merged(occurrences: Sequence[Timing]) -> Timing:
     """One figure for a signature that stands several times in a network; as often, it costs what they cost."""
     return Timing(
@@ -357,12 +372,12 @@ def _move(tensor: TensorType, giver: Processor | None, taker: Processor | None, 
     if taker is None:
         assert giver is not None
         buffer = giver.from_host(array)
-        return measure(lambda: giver.to_host(buffer), own_thread=False, deadline=deadline)
+        return measure(lambda: giver.to_host(buffer), deadline=deadline)
     into = taker.allocate(tensor)
     if giver is None:
-        return measure(lambda: taker.from_host(array, into), own_thread=False, deadline=deadline)
+        return measure(lambda: taker.from_host(array, into), deadline=deadline)
     buffer = giver.from_host(array)
-    return measure(lambda: taker.transfer(buffer, giver, into), own_thread=False, deadline=deadline)
+    return measure(lambda: taker.transfer(buffer, giver, into), deadline=deadline)
 
 
 def _chain(length: int) -> bytes:

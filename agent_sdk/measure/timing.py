@@ -1,55 +1,171 @@
-"""How one call is timed: warm-up, adaptive repetition, and a statistic that other people's work cannot spoil."""
+"""How anything is timed: calls take turns, and a machine that is disturbed disturbs all of them alike.
+
+One rule for everything that is measured here: a super-op alone, whole networks on every processor, a plan beside its
+rivals, the benchmarks. A *turn* is two runs, the second of which is timed: the first brings back into the caches what
+others pushed out. A *round* gives every call one turn, in an order drawn anew. Whole rounds count, or do not: other
+work on one core leaves that core's neighbours alone but keeps a gang waiting, so judged turn by turn a single core's
+would count and stand beside a gang whose turns were all disturbed. Calm rounds count; where they are too few, the
+calmest third does.
+"""
 
 from __future__ import annotations
 
+import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
-Call = Callable[[], object]
+from agent_sdk.measure.witness import Witness, calm
+
 T = TypeVar("T")
 
-WARM_UP = 2
-"""Calls before the first one that counts; one is enough where it is long."""
-MIN_REPEATS = 5
-LONG_US = 250_000.0
-"""Once so much time was measured, three calls are enough: a long call averages out what disturbs it."""
-MAX_REPEATS = 60
-ENOUGH_US = 15_000.0
-"""Once so much time was measured, and at least MIN_REPEATS calls, the figure is good enough (unless said otherwise)."""
-
-
-FIRST_RUN_S = 60.0
-"""The longest that a network's first run may take: a runtime that hangs must not keep a session from opening."""
+LEAST: Final = 3
+"""Calm rounds that are enough to leave out all others."""
+MIN_REPEATS: Final = 5
+MAX_REPEATS: Final = 60
+ENOUGH_US: Final = 15_000.0
+"""Once a single call was timed for so long, MIN_REPEATS times or more, its figure is good enough (unless said so)."""
+LONG_US: Final = 250_000.0
+"""Once it was timed for so long, LEAST times are enough: a long call averages out what disturbs it."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """A latency in microseconds: ``us`` and its median absolute deviation, over ``count`` calls."""
+    """A latency in microseconds: ``us`` and its median absolute deviation, over ``count`` runs."""
 
     us: float
     spread_us: float
     count: int
 
 
+NOTHING: Final = Timing(0.0, 0.0, 1)
+"""What takes no time."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One timed run: microseconds of wall time, what the call returned, how many times too long it may have taken."""
+
+    us: float
+    result: Any = None
+    disturbance: float = 1.0
+
+
+@dataclass
+class Turns:
+    """What taking turns found.
+
+    Attributes:
+        counted: by name the turns that count, in the same rounds for all.
+        disturbance: the worst beside any turn that counts; 1 for none.
+        failures: by name what ended a call's part in it; it has no turns that count.
+    """
+
+    counted: dict[str, list[Turn]]
+    disturbance: float = 1.0
+    failures: dict[str, Exception] = field(default_factory=dict)
+
+    def us(self, name: str) -> list[float]:
+        """The times that count."""
+        return [turn.us for turn in self.counted[name]]
+
+
+def take_turns(
+    calls: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    most: int | None = None,
+    least_s: float = 0.0,
+    share: float = math.inf,
+    deadline: float = math.inf,
+    witness: Witness | None = None,
+    failing: tuple[type[Exception], ...] = (),
+) -> Turns:
+    """Have every call take its turns.
+
+    Args:
+        calls: by name; what they return is kept with their turns.
+        rounds: rounds made where enough of them are calm.
+        most: rounds made at most while fewer than LEAST are calm; by default three times as many.
+        least_s: seconds to go on for in any case.
+        share: moment (``time.monotonic``) after which no more than LEAST rounds are made.
+        deadline: moment after which nobody but those of the first round has a turn.
+        witness: tells how disturbed the cores were; without one all rounds count.
+        failing: exceptions that end a call's part, in all rounds; any other is raised.
+    """
+    left = dict(calls)
+    made: list[dict[str, Turn]] = []
+    failures: dict[str, Exception] = {}
+    most = 3 * rounds if most is None else most
+    draw = random.Random(0)
+    began = time.monotonic()
+
+    def disturbed() -> list[float]:
+        return [max((taken[name].disturbance for name in left), default=1.0) for taken in made]
+
+    def enough() -> bool:
+        quiet = witness is None or sum(map(calm, disturbed())) >= min(LEAST, rounds)
+        return len(made) >= (rounds if quiet else most) and time.monotonic() - began >= least_s
+
+    while left and not enough():
+        until = deadline if len(made) < LEAST else min(share, deadline)
+        taken: dict[str, Turn] = {}
+        for name in draw.sample(list(left), len(left)):
+            if made and time.monotonic() >= until:
+                break
+            try:
+                taken[name] = _turn(left[name], witness)
+            except failing as error:
+                failures[name] = error
+                del left[name]
+        if not taken.keys() >= left.keys():  # cut short
+            break
+        made.append(taken)
+    found = disturbed()
+    chosen = counted(found, min(LEAST, rounds))
+    return Turns(
+        {name: [made[index][name] for index in chosen] for name in left},
+        max((found[index] for index in chosen), default=1.0),
+        failures,
+    )
+
+
+def _turn(call: Callable[[], Any], witness: Witness | None) -> Turn:
+    if witness is None:
+        call()
+        us, result = timed(call)
+        return Turn(us, result)
+    before = witness.slowness(rest=True)
+    call()
+    (us, result), waited = witness.kept_waiting(lambda: timed(call))
+    # A product, so that waiting tells also where strangers slow the cores all the time.
+    return Turn(us, result, waited * max(before, witness.slowness()))
+
+
+def counted(disturbance: Sequence[float], least: int) -> list[int]:
+    """Which of several measurements count, by the disturbance beside each: indices, the calmest first.
+
+    All calm ones, or where they are fewer than ``least`` the calmest third, and at least ``least`` if there are so
+    many.
+    """
+    calmest = sorted(range(len(disturbance)), key=disturbance.__getitem__)
+    quiet = sum(map(calm, disturbance))
+    return calmest[: quiet if quiet >= least else max(least, len(disturbance) // 3)]
+
+
 def summarise(samples_us: Sequence[float]) -> Timing:
     """The median of the faster half, and the spread around it.
 
-    NOTE: interruptions only ever add time, so the faster half is the undisturbed half; its median is still robust
-    against a single odd reading, which the minimum is not.
+    Interruptions only ever add time, so the faster half is the undisturbed half; its median is still robust against a
+    single odd reading, which the minimum is not.
     """
     faster = sorted(samples_us)[: (len(samples_us) + 1) // 2]
     centre = statistics.median(faster)
     spread = statistics.median(abs(sample - centre) for sample in faster)
     return Timing(us=centre, spread_us=spread, count=len(samples_us))
-
-
-def least(samples_us: Sequence[float]) -> Timing:
-    """The minimum, for kernels timed by a runtime's own profiler: wall time, so any interruption is in it whole."""
-    centre = min(samples_us)
-    return Timing(us=centre, spread_us=statistics.median(samples_us) - centre, count=len(samples_us))
 
 
 def scaled(timings: Mapping[str, Timing], whole_us: float) -> dict[str, Timing]:
@@ -66,47 +182,25 @@ def timed(call: Callable[[], T]) -> tuple[float, T]:
 
 
 def measure(
-    call: Call,
+    call: Callable[[], object],
     *,
-    own_thread: bool,
     deadline: float,
     enough_us: float = ENOUGH_US,
     after: Callable[[], object] | None = None,
 ) -> Timing:
-    """Time ``call`` on the calling thread, which must already be bound to its cores.
+    """Time one call by itself on the calling thread, which must already be bound to its cores.
 
-    ``own_thread`` says that the call computes on this thread alone: then its CPU time is taken, which leaves out
-    whatever else runs on the core. Repeats until the figure is good enough or ``deadline`` (``time.monotonic``)
-    has passed; at least one call counts. ``after`` is called after each repetition, untimed.
+    Repeats until the figure is good enough or ``deadline`` (``time.monotonic``) has passed; at least one run counts.
+    ``after`` is called after each run, untimed.
     """
-    clock = time.thread_time_ns if own_thread else time.perf_counter_ns
-    overhead_us = clock_overhead_us(own_thread=own_thread)
-    warming = time.perf_counter_ns()
-    for _ in range(WARM_UP):
-        call()
-        if time.perf_counter_ns() - warming > LONG_US * 1e3 or time.monotonic() >= deadline:
-            break
+    call()
     samples: list[float] = []
-    total = 0.0
-    while len(samples) < MAX_REPEATS and (len(samples) < MIN_REPEATS or total < enough_us):
-        if len(samples) >= 3 and total >= LONG_US:
-            break
-        started = clock()
-        call()
-        samples.append(max(0.0, (clock() - started) / 1e3 - overhead_us))
-        total += samples[-1]
+    while len(samples) < MAX_REPEATS:
+        samples.append(timed(call)[0])
         if after is not None:
             after()
-        if time.monotonic() >= deadline:
+        total = sum(samples)
+        enough = len(samples) >= (LEAST if total >= LONG_US else MIN_REPEATS) and total >= enough_us
+        if enough or time.monotonic() >= deadline:
             break
     return summarise(samples)
-
-
-def clock_overhead_us(*, own_thread: bool) -> float:
-    """What reading the clock twice adds to a sample (a system call for CPU time)."""
-    clock = time.thread_time_ns if own_thread else time.perf_counter_ns
-    readings = []
-    for _ in range(50):
-        started = clock()
-        readings.append((clock() - started) / 1e3)
-    return min(readings)

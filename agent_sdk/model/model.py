@@ -15,7 +15,6 @@ import onnx
 from onnx import helper
 from pydantic import ValidationError
 
-import hope_zoo as zoo
 from agent_sdk.errors import InputError, ModelError
 from agent_sdk.model.dtypes import DTYPE, ELEMENT_TYPE
 from agent_sdk.model.fold import StaticGraph, fold
@@ -81,9 +80,9 @@ def read_network(source: Source, *, name: str | None = None, seed: int = 0) -> N
     a zoo network is meant by ``./lstm`` or a Path. Raises ModelError: no such file, not ONNX, cut off, too large;
     UnknownNameError for a bare name that is neither a zoo network nor a file.
     """
-    if isinstance(source, str) and _is_bare(source) and (source in zoo.names() or not os.path.exists(source)):
-        name = name or source
-        source = zoo.path(source, seed)
+    if isinstance(source, str) and _is_bare(source):
+        network = _zoo_network(source, seed)
+        name, source = (name or source, network) if network else (name, source)
     proto, found_name, path = load_proto(source)
     return Network(proto=proto, name=name or _printable(found_name), path=path)
 
@@ -141,6 +140,20 @@ class Network:
         index = {op_id(node): place for place, node in enumerate(static.nodes)}
         nodes = {op.id: tuple(index[op_id(n)] for n in group) for op, group in zip(graph.ops, groups, strict=True)}
         return Model(graph=graph, proto=self.proto, name=self.name, nodes=nodes, path=self.path)
+
+
+def _zoo_network(name: str, seed: int) -> Path | None:
+    """The file of a zoo network; None for a name that is a file's and no network's."""
+    try:
+        import hope_zoo as zoo  # the networks to try are no part of a device's install
+    except ImportError:
+        if os.path.exists(name):
+            return None
+        raise ModelError(
+            f"there is no model file '{name}', and the networks that go by a name are not installed; "
+            "give a file, or install them (in a checkout: pip install ./hope_zoo)"
+        ) from None
+    return zoo.path(name, seed) if name in zoo.names() or not os.path.exists(name) else None
 
 
 def _is_bare(text: str) -> bool:

@@ -7,6 +7,7 @@ a file instead: cutting pieces out of it copies no weights, and runtimes map the
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
@@ -25,12 +26,14 @@ from agent_sdk.model import Model
 from agent_sdk.paths import CACHE_VARIABLE
 from agent_sdk.runtimes.base import OutOfMemory
 
+log = logging.getLogger(__name__)
+
 WEIGHTS_FILE: Final = "weights.bin"
 INLINE_BYTES: Final = 1024
 """Initialisers up to this size stay in the graph file; shape constants must."""
 ALIGNMENT: Final = 64
 """Bytes: a weight that straddles cache lines slows the vector kernels down."""
-STALE_S: Final = 86_400.0
+STALE_S: Final = 60.0
 """Folders older than this that nobody has locked are left over from a process that was killed, and are removed."""
 PREFIX: Final = "hope-weights-"
 SIDE_BY_SIDE: Final = 1 / 8
@@ -76,23 +79,32 @@ class LightModels:
         with self._lock:
             if model not in self._open:
                 try:
-                    self._open[model] = self._made(model)
+                    self._open[model] = self._made(model, self._directory)
                 except OSError as error:
-                    where = self._directory or tempfile.gettempdir()
-                    raise OutOfMemory(
-                        f"the weights of '{model.name}' cannot be written to '{where}': {error.strerror}; make room "
-                        f"there, or set {CACHE_VARIABLE} to another directory"
-                    ) from error
+                    self._open[model] = self._elsewhere(model, error)
             light, folder = self._open[model]
             return light, Path(folder.name)
 
-    def _made(self, model: Model) -> tuple[Model, tempfile.TemporaryDirectory[str]]:
-        if self._directory is not None and not self._open:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            _remove_stale(self._directory)
-        folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._directory)
+    def _made(self, model: Model, directory: Path | None) -> tuple[Model, tempfile.TemporaryDirectory[str]]:
+        if directory is not None and not self._open:
+            directory.mkdir(parents=True, exist_ok=True)
+            _remove_stale(directory)
+        folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=directory)
         _lock_while_used(folder)
         return lightened(model, Path(folder.name)), folder
+
+    def _elsewhere(self, model: Model, reason: OSError) -> tuple[Model, tempfile.TemporaryDirectory[str]]:
+        """Where the directory cannot be written, the system's temporary one may be."""
+        try:
+            made = self._made(model, None)
+        except OSError as error:
+            where = self._directory or tempfile.gettempdir()
+            raise OutOfMemory(
+                f"the weights of '{model.name}' cannot be written to '{where}': {error.strerror}; make room "
+                f"there, or set {CACHE_VARIABLE} to another directory"
+            ) from error
+        log.warning("weights are not written to '%s' (%s)", self._directory, reason.strerror)
+        return made
 
 
 def _lock_while_used(folder: tempfile.TemporaryDirectory[str]) -> None:

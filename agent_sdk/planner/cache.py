@@ -6,7 +6,6 @@ The plans are for revalidation and for days without a planner.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from agent_sdk.files import read_whole, replace_whole
 from agent_sdk.planner.client import ServedPlan
 from hope_schema import Observations, PlanReply, PlanRequest, Processor
 from hope_schema.base import Contract, Microseconds
@@ -28,11 +28,9 @@ MAX_UNSENT: Final = 16
 class Settled(Contract):
     """What this device found out about a plan version: nothing of it is worth finding out at every start.
 
-    ``predicted_us`` is the plan's latency after re-measuring its segments, ``trial_us`` the median time of the plan
-    and of each single processor when they were tried side by side.
+    ``trial_us`` is what the plan and each of its rivals took when they were tried side by side.
     """
 
-    predicted_us: Microseconds
     trial_us: dict[str, Microseconds]
 
 
@@ -84,7 +82,7 @@ class PlanCache:
     def _entry(self, key: str) -> _Entry | None:
         path = self._path(key)
         try:
-            entry = _Entry.model_validate_json(path.read_bytes())
+            entry = _Entry.model_validate_json(read_whole(path))
         except (OSError, ValidationError):
             return None
         with suppress(OSError):  # whoever may only read the cache can use it all the same
@@ -118,7 +116,7 @@ class Unsent:
         found = []
         for path in sorted(self._directory.glob("*.json")):
             try:
-                found.append(Observations.model_validate_json(path.read_bytes()))
+                found.append(Observations.model_validate_json(read_whole(path)))
             except ValidationError:
                 with suppress(OSError):
                     path.unlink()
@@ -138,16 +136,7 @@ class Unsent:
 def _replace(path: Path, message: Contract, most: int) -> bool:
     """Replace a file whole and drop all but the newest ``most`` beside it; say whether the disk allowed it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".new")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(message.model_dump_json().encode())
-            os.replace(temporary, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        replace_whole(path, message.model_dump_json().encode())
     except OSError:
         return False
     with suppress(OSError):  # another process may be removing some at the same moment

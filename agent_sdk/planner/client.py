@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import math
 import os
 import random
 import re
@@ -28,6 +29,7 @@ from agent_sdk.errors import (
     PlannerProtocolError,
     PlannerUnavailableError,
     RateLimitedError,
+    RedirectedError,
     status_error,
 )
 from agent_sdk.planner import wire
@@ -54,15 +56,15 @@ MAX_ATTEMPTS: Final = 4
 BACKOFF_S: Final = 0.2
 """Longest wait before the first retry; doubles each time, and the actual wait is a random part of it (full jitter)."""
 MAX_WAIT_S: Final = 30.0
-"""Longest wait between two attempts; a planner that asks for more is reported instead of waited for."""
+"""Longest wait between two attempts; a planner that asks for more than the deadline leaves is not waited for."""
 MAX_RESPONSE_BYTES: Final = 64 * 2**20
 """Largest answer accepted, before and after decompression."""
 RETRIED_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504})
 """Answers that say "later"; 500 is a fault that repeating would only repeat."""
-TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
-"""Default limits in seconds; a plan may wait longer, see ``PlannerClient.plan``."""
-ATTEMPT_READS: Final = 4
-"""One attempt may take as many read timeouts, beside the wait asked for: each byte that drips in renews only one."""
+DEADLINE_S: Final = 10.0
+"""Seconds that one call may take by default, all its attempts together; a plan may wait longer, see ``plan``."""
+CONNECT_S: Final = 5.0
+"""Seconds of these that one attempt to connect may take."""
 
 Source = Literal["hit", "miss", "unchanged"]
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -94,6 +96,7 @@ class PlannerClient:
         transport: replaces the network, e.g. by an in-process ASGI app (see ``agent_sdk.planner.embedded``).
         encoding: how request bodies of a kilobyte and more are compressed.
         attempts: attempts per call, the first included.
+        deadline_s: seconds that a call may take in all, whatever drips in meanwhile; None for no limit.
         sleep: waits between attempts; a test passes its own.
 
     Raises:
@@ -108,7 +111,7 @@ class PlannerClient:
         transport: httpx.AsyncBaseTransport | None = None,
         encoding: wire.Encoding = "zstd",
         attempts: int = MAX_ATTEMPTS,
-        timeout: httpx.Timeout = TIMEOUT,
+        deadline_s: float | None = DEADLINE_S,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         try:
@@ -126,8 +129,10 @@ class PlannerClient:
         token = token or os.environ.get(TOKEN_VARIABLE) or None
         if token is not None:
             headers["Authorization"] = _bearer(token)
+        self._deadline_s = deadline_s
+        limits = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=timeout, transport=transport, follow_redirects=False
+            base_url=url, headers=headers, timeout=limits, transport=transport, follow_redirects=False
         )
 
     async def __aenter__(self) -> Self:
@@ -238,38 +243,39 @@ class PlannerClient:
             headers["Content-Type"] = "application/json"
             if encoding != "identity":
                 headers["Content-Encoding"] = encoding
-        timeout = self._http.timeout
-        limit_s = None
-        if timeout.read is not None:
-            limit_s = ATTEMPT_READS * timeout.read + patience_s
-            read = timeout.read + patience_s
-            timeout = httpx.Timeout(connect=timeout.connect, read=read, write=timeout.write, pool=timeout.pool)
+        left_s = None if self._deadline_s is None else self._deadline_s + patience_s
+        until = math.inf if left_s is None else time.monotonic() + left_s
         allowed = attempts or self._attempts
         for attempt in range(1, allowed + 1):
             last = attempt == allowed
             try:
-                request = self._http.build_request(method, path, content=body, headers=headers, timeout=timeout)
-                async with asyncio.timeout(limit_s):
+                request = self._http.build_request(method, path, content=body, headers=headers)
+                async with asyncio.timeout(None if left_s is None else max(0.0, until - time.monotonic())):
                     answer = await self._once(request)
             except (httpx.TransportError, TimeoutError) as error:
-                if last or isinstance(error, httpx.UnsupportedProtocol):
-                    reason = str(error) or type(error).__name__
-                    if isinstance(error, TimeoutError) and limit_s is not None:
-                        reason = f"the answer was not whole after {limit_s:g} s"
+                reason = str(error) or type(error).__name__
+                over = isinstance(error, TimeoutError)
+                pause = self._backoff(attempt)
+                if over:
+                    reason = f"the answer was not whole after {left_s:g} s"
+                if over or last or isinstance(error, httpx.UnsupportedProtocol) or time.monotonic() + pause >= until:
                     raise PlannerUnavailableError(
                         f"no answer from the planner at {self.url} after {attempt} attempts: {reason}",
                         request_id=request_id,
                     ) from error
-                await self._sleep(self._backoff(attempt))
+                await self._sleep(pause)
                 continue
             if answer.status < 300 or (answer.status == httpx.codes.NOT_MODIFIED and "If-None-Match" in headers):
                 return answer, answer.request_id or request_id
+            if answer.status == httpx.codes.NOT_MODIFIED:
+                raise PlannerProtocolError(f"the planner at {self.url} answered 304 unasked", request_id=request_id)
             if answer.status < 400:
                 raise self._elsewhere(answer, request_id)
             asked = answer.retry_after_s
-            if last or answer.status not in RETRIED_STATUSES or (asked is not None and asked > MAX_WAIT_S):
+            pause = self._backoff(attempt) if asked is None else asked
+            if last or answer.status not in RETRIED_STATUSES or time.monotonic() + pause >= until:
                 raise _refusal(answer, request_id)
-            await self._sleep(self._backoff(attempt) if asked is None else asked)
+            await self._sleep(pause)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _once(self, request: httpx.Request) -> _Answer:
@@ -293,13 +299,12 @@ class PlannerClient:
             await response.aclose()
         return _Answer(response.status_code, response.headers, body, request_id)
 
-    def _elsewhere(self, answer: _Answer, request_id: str) -> PlannerProtocolError:
+    def _elsewhere(self, answer: _Answer, request_id: str) -> RedirectedError:
         """Return the error for a redirect: followed, it could carry the token to a stranger."""
         where = _shown(answer.headers.get("Location", ""))
-        return PlannerProtocolError(
-            f"the planner at {self.url} answered {answer.status}"
-            + (f" and points to {where}; if that is your planner, give its address instead" if where else " unasked"),
-            request_id=answer.request_id or request_id,
+        detail = f"it points to {where}; if that is your planner, give its address instead" if where else "no address"
+        return RedirectedError(
+            answer.status, None, answer.request_id or request_id, f"{self.url} is not the planner: {detail}"
         )
 
     def _backoff(self, attempt: int) -> float:

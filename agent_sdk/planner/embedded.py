@@ -7,8 +7,10 @@ instead of a socket, on a SQLite file in the user's cache directory.
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +23,30 @@ from agent_sdk.planner.client import PlannerClient
 
 EMBEDDED_URL: Final = "http://embedded.invalid"
 """Address that stands for the app in this process; it never reaches a network."""
-EMBEDDED_TIMEOUT: Final = httpx.Timeout(None)
-"""An in-process call ends by itself: the solve keeps to its own budget."""
+BESIDE: Final = ("", "-wal", "-shm", "-journal")
+"""How the names of a SQLite database's files end."""
+
+
+def mend(database: Path) -> str:
+    """Remove a database that is damaged, to be made anew; say so in a sentence, or nothing where it is sound."""
+    if _is_sound(database):
+        return ""
+    with suppress(OSError):
+        for end in BESIDE:
+            database.with_name(database.name + end).unlink(missing_ok=True)
+    return f"the embedded planner's database '{database}' was damaged and is begun anew"
+
+
+def _is_sound(database: Path) -> bool:
+    if not database.is_file():
+        return not os.path.lexists(database)
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as opened:
+            return bool(opened.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.OperationalError:  # locked, or without a right to read: nothing is wrong with what it holds
+        return True
+    except sqlite3.DatabaseError:
+        return False
 
 
 @asynccontextmanager
@@ -50,6 +74,8 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
             f"the embedded planner has no place for its database ({error}); "
             f"set {CACHE_VARIABLE} to a directory that can be written"
         ) from error
+    if os.path.lexists(database) and not database.is_file():
+        raise PlannerUnavailableError(f"the embedded planner's database '{database}' is no file")
     url = URL.create("sqlite", database=str(database)).render_as_string()
     try:
         settings = Settings(database_url=url, embedded=True)
@@ -60,7 +86,7 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
     app = create_app(settings)
     async with _lifespan(app, f"the embedded planner on '{database}'"):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with PlannerClient(EMBEDDED_URL, transport=transport, attempts=1, timeout=EMBEDDED_TIMEOUT) as client:
+        async with PlannerClient(EMBEDDED_URL, transport=transport, attempts=1, deadline_s=None) as client:
             # NOTE: mappers, routes and statements are built when they are first needed; that belongs to starting up.
             async with httpx.AsyncClient(transport=transport, base_url=EMBEDDED_URL) as starter:
                 await starter.get("/plans/none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 import uuid
@@ -11,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from agent_sdk.files import read_whole, replace_whole
 from hope_schema.hashing import digest
 
 PACKAGES: Final = ("hope", "onnxruntime", "openvino")
@@ -25,19 +25,19 @@ def device_id(directory: Path) -> str:
     """
     path = directory / "device-id"
     with suppress(OSError, UnicodeError):
-        text = path.read_text().strip()
+        text = read_whole(path).decode().strip()
         if re.fullmatch(r"device-[0-9a-f]{32}", text):
             return text
     made = f"device-{uuid.uuid4().hex}"
     with suppress(OSError):
-        _write_private(path, made)
+        replace_whole(path, made.encode())
     return made
 
 
 def stored_token(directory: Path, planner: str) -> str | None:
     """Return the token that this planner gave the device when it enrolled, if it did and the file is whole."""
     try:
-        return _token_path(directory, planner).read_text().strip() or None
+        return read_whole(_token_path(directory, planner)).decode().strip() or None
     except (OSError, UnicodeError):
         return None
 
@@ -53,7 +53,7 @@ def prepare_tokens(directory: Path) -> None:
 def store_token(directory: Path, planner: str, token: str) -> Path:
     """Keep a planner's token where only this user can read it. Raises OSError when that cannot be done."""
     path = _token_path(directory, planner)
-    _write_private(path, token)
+    replace_whole(path, token.encode())
     return path
 
 
@@ -68,17 +68,3 @@ def versions() -> dict[str, str]:
 
 def _token_path(directory: Path, planner: str) -> Path:
     return directory / TOKENS / digest(planner.rstrip("/"))[:32]
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace a file whole, readable by its owner alone."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent_sdk import Agent
+from agent_sdk.device.discovery import discover
+from agent_sdk.runtimes import Processor
 from tests.agent.haste import measure_hastily
 
 
@@ -19,3 +21,9 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     measure_hastily(monkeypatch)
     with Agent(processors="ort") as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def processors(tmp_path_factory: pytest.TempPathFactory) -> list[Processor]:
+    """All processors of this machine."""
+    return discover(cache=tmp_path_factory.mktemp("ort"))

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from agent_sdk import session
-from agent_sdk.cli import examine
-from agent_sdk.measure import turns
-from agent_sdk.measure.steady import Witness
+from agent_sdk.measure.witness import Witness
+from agent_sdk.selection import trial
 
 
 def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait until the machine is quiet: measure as often as at least, and take every core for steady."""
+    """Do not wait until the machine is quiet: take every core for steady, and try nobody for long."""
 
-    def at_once(self: Witness, call: Callable[[], Any], deadline: float) -> tuple[Any, bool]:
-        return call(), True
+    def at_once(self: Witness, call: Callable[[], Any]) -> tuple[Any, float]:
+        return call(), 1.0
 
-    monkeypatch.setattr(examine, "REMEASURE_S", 0.0)
-    monkeypatch.setattr(session, "REMEASURE_S", 0.0)
-    monkeypatch.setattr(turns, "MOST_ROUNDS", turns.ROUNDS)
-    monkeypatch.setattr(Witness, "steadily", at_once)
+    monkeypatch.setattr(trial, "STAGES", ((1, trial.inf), (1, 1.3)))
+    monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: 1.0)
+    monkeypatch.setattr(Witness, "kept_waiting", at_once)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -99,15 +100,23 @@ def test_closing_ends_every_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert left == []
 
 
-def test_a_planner_that_cannot_start_is_a_stated_fallback(tmp_path: Path) -> None:
-    """A damaged planner database costs the plan, not the run."""
+def test_a_damaged_database_is_begun_anew(tmp_path: Path) -> None:
+    """It costs what the planner knew, not the plan and not the run; one sentence says so, at one start."""
     (tmp_path / "planner.sqlite").write_bytes(b"this is no database" * 1000)
+    inputs, right = expected(BRANCHING, seed=6)
     with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING) as session:
-        assert session.obtained.source == "single"
-        assert "planner.sqlite" in session.notes[0]
-        assert "best single processor" in session.notes[0]
-        inputs, right = expected(BRANCHING, seed=6)
+        assert session.obtained.source == "planner"
+        assert "planner.sqlite' was damaged" in session.notes[0]
         assert relative_error(session.run(inputs), right) <= 1e-5
+    with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING) as session:
+        assert not any("damaged" in note for note in session.notes)
+
+
+def test_a_database_that_is_a_pipe_hangs_nobody(tmp_path: Path) -> None:
+    """Whatever stands in its place is removed, and it is begun anew."""
+    os.mkfifo(tmp_path / "planner.sqlite")
+    with Agent(processors="ort@0", cache=tmp_path) as agent:
+        assert agent.obtain(read_model(BRANCHING)).source == "planner"
 
 
 def test_the_async_client_speaks_to_the_real_app(tmp_path: Path) -> None:

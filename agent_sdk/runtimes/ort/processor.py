@@ -152,7 +152,7 @@ class OrtProcessor(HostMemoryProcessor):
     def _session(
         self, model: bytes, level: ort.GraphOptimizationLevel, weights: Path | None, profile_prefix: str | None
     ) -> AnySession:
-        options = session_options(self.cores, level)
+        options = self._options(level)
         if weights is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
         if profile_prefix is not None:
@@ -172,6 +172,9 @@ class OrtProcessor(HostMemoryProcessor):
                 f"{self.id}: ONNX Runtime would run this on {session.get_providers()[0]} instead of {self.provider}"
             )
         return session
+
+    def _options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+        return session_options(self.cores, level)
 
     def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
         if self.provider != CPU or block_size() == 1:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -52,7 +53,7 @@ from tests.agent.engine.generate import (
 )
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
-from tests.agent.processors.networks import bfloat16_model
+from tests.agent.runtimes.networks import bfloat16_model
 
 WATCHDOG_S = 30.0
 MIXED = "ort@0,ort@1,ov@0,ov@1"
@@ -227,11 +228,14 @@ def test_want_of_memory_is_not_taken_for_an_unsupported_op(runtime: str, another
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_a_disk_without_room_is_one_error(runtime: str, tmp_path: Path) -> None:
-    """Where weights cannot be written, the error says where, why, and what to do."""
+def test_a_disk_without_room_is_one_error(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where weights cannot be written, nor among temporary files, the error says where, why, and what to do."""
     in_the_way = tmp_path / "a-file"
     in_the_way.touch()
     (processor,) = discover(f"{runtime}@0", cache=in_the_way)
+    if runtime == "ort":
+        processor.compile(whole_network(read_model(branching_model()))).close()
+    monkeypatch.setattr(tempfile, "tempdir", str(in_the_way))
     with pytest.raises(OutOfMemory, match=rf"'{in_the_way}/weights': .*{CACHE_VARIABLE}"):
         processor.compile(whole_network(read_model(branching_model())))
 

@@ -22,7 +22,8 @@ from agent_sdk.engine.loops import Loop
 from agent_sdk.errors import ExecutionError
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
-from agent_sdk.selection.contest import PLAN, Contest
+from agent_sdk.selection.serving import Serving
+from agent_sdk.selection.trial import PLAN, warm
 from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
@@ -198,15 +199,15 @@ def test_a_session_outlives_a_runtime_that_hangs(
     """After the plan hung on one processor, the rival elsewhere answers; what hung is freed once it comes back."""
     monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
     rival = Executor(build_program(whole_plan(scene.model, "ab"), scene.model, scene.device.processors), scene.device)
-    contest = Contest({PLAN: scene.executor, "ab": rival})
+    serving = Serving({PLAN: scene.executor, "ab": rival}, {PLAN: 1.0, "ab": 2.0})
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
     with pytest.raises(RunTimeoutError):
-        contest.run(scene.feeds, timeout_s=0.3)
-    outputs, _ = contest.run(scene.feeds, timeout_s=30)
+        serving.run(scene.feeds, timeout_s=0.3)
+    outputs, _ = serving.run(scene.feeds, timeout_s=30)
     for name, expected in reference(scene.model, scene.feeds).items():
         np.testing.assert_array_equal(outputs[name], expected)
-    assert set(contest.contenders) == {"ab"}
+    assert set(serving.contenders) == {"ab"}
     release.set()
 
 
@@ -324,23 +325,20 @@ def test_a_session_that_never_ran_frees_everything_at_once(closed: bool, scene: 
 def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is dropped when its first run takes too long, and the others serve."""
-    monkeypatch.setattr("agent_sdk.selection.contest.FIRST_RUN_S", 1.0)
+    """It is told when its first run takes too long, and the others serve."""
+    monkeypatch.setattr("agent_sdk.selection.trial.FIRST_RUN_S", 1.0)
     monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
     plans = {PLAN: dealt_plan(scene.model, ["a", "b"]), "c": whole_plan(scene.model, "c")}
-    contest = Contest(
-        {
-            name: Executor(build_program(plan, scene.model, scene.device.processors), scene.device)
-            for name, plan in plans.items()
-        }
-    )
-    contest.warm(scene.feeds)
-    assert set(contest.contenders) == {PLAN}
-    assert any("'c' failed" in change for change in contest.changes)
-    outputs, _ = contest.run(scene.feeds)
+    contenders = {
+        name: Executor(build_program(plan, scene.model, scene.device.processors), scene.device)
+        for name, plan in plans.items()
+    }
+    assert warm(contenders, scene.feeds).keys() == {"c"}
+    serving = Serving(contenders, {PLAN: 1.0, "c": 2.0})
+    outputs, _ = serving.run(scene.feeds)
     for name, expected in reference(scene.model, scene.feeds).items():
         np.testing.assert_array_equal(outputs[name], expected)
     release.set()

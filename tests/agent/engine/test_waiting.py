@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutErro
 from agent_sdk.engine.device import Ticket
 from agent_sdk.engine.wait import Turn
 from agent_sdk.errors import ExecutionError, InputError
-from agent_sdk.measure.truth import Rehearsal
 from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
@@ -278,28 +276,6 @@ def test_a_time_that_is_none_is_refused(timeout_s: float, scene: Scene) -> None:
     with pytest.raises(InputError, match="timeout_s"):
         scene.executor.run(scene.feeds, timeout_s=timeout_s)
     scene.executor.run(scene.feeds, timeout_s=float("inf"))
-
-
-def test_segments_are_measured_alone(scene: Scene) -> None:
-    """While another session serves on the same processor, no two segments are at work there at once."""
-    measured, serving = whole(scene, "a"), whole(scene, "a")
-    here = scene.by_id["a"]
-    here.hook = lambda segment: time.sleep(0.002)
-    stop = threading.Event()
-
-    def serve() -> None:
-        while not stop.is_set():
-            serving.run(scene.feeds)
-
-    caller = Caller(serve)
-    rehearsal = Rehearsal(measured, scene.feeds)
-    for _ in range(20):
-        rehearsal.round()
-    stop.set()
-    caller.answer()
-    rows = sorted(here.log, key=lambda interval: interval.start)
-    assert len(rows) > 40
-    assert all(earlier.end <= later.start for earlier, later in pairwise(rows))
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

@@ -1,0 +1,137 @@
+"""Do the cores run at full speed just now? A measurement taken while they do not says nothing about the code.
+
+A virtual machine shares physical cores and their caches with strangers: for seconds at a time everything takes up to
+twice as long, and nothing inside the machine says so. Heat does the same. A *witness* computes something of
+known length on every core, before and after what is measured.
+
+Other processes of this machine are another matter. A witness that wakes up takes the core from them for the
+millisecond of its look and notices nothing; but the kernel says how long a thread was kept waiting for its core.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+T = TypeVar("T")
+
+MOST_CORES: Final = 16
+"""Cores looked at, spread over all there are: one thread of this process computes on each."""
+SLOW: Final = 1.2
+"""Times its shortest that the witness must take for a core to count as disturbed."""
+REST_S: Final = 0.001
+"""What every measurement is preceded by: long enough for the workers of the one before to go to sleep."""
+_DATA: Final = bytes(256 * 1024)
+"""Fits into a core's own cache, and keeps the interpreter lock free for longer than the switch between two threads."""
+
+
+def calm(slowness: float) -> bool:
+    """Whether cores that take so many times their shortest count as undisturbed."""
+    return slowness <= SLOW
+
+
+class Witness:
+    """One thread per core that computes on demand. Use it in a ``with`` block.
+
+    Attributes:
+        shortest_us: per core, the shortest time that the witness took so far.
+    """
+
+    def __init__(self) -> None:
+        usable = sorted(os.sched_getaffinity(0))
+        self.cores = usable[:: -(-len(usable) // MOST_CORES)]
+        self.shortest_us = dict.fromkeys(self.cores, float("inf"))
+        self._last_us = dict.fromkeys(self.cores, 0.0)
+        self._seconds: float | None = 0.0
+        self._start = [threading.Semaphore(0) for _ in self.cores]
+        self._ready = threading.Semaphore(0)
+        self._threads = [
+            threading.Thread(target=self._serve, args=(core, start), name=f"hope-witness-{core}", daemon=True)
+            for core, start in zip(self.cores, self._start, strict=True)
+        ]
+
+    def __enter__(self) -> Self:
+        try:
+            for thread in self._threads:
+                thread.start()
+            self._look(10 * REST_S)
+        except BaseException:  # Ctrl-C
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds = None
+        for start in self._start:
+            start.release()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    def slowness(self, *, rest: bool = False) -> float:
+        """How many times its shortest the slowest core takes just now.
+
+        With ``rest`` the cores are first kept at work for a moment, in which other threads fall asleep: kept at work,
+        not left idle, because a virtual core that halts may wake up beside another stranger.
+        """
+        return self._look(REST_S if rest else 0.0)
+
+    def _look(self, seconds: float) -> float:
+        self._seconds = seconds
+        for start in self._start:
+            start.release()
+        for _ in self._start:
+            self._ready.acquire()
+        return max(self._last_us[core] / self.shortest_us[core] for core in self.cores)
+
+    def kept_waiting(self, call: Callable[[], T]) -> tuple[T, float]:
+        """Call, and tell how many times too long it took because a thread of this process had to wait for its core.
+
+        Only for calls whose threads never wait for one another's cores. 1.0 where the kernel does not tell.
+        """
+        before = self._waits_ns()
+        started = time.perf_counter_ns()
+        result = call()
+        took = time.perf_counter_ns() - started
+        after = self._waits_ns()
+        longest = max((waited - before.get(thread, 0) for thread, waited in after.items()), default=0)
+        return result, took / max(1, took - longest)
+
+    def _waits_ns(self) -> dict[int, int]:
+        """How long each thread of this process was ready to run so far, but not running; the witness's own left out.
+
+        These still have to go to sleep when the call begins, and wait for it to make room.
+        """
+        own = {thread.native_id for thread in self._threads}
+        waits = {}
+        with suppress(OSError):  # only Linux has it
+            for thread in {int(name) for name in os.listdir("/proc/self/task")} - own:
+                with suppress(OSError):  # the thread has just ended, or the kernel was built without it
+                    waits[thread] = int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+        return waits
+
+    def _serve(self, core: int, start: threading.Semaphore) -> None:
+        with suppress(OSError):  # a core that is gone: the look then tells of another one, but nobody waits for ever
+            os.sched_setaffinity(0, {core})
+        while True:
+            start.acquire()
+            seconds = self._seconds
+            if seconds is None:
+                return
+            zlib.crc32(_DATA)  # brings the data back into the core's cache
+            end = time.perf_counter_ns() + int(seconds * 1e9)
+            while True:
+                started = time.perf_counter_ns()
+                zlib.crc32(_DATA)
+                now = time.perf_counter_ns()
+                self._last_us[core] = (now - started) / 1e3
+                self.shortest_us[core] = min(self.shortest_us[core], self._last_us[core])
+                if now >= end:
+                    break
+            self._ready.release()

@@ -1,0 +1,235 @@
+"""What an agent asks its planner for, one visible step after another, and what it has when no planner answers.
+
+The steps are put together in ``Agent.obtain``. A plan counts once ``build_program`` took it: that is the only check.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from agent_sdk.engine import DeviceClosedError
+from agent_sdk.errors import (
+    BadRequestError,
+    ConflictError,
+    NotFoundError,
+    PermissionDeniedError,
+    PlannerError,
+    PlannerProtocolError,
+    PlannerUnavailableError,
+    RateLimitedError,
+    ServerError,
+)
+from agent_sdk.files import one_at_a_time
+from agent_sdk.planner.blocking import BlockingPlanner
+from agent_sdk.planner.cache import PlanCache, Settled, Unsent
+from agent_sdk.planner.client import PlannerClient, ServedPlan
+from hope_schema import DeviceReport, Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest
+from hope_schema.hashing import digest
+
+Result = TypeVar("Result")
+PlanSource = Literal["planner", "disk", "single"]
+"""Where the executed plan came from: the planner (or its 304), the disk without a planner, or no planner at all."""
+
+OFFLINE: Final = (PlannerUnavailableError, ServerError, RateLimitedError, PlannerProtocolError)
+"""Failures of the planner that a device outlives with what it has; refusals (3xx, 4xx) are the caller's to mend."""
+REFUSED: Final = (BadRequestError, ConflictError, PermissionDeniedError)
+"""What the planner answers to figures that it will never take."""
+PROFILING_S: Final = 90.0
+"""How long another process that measures for the same planner is waited for."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the planner for one model: its graph, the plan's key, and what this device could measure."""
+
+    graph: ModelGraph
+    request: PlanRequest
+    measurable: MissingRequest
+    key: str
+
+
+@dataclass(frozen=True)
+class Obtained:
+    """A plan and how it was come by.
+
+    Attributes:
+        plan: None when there is neither a planner nor a cached plan: the caller runs its best single processor.
+        served: the planner's reply around the plan, also when it came from disk.
+        cached: nobody had to solve for it now.
+        settled: what this device found out about this very version before.
+        key: the plan's key in the disk cache.
+        profiled_signatures: op signatures measured for it in this call.
+        planner_ms: milliseconds spent waiting for the planner.
+    """
+
+    plan: Plan | None
+    served: ServedPlan | None
+    source: PlanSource
+    cached: bool
+    profiled_signatures: int = 0
+    profiling_seconds: float = 0.0
+    planner_ms: float = 0.0
+    settled: Settled | None = None
+    key: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class PlanSupplier:
+    """One device's side of the conversation with one planner, and the disk beside it.
+
+    Every call raises PlannerError, and DeviceClosedError once the supplier is closed.
+
+    Args:
+        connect: opens the planner on first need, raising ``PlannerUnavailableError`` if it cannot.
+        address: the planner's name in cache keys.
+        directory: where plans are kept, and figures that the planner did not take yet.
+    """
+
+    def __init__(self, connect: Callable[[], BlockingPlanner], address: str, directory: Path) -> None:
+        self._connect = connect
+        self._address = address
+        self._plans = PlanCache(directory / "plans")
+        self._unsent = Unsent(directory / "unsent" / digest(address)[:32])
+        self._lock_file = directory / "profiling.lock"
+        self._opening = threading.Lock()
+        self._planner: BlockingPlanner | None = None
+        self._closed = False
+        self.waited_s = 0.0
+        """Seconds spent waiting for the planner so far."""
+
+    def close(self) -> None:
+        """Close the connection to the planner; nothing is obtained any more. Idempotent."""
+        self._closed = True
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connection to the planner; the next call opens another one."""
+        with self._opening:
+            planner, self._planner = self._planner, None
+        if planner is not None:
+            planner.close()
+
+    def question(self, graph: ModelGraph, request: PlanRequest, measurable: MissingRequest) -> Question:
+        """Put a question. Its key covers runtime versions: an updated runtime never runs a plan for the old one."""
+        self.refuse_when_closed()
+        return Question(graph, request, measurable, PlanCache.key(request, measurable.processors, self._address))
+
+    def recalled(self, question: Question) -> ServedPlan | None:
+        """The plan on disk."""
+        return self._plans.load(question.key)
+
+    def forget(self, question: Question) -> None:
+        """Drop the plan on disk."""
+        self._plans.forget(question.key)
+
+    def keep(self, question: Question, served: ServedPlan) -> None:
+        """Keep a plan on disk."""
+        self._plans.store(question.key, served)
+
+    def settle(self, key: str, served: ServedPlan, settled: Settled) -> None:
+        """Keep what was found out about a plan for the next start."""
+        self._plans.settle(key, served, settled)
+
+    def settled(self, question: Question, served: ServedPlan) -> Settled | None:
+        """What was found out about this version of the plan at an earlier start."""
+        return self._plans.settled(question.key, served)
+
+    def confirmed(self, copy: ServedPlan, wait_s: float | None) -> ServedPlan | None:
+        """The copy if it is still the newest, else the newer one; None where the whole question is to be asked anew.
+
+        What was filled in may be measured by now, and who waits for a better plan must say so in a new request.
+        """
+        if not copy.etag or copy.reply.plan.filled or (wait_s and copy.reply.provisional):
+            return None
+        try:
+            current = self._call(lambda client: client.revalidate(copy))
+        except NotFoundError:
+            return None
+        return copy if current.source == "unchanged" else current
+
+    def missing(self, question: Question) -> Missing:
+        """What this device should measure."""
+        return self._call(lambda client: client.submitting(question.graph, lambda: client.missing(question.measurable)))
+
+    @contextmanager
+    def measuring_alone(self) -> Iterator[bool]:
+        """Meanwhile no other process with the same cache measures: it would disturb, and measure the same.
+
+        Yields whether one did until now, so that less may be missing.
+        """
+        with one_at_a_time(self._lock_file, PROFILING_S) as waited:
+            yield waited
+
+    def plan(self, question: Question, wait_s: float | None) -> ServedPlan:
+        """The planner's plan."""
+        return self._call(
+            lambda client: client.submitting(question.graph, lambda: client.plan(question.request, wait_s=wait_s))
+        )
+
+    def hold(self, observations: Observations) -> bool:
+        """Keep figures until they are sent; say whether the disk took them."""
+        return self._unsent.keep(observations)
+
+    def send(self, observations: Observations, attempts: int | None = None) -> None:
+        """Upload figures; they are kept until the planner has taken them, or says that it never will."""
+        try:
+            self._call(lambda client: client.upload(observations, attempts=attempts))
+        except REFUSED:
+            self._unsent.drop(observations)
+            raise
+        self._unsent.drop(observations)
+
+    def send_earlier(self) -> list[str]:
+        """Send what an earlier start measured and could not send; sentences about what became of the rest."""
+        notes = []
+        for observations in self._unsent.load():
+            try:
+                self.send(observations, attempts=1)
+            except PlannerError as error:
+                # NOTE: they must not keep the planner from answering; what is wrong, the next call says too.
+                refused = isinstance(error, REFUSED)
+                fate = "dropped" if refused else "kept on"
+                notes.append(f"figures measured at an earlier start were {fate}: {error}")
+                if not refused:
+                    break
+        return notes
+
+    def upload(self, observations: Observations) -> str:
+        """Send figures measured while executing; return what went wrong, if anything: it costs the run nothing."""
+        return self._offered(lambda client: client.upload(observations), "sent")
+
+    def report(self, device_id: str, report: DeviceReport) -> str:
+        """Tell the planner of versions and measured times; return what went wrong, if anything."""
+        return self._offered(lambda client: client.report(device_id, report), "reported")
+
+    def _offered(self, verb: Callable[[PlannerClient], Awaitable[object]], what: str) -> str:
+        try:
+            self._call(verb)
+        except (PlannerError, DeviceClosedError) as error:
+            return f"measured times were not {what}: {error}"
+        return ""
+
+    def _call(self, verb: Callable[[PlannerClient], Awaitable[Result]]) -> Result:
+        with self._opening:
+            self.refuse_when_closed()
+            self._planner = planner = self._planner or self._connect()
+        started = time.perf_counter()
+        try:
+            return planner.call(verb)
+        except (RuntimeError, CancelledError):  # of a client that was closed meanwhile
+            self.refuse_when_closed()
+            raise
+        finally:
+            self.waited_s += time.perf_counter() - started
+
+    def refuse_when_closed(self) -> None:
+        """Raise DeviceClosedError once this is closed."""
+        if self._closed:
+            raise DeviceClosedError("the agent is closed; open a new one")

@@ -1,0 +1,30 @@
+"""OpenVINO as its own users run it: tuned for latency, its threads where it likes them."""
+
+# ruff: noqa: D102  what the overridden methods promise stands in base.py
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent_sdk.device.soc import Soc
+from agent_sdk.model.weights import LightModels
+from agent_sdk.runtimes.base import CompilationFailed, Processor
+from agent_sdk.runtimes.openvino.processor import CPU, FAILURES, AnyCore, OpenVinoProcessor, translated
+
+
+class PlainOpenVino(OpenVinoProcessor):
+    """OpenVINO on all cores with its own defaults."""
+
+    def __init__(self, soc: Soc, *, lights: LightModels | None = None) -> None:
+        super().__init__(soc, frozenset(soc.cores), lights=lights)
+        self.spec = self.spec.model_copy(update={"id": "openvino", "runtime": "openvino"})
+
+    def same_layout(self, other: Processor) -> bool:
+        return isinstance(other, PlainOpenVino)
+
+    def compiled(self, core: AnyCore, part: Any, **settings: Any) -> Any:
+        config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"} | settings
+        try:
+            return core.compile_model(part, CPU, config)
+        except FAILURES as error:
+            raise translated(error, self.id, CompilationFailed, "refused the network") from error

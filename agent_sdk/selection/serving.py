@@ -1,0 +1,229 @@
+"""Never slower: of several executors that compute the same, run the one that is fastest here and now.
+
+One small policy. Whoever was fastest answers. When its own times drift (other work on its cores, heat), the next
+requests are answered by one contender after the other, in a few rounds, and the fastest goes on: that costs no extra
+run. Whoever answers instead of the first choice is compared with it again, ever more rarely. A request that a
+contender fails is answered by the next best, and then the one that failed is dropped; a request that all of them
+fail is the caller's.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from agent_sdk.engine import Executor, RunTimeoutError
+from agent_sdk.engine.trace import Trace
+from agent_sdk.errors import ExecutionError
+from agent_sdk.selection.trial import FAILURES, first_choice
+
+SLOWER: Final = 1.15
+"""Times its reference that a run must take to count as slow."""
+FASTER: Final = 0.95
+"""Times what the current contender takes that another one must take to replace it: less may be chance."""
+WINDOW: Final = 4
+"""Latest runs looked at; when all but one of them are slow, others are tried."""
+ROUNDS: Final = 3
+"""Runs of each while others are tried: beside other work any single run may take twice as long as usual."""
+BEHIND: Final = 2.0
+"""Whose best run is so many times slower than the best of all is not tried further."""
+RECHECK: Final = 64
+"""Most runs between two comparisons: the first waits for WINDOW runs, each next for twice as many."""
+
+
+@dataclass
+class _Comparison:
+    """Requests are being answered by several contenders in turns.
+
+    Attributes:
+        waiting: who answers the next requests.
+        pending: turns of this round whose end is not known yet.
+        us: what was found so far.
+    """
+
+    waiting: deque[str]
+    pending: int
+    us: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Serving:
+    """Runs the fastest of its contenders; safe to use from several threads.
+
+    Args:
+        contenders: executors by name; closed with this.
+        quiet_us: what each took when it was tried; the fastest is the first choice.
+
+    Attributes:
+        current: name of the contender that is run.
+        quiet_us: as given.
+        changes: what was decided, in sentences, latest last.
+    """
+
+    def __init__(self, contenders: Mapping[str, Executor], quiet_us: Mapping[str, float]) -> None:
+        self._contenders = dict(contenders)
+        self.quiet_us = dict(quiet_us)
+        self.current = self._first_choice(self._contenders)
+        self.changes: deque[str] = deque(maxlen=32)
+        self._lock = threading.Lock()
+        self._comparison: _Comparison | None = None
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._reference_us = self.quiet_us.get(self.current, math.inf)
+        self._interval = self._left = WINDOW
+
+    @property
+    def executor(self) -> Executor:
+        """The executor that is run at present."""
+        return self._contenders[self.current]
+
+    @property
+    def contenders(self) -> Mapping[str, Executor]:
+        """What is left to choose from, by name."""
+        return dict(self._contenders)
+
+    def run(
+        self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
+    ) -> tuple[dict[str, np.ndarray], Trace]:
+        """Compute the outputs with the current contender, or with the next one to compare it with.
+
+        Raises what ``Executor.run`` raises; a failing processor only when no contender can answer this request.
+        """
+        failures: dict[str, ExecutionError] = {}
+        while True:
+            with self._lock:
+                name, comparison = self._next(failures)
+                executor = self._contenders[name]
+            us = None
+            try:
+                outputs, trace = executor.run(inputs, timeout_s=timeout_s)
+                us = trace.total_us
+            except RunTimeoutError:
+                us = math.inf
+                raise
+            except FAILURES as error:
+                if name in self._contenders:  # else another thread has dropped it since it was chosen
+                    failures[name] = error
+                continue
+            finally:
+                with self._lock:
+                    self._learn(name, us, comparison)
+            self._drop(failures)
+            return outputs, trace
+
+    def close(self) -> None:
+        """Close every executor. Raises ExecutionError when a runtime hangs in one."""
+        with ExitStack() as closing:
+            for executor in self.contenders.values():
+                closing.callback(executor.close)
+
+    def _next(self, failures: Mapping[str, ExecutionError]) -> tuple[str, _Comparison | None]:
+        """Who answers a request that those in ``failures`` could not, and in which comparison."""
+        if not failures and self._comparison is not None and self._comparison.waiting:
+            return self._comparison.waiting.popleft(), self._comparison
+        left = self._contenders.keys() - failures.keys()
+        if not left:
+            raise next(iter(failures.values()))
+        return self.current if self.current in left else self._first_choice(left), None
+
+    def _learn(self, name: str, us: float | None, comparison: _Comparison | None) -> None:
+        """Take note of a run that ended; ``us`` is None where it failed: then its turn goes to the next request."""
+        if comparison is not None:
+            if us is None and name in self._contenders:
+                comparison.waiting.appendleft(name)
+                return
+            if us is not None:
+                comparison.us.setdefault(name, []).append(us)
+            self._count_down(comparison, 1)
+        elif us is not None and name == self.current and self._comparison is None:
+            self._watch(us)
+
+    def _watch(self, us: float) -> None:
+        """Look at the current contender's latest runs from time to time, and compare it with others when it is due."""
+        self._recent.append(us)
+        self._left -= 1
+        if self._left > 0:
+            return
+        self._left = WINDOW
+        usual = statistics.median(self._recent)
+        drifted = sum(one > SLOWER * self._reference_us for one in self._recent) >= WINDOW - 1
+        self._reference_us = min(self._reference_us, usual)
+        first = self._first_choice(self._contenders)
+        if drifted:  # nobody is expected to be much faster now than when all was quiet
+            self._compare([other for other in self._contenders if self.quiet_us.get(other, 0.0) < SLOWER * usual])
+        elif self.current != first:
+            self._compare([first])
+        else:
+            self._interval = WINDOW
+
+    def _compare(self, names: Iterable[str]) -> None:
+        """Have the next requests answered by these and the current contender, in turns; it comes last.
+
+        If what slowed it down is over by then, that shows.
+        """
+        self._interval = min(2 * self._interval, RECHECK)
+        self._left = self._interval
+        self._comparison = _Comparison(deque(), 0)
+        self._begin_round(self._comparison, [*(name for name in names if name != self.current), self.current])
+
+    def _begin_round(self, comparison: _Comparison, names: Collection[str]) -> None:
+        comparison.waiting = deque(names)
+        comparison.pending = len(names)
+
+    def _count_down(self, comparison: _Comparison, ended: int) -> None:
+        comparison.pending -= ended
+        if comparison.pending or comparison is not self._comparison:
+            return
+        us = {name: own for name, own in comparison.us.items() if name in self._contenders}
+        best = min(map(min, us.values()), default=math.inf)
+        promising = [name for name, own in us.items() if min(own) <= BEHIND * best]
+        if len(promising) > 1 and max(map(len, us.values())) < ROUNDS:
+            self._begin_round(comparison, promising)
+            return
+        self._comparison = None
+        self._settle({name: statistics.median(own) for name, own in us.items()})
+
+    def _settle(self, us: dict[str, float]) -> None:
+        """End a comparison: whoever is clearly faster takes over."""
+        self._recent.clear()
+        mine = us.pop(self.current, math.inf)
+        first = self._first_choice(self._contenders)
+        faster = {name: took for name, took in us.items() if took < (mine if name == first else FASTER * mine)}
+        if not faster:
+            self._reference_us = mine if math.isfinite(mine) else self._reference_us
+            return
+        winner = first_choice(faster)
+        before = f" against {mine / 1e3:.2f} ms" if math.isfinite(mine) else ""
+        self.changes.append(
+            f"running '{winner}' instead of '{self.current}' under the present load: "
+            f"{faster[winner] / 1e3:.2f} ms{before}"
+        )
+        self.current, self._reference_us = winner, faster[winner]
+        self._interval = self._left = WINDOW
+
+    def _drop(self, failures: Mapping[str, ExecutionError]) -> None:
+        """Leave out from now on those who failed what another one answered; never the last one."""
+        for name, error in failures.items():
+            with self._lock:
+                if name not in self._contenders or len(self._contenders) == 1:
+                    continue
+                dropped = self._contenders.pop(name)
+                self.changes.append(f"'{name}' failed and is not used any more: {error}")
+                if self.current == name:
+                    self.current = self._first_choice(self._contenders)
+                    self._reference_us = self.quiet_us.get(self.current, math.inf)
+                    self._recent.clear()
+                if self._comparison is not None and name in self._comparison.waiting:
+                    self._comparison.waiting.remove(name)
+                    self._count_down(self._comparison, 1)
+            with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
+                dropped.close()
+
+    def _first_choice(self, among: Collection[str]) -> str:
+        return first_choice({name: self.quiet_us.get(name, math.inf) for name in among})

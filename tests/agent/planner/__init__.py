@@ -1,0 +1,1 @@
+"""Tests of the agent's side of the planner."""

@@ -1,1 +1,0 @@
-"""Tests of the processors, the profiler and what is measured with them."""
