@@ -4,6 +4,8 @@ Pydantic only; imports nothing else of this project.
 """
 
 from hope_schema.fleet import (
+    Contribution,
+    ContributionPage,
     Device,
     DevicePage,
     DeviceReport,
@@ -19,6 +21,8 @@ from hope_schema.fleet import (
     FleetProfilePage,
     FleetSummary,
     MeasuredRun,
+    Vote,
+    VotePage,
 )
 from hope_schema.graph import ModelGraph, Op, Tensor, TensorType
 from hope_schema.messages import (
@@ -51,6 +55,8 @@ __all__ = [
     "HOST",
     "Cause",
     "Channel",
+    "Contribution",
+    "ContributionPage",
     "Device",
     "DevicePage",
     "DeviceReport",
@@ -95,5 +101,7 @@ __all__ = [
     "Transfer",
     "TransferColumns",
     "UploadReceipt",
+    "Vote",
+    "VotePage",
     "merge",
 ]

@@ -13,11 +13,15 @@ MAX_TENSORS = 60_000
 MAX_ROWS = 200_000
 """Most rows one upload may carry in each of its columns."""
 
-Microseconds = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
-"""A finite, non-negative duration in microseconds (at most about eleven days)."""
+MAX_FIGURE_US = 3.6e9
+"""Longest time one op, one transfer or one overhead may be said to take: an hour."""
+Microseconds = Annotated[float, Field(ge=0.0, le=1e15, allow_inf_nan=False)]
+"""A finite, non-negative duration in microseconds; more than all figures of the largest graph add up to."""
 PositiveMicroseconds = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=False)]
 """A finite duration in microseconds above zero."""
-Fraction = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
+FigureMicroseconds = Annotated[float, Field(ge=0.0, le=MAX_FIGURE_US, allow_inf_nan=False)]
+"""What one figure may be: so bounded that sums over a graph stay within ``Microseconds``."""
+Fraction = Annotated[float, Field(ge=0.0, le=1e18, allow_inf_nan=False)]
 """A finite, non-negative ratio: 0.05 is five per cent."""
 Share = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 """The part of a resource that is taken: above 0, at most 1."""

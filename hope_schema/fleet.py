@@ -58,7 +58,10 @@ class DeviceReport(Contract):
 
 
 class Device(Contract):
-    """A device of the fleet. ``drift`` is the median of measured / predicted - 1 over its newest reports."""
+    """A device of the fleet. ``drift`` is the median of measured / predicted - 1 over its newest reports.
+
+    ``unused`` says what of its newest uploads was not used, and why; null: everything was.
+    """
 
     device_id: Label
     soc: Label | None
@@ -69,6 +72,7 @@ class Device(Contract):
     clock_skew_s: float | None
     revoked: bool
     drift: float | None
+    unused: str | None = None
 
 
 class DevicePage(Contract):
@@ -95,7 +99,10 @@ class FleetSummary(Contract):
 
 
 class FleetProfile(Contract):
-    """What is known of one SoC at one frequency."""
+    """What is known of one SoC at one frequency.
+
+    ``established``: enough devices uploaded for the SoC, or an operator vouched for it, so that releases plan for it.
+    """
 
     soc: Label
     frequency: Label
@@ -105,6 +112,7 @@ class FleetProfile(Contract):
     devices: Total
     uploads: Total
     rejected: Total
+    established: bool
     updated_at: AwareDatetime
 
 
@@ -165,6 +173,46 @@ class FleetPlanPage(Contract):
 
     plans: tuple[FleetPlan, ...]
     next: Label | None = None
+
+
+class Contribution(Contract):
+    """What one device said in one profile.
+
+    ``figures`` counts those its vote is kept of, ``alone`` those that nobody else says; ``unused`` says what of its
+    newest upload was not used, and why.
+    """
+
+    device_id: Label
+    uploads: Total
+    figures: Total
+    alone: Total
+    unused: str | None
+    last_at: AwareDatetime
+
+
+class ContributionPage(Contract):
+    """Contributions in the order of device ids; ``next`` is the ``after`` of the following page, null on the last."""
+
+    contributions: tuple[Contribution, ...]
+    next: Label | None = None
+
+
+class Vote(Contract):
+    """What one device said of one figure: ``us`` is null where it said *unsupported*.
+
+    ``figure`` is a latency's signature and kind, a transfer's type and ends, or an overhead's kind.
+    """
+
+    figure: tuple[str, ...]
+    device_id: Label | None
+    us: Microseconds | None
+
+
+class VotePage(Contract):
+    """Votes, latencies first; ``next`` is the ``offset`` of the following page, null on the last."""
+
+    votes: tuple[Vote, ...]
+    next: Total | None = None
 
 
 class FanoutRequest(Contract):

@@ -22,7 +22,7 @@ class ModelReceipt(Contract):
 
 
 class MissingRequest(Contract):
-    """``POST /profiles/missing``: what does the planner not know yet about this model on this device?
+    """``POST /profiles/missing``: what does the planner not know yet, or not surely, about this model on this device?
 
     ``max_items`` is how many figures the device is willing to measure now (null: all of them). The planner
     spreads the unknown over the devices that ask.
@@ -64,11 +64,16 @@ class Missing(Contract):
 
 
 class UploadReceipt(Contract):
-    """Reply to ``POST /profiles``: accepted into the inbox. ``duplicate``: this upload id was seen before."""
+    """Reply to ``POST /profiles``: accepted into the inbox. ``duplicate``: this upload id was seen before.
+
+    ``unused`` says what of this device's newest folded upload was not used, and why; of this very upload where it is
+    a duplicate. Null: everything was used, as far as it was folded.
+    """
 
     upload_id: Label
     rows: int
     duplicate: bool
+    unused: str | None = None
 
 
 class Job(Contract):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hope_schema.base import MAX_ROWS, PRINTABLE, Contract, Label, Microseconds, Share
+from hope_schema.base import MAX_ROWS, PRINTABLE, Contract, FigureMicroseconds, Label, Share
 from hope_schema.graph import TensorType
 
 HOST = "host"
@@ -102,8 +102,8 @@ class LatencyColumns(Contract):
 
     signature: SignatureColumn = ()
     kind: KindColumn = ()
-    us: Annotated[tuple[Microseconds | None, ...], Field(max_length=MAX_ROWS)] = ()
-    spread_us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_ROWS)] = ()
+    us: Annotated[tuple[FigureMicroseconds | None, ...], Field(max_length=MAX_ROWS)] = ()
+    spread_us: Annotated[tuple[FigureMicroseconds, ...], Field(max_length=MAX_ROWS)] = ()
     count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()
     share: Annotated[tuple[Share, ...], Field(max_length=MAX_ROWS)] = ()
 
@@ -125,8 +125,8 @@ class TransferColumns(Contract):
     tensor: Annotated[tuple[TensorType, ...], Field(max_length=MAX_ROWS)] = ()
     source: PlaceColumn = ()
     target: PlaceColumn = ()
-    us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_ROWS)] = ()
-    spread_us: Annotated[tuple[Microseconds, ...], Field(max_length=MAX_ROWS)] = ()
+    us: Annotated[tuple[FigureMicroseconds, ...], Field(max_length=MAX_ROWS)] = ()
+    spread_us: Annotated[tuple[FigureMicroseconds, ...], Field(max_length=MAX_ROWS)] = ()
     count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()
 
     @model_validator(mode="after")
@@ -148,8 +148,8 @@ class Channel(Contract):
     source: Label
     target: Label
     busy: Label | None = None
-    fixed_us: Microseconds | None = None
-    us_per_byte: Microseconds | None = None
+    fixed_us: FigureMicroseconds | None = None
+    us_per_byte: FigureMicroseconds | None = None
 
     @model_validator(mode="after")
     def _is_a_way(self) -> Channel:
@@ -164,7 +164,9 @@ Slowdown = Annotated[float, Field(ge=1.0, le=100.0, allow_inf_nan=False)]
 """How many times as long a kind takes while all of its neighbours are at work."""
 
 
-PerKind = Annotated[dict[Kind, Microseconds], Field(max_length=1024, json_schema_extra={"additionalProperties": False})]
+PerKind = Annotated[
+    dict[Kind, FigureMicroseconds], Field(max_length=1024, json_schema_extra={"additionalProperties": False})
+]
 """A duration per kind of processor."""
 
 
@@ -178,7 +180,7 @@ class Overheads(Contract):
 
     launch_us: PerKind = {}
     end_us: PerKind = {}
-    handover_us: Microseconds = 0.0
+    handover_us: FigureMicroseconds = 0.0
     slowdown: Annotated[
         dict[Kind, Slowdown], Field(max_length=1024, json_schema_extra={"additionalProperties": False})
     ] = {}

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from planner_api.db.engine import Database, parse_url
 from planner_api.db.migrate import HEAD, current_revision, upgrade
+from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError
 from planner_api.http.reader import Reader
 from planner_api.locks import Turns
@@ -57,7 +58,8 @@ class Planner:
         self.events = build_events(self.database)
         self.plan_cache = PlanCache(settings.plan_cache_bytes)
         self.events.on_plan(self.plan_cache.forget)
-        self.profiles = Profiles(self.database, settings)
+        self.quotas = Quotas(settings)
+        self.profiles = Profiles(self.database, settings, self.quotas)
         self.plans = Plans(self.database, self.profiles, self.plan_cache, self.events, self.build_making())
 
     def build_making(self) -> Making:

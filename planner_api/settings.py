@@ -63,6 +63,23 @@ class Settings(BaseSettings):
     pool_size: int = Field(10, ge=1, le=200)
     """PostgreSQL connections per process to read, and as many to write; a few more for jobs, news and uploads."""
 
+    models_per_day: int = Field(200, ge=0)
+    """New models one device may register a day; these quotas bind devices' tokens only."""
+    model_bytes_per_day: int = Field(64 * MEBIBYTE, ge=0)
+    """Bytes of new models, as they are stored, that one device may register a day."""
+    upload_bytes_per_day: int = Field(512 * MEBIBYTE, ge=0)
+    """Bytes one device may upload to one process a day, as they are sent."""
+    plan_keys_per_day: int = Field(500, ge=0)
+    """Plans nobody asked for before that one device may ask for a day."""
+    queued_solves: int = Field(100, ge=1)
+    """Plans one device asked for that may wait to be solved."""
+    profiles_per_device: int = Field(16, ge=1)
+    """Pairs of SoC and frequency one device may upload for."""
+    figures_per_device: int = Field(50_000, ge=1)
+    """Latencies, and transfers, of a profile that one device may say alone."""
+    confirmations: int = Field(200, ge=0)
+    """Figures that others said already which a device is asked to measure too, per question."""
+
     worker_in_process: bool | None = None
     """Whether ``serve`` also solves; null: yes on SQLite, no on PostgreSQL (there ``hope-planner worker`` does)."""
     worker_slots: int = Field(1, ge=1, le=64)

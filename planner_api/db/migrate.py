@@ -11,7 +11,7 @@ from planner_api.db.engine import sync_engine
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0002"
+HEAD = "0003"
 """Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
 MIGRATION_LOCK = 0x484F5045
 """PostgreSQL advisory lock that lets one of several starting replicas migrate while the others wait."""

@@ -74,6 +74,9 @@ class SocRow(Base):
     id: Mapped[int] = mapped_column(BigKey, primary_key=True)
     name: Mapped[str] = mapped_column(String(128), unique=True)
     created_at: Mapped[datetime]
+    established_at: Mapped[datetime | None]
+    """Since when the fleet counts it: enough devices uploaded figures of it, or someone who may do everything did or
+    said so. Until then it is a name that its reporters use among themselves."""
 
 
 class ProfileRow(Base):
@@ -137,6 +140,33 @@ class InboxRow(Base):
     received_at: Mapped[datetime]
     folded_at: Mapped[datetime | None]
     error: Mapped[str | None] = mapped_column(Text)
+
+
+class ContributionRow(Base):
+    """What one device had to do with one profile: it asked what is missing (no upload yet), or said something."""
+
+    __tablename__ = "contributions"
+
+    profile_id: Mapped[int] = mapped_column(ForeignKey("profiles.id", ondelete="CASCADE"), primary_key=True)
+    device_id: Mapped[str] = mapped_column(String(128), primary_key=True, index=True)
+    uploads: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Uploads folded so far."""
+    unused: Mapped[str | None] = mapped_column(Text)
+    """What of its newest upload was not used, and why; null: nothing."""
+    since: Mapped[datetime]
+    last_at: Mapped[datetime]
+
+
+class UsageRow(Base):
+    """What one caller used of one quota on one day (UTC)."""
+
+    __tablename__ = "usage"
+
+    owner: Mapped[str] = mapped_column(String(160), primary_key=True)
+    """``Principal.name``."""
+    quota: Mapped[str] = mapped_column(String(32), primary_key=True)
+    day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    used: Mapped[int] = mapped_column(BigInteger)
 
 
 class AssignmentRow(Base):
@@ -215,6 +245,8 @@ class PlanRow(Base):
     solves: Mapped[int] = mapped_column(default=0)
     """Optimised plans stored so far; a burst of identical requests must raise it by one."""
     error: Mapped[str | None] = mapped_column(Text)
+    asked_by: Mapped[str | None] = mapped_column(String(160))
+    """``Principal.name`` of who asked for it first; its queued solves are counted together."""
 
 
 class FanoutRow(Base):

@@ -53,7 +53,7 @@ def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.Arg
     revoke = commands.add_parser("revoke", help="revoke a token, a claim or a device, everywhere at once")
     revoke.add_argument("id", nargs="?", type=int, help="the number that `tokens list` shows")
     revoke.add_argument("--claim", action="store_true", help="the number is a claim's")
-    revoke.add_argument("--device", help="revoke this device and all its tokens")
+    revoke.add_argument("--device", help="revoke this device and all its tokens, and take its figures back")
     revoke.set_defaults(act=_revoke)
     for command in (create, listing, revoke):
         shared(command)
@@ -159,6 +159,10 @@ def _revoke(options: argparse.Namespace) -> Command:
                 for token_hash in hashes:
                     await events.revoke(session, token_hash)
                 found = bool(hashes)
+        if options.device is not None:
+            from planner_api.profiles.oversight import forget_device
+
+            found = bool(await forget_device(database, options.device)) or found
         print("revoked" if found else "nothing to revoke")
         return 0 if found else 1
 

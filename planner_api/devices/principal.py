@@ -31,15 +31,15 @@ class Principal:
     def may(self, method: str, path: str) -> bool:
         """Whether this caller may send ``method`` to ``path``.
 
-        A device registers graphs, uploads and reads what plans need, and reports about itself; an operator does the
-        rest.
+        A device registers graphs, uploads and reads what plans need, reports about itself and sees what became of
+        that; an operator does the rest.
         """
         if self.role != "device":
             return True
         if method == "POST":
             return path in _DEVICE_POSTS
         if method in ("GET", "HEAD"):
-            return path.startswith(_DEVICE_GETS) or path == "/openapi.json"
+            return path.startswith(_DEVICE_GETS) or path in ("/openapi.json", f"/devices/{self.device_id}")
         return method == "PUT" and path == f"/devices/{self.device_id}/report"
 
 

@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, and_, bindparam, delete, or_, select, upda
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, PlanRow, TokenRow
-from planner_api.db.upsert import insert_or_ignore
+from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
+from planner_api.db.upsert import insert_or_ignore, upserting
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,20 @@ async def revoke_claim(session: WriteSession, claim_id: int) -> bool:
     ).first() is not None
 
 
+async def use(session: WriteSession, owner: str, quota: str, day: str, amount: int) -> int:
+    """Add to what a caller used of a quota on a day; return what it used so far."""
+    insert_into = upserting(session.get_bind().dialect, UsageRow).values(owner=owner, quota=quota, day=day, used=amount)
+    statement = insert_into.on_conflict_do_update(
+        index_elements=["owner", "quota", "day"], set_={"used": UsageRow.used + amount}
+    )
+    return (await session.execute(statement.returning(UsageRow.used))).scalar_one()
+
+
+async def prune_usage(session: WriteSession, before: str) -> None:
+    """Forget what was used before a day."""
+    await session.execute(delete(UsageRow).where(UsageRow.day < before))
+
+
 async def saw(session: WriteSession, seen: Mapping[str, datetime]) -> None:
     """Remember when devices were last seen."""
     rows = [{"device": device_id, "at": at} for device_id, at in sorted(seen.items())]
@@ -210,6 +224,16 @@ async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, 
     for row in await session.execute(query):
         found.setdefault(row.device_id, []).append(row.measured_us / row.predicted_us - 1.0)
     return found
+
+
+async def unused(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, str]:
+    """Per device: what of its newest upload that was not used in full was not, and why."""
+    query = (
+        select(InboxRow.device_id, InboxRow.error)
+        .where(InboxRow.device_id.in_(device_ids), InboxRow.error.is_not(None))
+        .order_by(InboxRow.id)
+    )
+    return {device_id: error for device_id, error in await session.execute(query) if error is not None}
 
 
 async def list_tokens(session: AsyncSession, scope: str, limit: int) -> Sequence[TokenRow]:

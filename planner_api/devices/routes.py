@@ -82,7 +82,11 @@ async def read_device(request: Request, device_id: DeviceId) -> Response:
     openapi_extra=describe(replies={204: ("Revoked.", None)}, errors=[404, 422]),
 )
 async def revoke_device(request: Request, device_id: DeviceId) -> Response:
-    """Revoke a device and its tokens, on every replica at once; it may enrol again with a claim."""
+    """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
+    # NOTE: imported here, because it loads NumPy, which a process that only serves plans never needs.
+    from planner_api.profiles.oversight import forget_device
+
     planner = request.app.state.planner
     await service.revoke_device(planner.database, planner.events, device_id)
+    await forget_device(planner.database, device_id)
     return Response(status_code=204)

@@ -104,11 +104,12 @@ async def list_devices(
     async with database.read() as session:
         rows = await repository.find_devices(session, device_id=device_id, soc=soc, after=after, limit=limit + 1)
         drifts = await repository.drifts(session, [row.id for row in rows])
-    devices = tuple(_device(row, drifts.get(row.id, ())) for row in rows[:limit])
+        unused = await repository.unused(session, [row.id for row in rows])
+    devices = tuple(_device(row, drifts.get(row.id, ()), unused.get(row.id)) for row in rows[:limit])
     return DevicePage(devices=devices, next=devices[-1].device_id if len(rows) > limit else None)
 
 
-def _device(row: DeviceRow, drifts: Sequence[float]) -> Device:
+def _device(row: DeviceRow, drifts: Sequence[float], unused: str | None) -> Device:
     return Device(
         device_id=row.id,
         soc=row.soc,
@@ -119,6 +120,7 @@ def _device(row: DeviceRow, drifts: Sequence[float]) -> Device:
         clock_skew_s=row.clock_skew_s,
         revoked=row.revoked_at is not None,
         drift=statistics.median(drifts) if drifts else None,
+        unused=unused,
     )
 
 

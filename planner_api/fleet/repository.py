@@ -25,9 +25,14 @@ MAX_DRIFTS = 10_000
 """Newest reports that a median rests on."""
 
 
-async def count(session: AsyncSession, table: type[SocRow | ProfileRow | ModelRow | DeviceRow]) -> int:
+async def count(session: AsyncSession, table: type[ProfileRow | ModelRow | DeviceRow]) -> int:
     """Rows of a table."""
     return (await session.scalar(select(func.count()).select_from(table))) or 0
+
+
+async def count_socs(session: AsyncSession) -> int:
+    """SoCs the fleet counts."""
+    return (await session.scalar(select(func.count()).where(SocRow.established_at.is_not(None)))) or 0
 
 
 async def count_seen_since(session: AsyncSession, since: datetime) -> int:
@@ -65,7 +70,7 @@ async def drifts(session: AsyncSession, plan_ids: Sequence[str] | None = None) -
 async def profiles(session: AsyncSession, *, offset: int, limit: int) -> Sequence[Any]:
     """Profiles with the name of their SoC."""
     query = (
-        select(SocRow.name.label("soc"), ProfileRow)
+        select(SocRow.name.label("soc"), SocRow.established_at, ProfileRow)
         .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
         .order_by(SocRow.name, ProfileRow.frequency)
         .offset(offset)
@@ -75,11 +80,11 @@ async def profiles(session: AsyncSession, *, offset: int, limit: int) -> Sequenc
 
 
 async def pairs(session: AsyncSession) -> list[tuple[str, str]]:
-    """Every (SoC, frequency) the fleet knows figures of."""
+    """Every (SoC, frequency) the fleet knows figures of, of the SoCs it counts."""
     query = (
         select(SocRow.name, ProfileRow.frequency)
         .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
-        .where(ProfileRow.version > 0)
+        .where(ProfileRow.version > 0, SocRow.established_at.is_not(None))
         .order_by(SocRow.name, ProfileRow.frequency)
     )
     return [(row[0], row[1]) for row in await session.execute(query)]

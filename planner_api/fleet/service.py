@@ -21,7 +21,7 @@ from hope_schema import (
     PlanRequest,
 )
 from planner_api.db.engine import Database
-from planner_api.db.tables import DeviceRow, ModelRow, ProfileRow, SocRow
+from planner_api.db.tables import DeviceRow, ModelRow, ProfileRow
 from planner_api.errors import NotFoundError, model_unknown
 from planner_api.fleet import repository
 from planner_api.models import repository as model_rows
@@ -108,7 +108,7 @@ async def summary(database: Database) -> FleetSummary:
         drifts = await repository.drifts(session)
         by_status = await count_by_status(session)
         return FleetSummary(
-            socs=await repository.count(session, SocRow),
+            socs=await repository.count_socs(session),
             profiles=await repository.count(session, ProfileRow),
             models=await repository.count(session, ModelRow),
             devices=await repository.count(session, DeviceRow),
@@ -141,9 +141,10 @@ async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfi
             devices=row.devices,
             uploads=row.uploads,
             rejected=row.rejected,
+            established=established_at is not None,
             updated_at=row.updated_at,
         )
-        for soc, row in rows[:limit]
+        for soc, established_at, row in rows[:limit]
     )
     return FleetProfilePage(profiles=page, next=offset + limit if len(rows) > limit else None)
 

@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from pydantic import ValidationError
+
 from hope_schema import Method, ModelGraph, Plan, PlanRequest, Profile
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
@@ -201,6 +203,7 @@ def _solve(
             method=method,
             budget_s=budget_s,
         )
-    except PlanningError as error:
+    except (PlanningError, ValidationError, ArithmeticError) as error:
+        # Figures may add up to what no plan can say, whoever said them; that is no fault of the planner's.
         raise InvalidError("unplannable", f"no plan exists: {error}"[:2000]) from error
     return found, (time.perf_counter() - started) * 1e6

@@ -3,21 +3,24 @@
 Within a figure every device has one vote, its newest. The centre is the median of the votes, and a vote further from
 it than ``CUT`` times the scaled median absolute deviation is refused. The estimate is the mean of the accepted votes
 and of those that have settled. A minority of liars moves the median a little and the estimate not at all.
+
+A figure that one device alone says takes up its reporter's share of the profile; where the profile is full, the device
+that takes up most gives way.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hope_schema.hashing import canonical
+from planner_api.profiles import statistics as stored
 from planner_api.profiles.known import PER_KIND
-from planner_api.profiles.statistics import VOTES, FloatArray, Key, Statistics, Votes
+from planner_api.profiles.statistics import FAMILIES, VOTES, FloatArray, Key, Statistics, Votes, device_hash, ranks
 
 CUT = 4.0
 """Votes further than this many robust standard deviations from the median are refused."""
@@ -29,8 +32,15 @@ SETTLED_LIMIT = 1000.0
 """The settled votes weigh at most this many, so that a real change (a new driver) gets through."""
 QUORUM = 8
 """Votes that must agree on a new level before the settled ones are forgotten."""
+AGREED = 3
+"""A figure is asked of devices until so many say it, those of the lowest ranks in the fleet ..."""
+CONTESTED = 0.25
+"""... and of all whose votes would be kept, where more than this share of the votes is refused."""
 MATERIAL = 0.01
 """An estimate that moved by more than this fraction since the current version makes a new version."""
+MERGED_AT_ONCE = 16_384
+"""Figures merged at once."""
+NO_RANK = np.uint64(2**64 - 1)
 MAX_PROCESSORS = 1024
 """Most definitions of processors, or of channels, remembered: as many as a profile may list. The least listed go
 first."""
@@ -48,86 +58,100 @@ class Columns:
     spread: FloatArray
     count: NDArray[np.int64]
 
-
-def device_hash(device_id: str) -> int:
-    """Return the 32-bit hash a device is remembered by; never 0."""
-    return int.from_bytes(hashlib.blake2b(device_id.encode(), digest_size=4).digest(), "little") or 1
+    def moved(self, to: NDArray[np.int64]) -> Columns:
+        """Return what is left of them when each row of ``Votes`` has moved; -1: it is gone."""
+        rows = to[self.rows]
+        left = rows >= 0
+        return Columns(rows[left], self.us[left], self.spread[left], self.count[left])
 
 
 @dataclass(frozen=True)
 class Folded:
-    """What became of a batch: votes refused as outliers, and the uploads (by position) that could not be read."""
+    """What became of a batch.
+
+    Attributes:
+        refused: votes that were outliers.
+        failed: uploads (by position) that could not be read, and why.
+        unused: uploads that were used in part only, and why.
+    """
 
     refused: int
     failed: dict[int, str]
+    unused: dict[int, str] = field(default_factory=dict)
 
 
 class Folder:
     """Folds uploads into one ``Statistics``.
 
     Devices of one model upload the same rows in the same order, so the rows of the last few row sets are remembered.
+
+    Args:
+        statistics: what is known.
+        share: figures of a family that one device may say alone; None: as many as a profile holds.
     """
 
     REMEMBERED = 64
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, statistics: Statistics, share: int | None = None) -> None:
         self.statistics = statistics
+        self._share = share
         self._row_sets: dict[tuple[Any, ...], NDArray[np.int64]] = {}
 
     def fold(self, uploads: Sequence[tuple[str, dict[str, Any]]]) -> Folded:
         """Fold a batch of (device id, observations as parsed JSON). An upload that cannot be read changes nothing."""
-        latencies: list[tuple[int, Columns]] = []
-        transfers: list[tuple[int, Columns]] = []
-        overheads: list[tuple[int, Columns]] = []
-        parts: list[tuple[int, Columns]] = []
+        self._collected: dict[str, list[tuple[int, Columns]]] = {family: [] for family in FAMILIES}
         failed: dict[int, str] = {}
+        unused: dict[int, str] = {}
+        self._alone: dict[tuple[str, int], int] = {}
         for position, (device_id, upload) in enumerate(uploads):
             name = device_hash(device_id)
+            self._left_out: list[str] = []
             try:
                 found = (
-                    self._latencies(upload.get("latencies", {})),
-                    self._transfers(upload.get("transfers", {})),
-                    self._overheads(upload.get("overheads", {})),
+                    self._latencies(name, upload.get("latencies", {})),
+                    self._transfers(name, upload.get("transfers", {})),
+                    self._overheads(name, upload.get("overheads", {})),
                 )
-                shares = self._shares(upload.get("latencies", {}), found[0])
+                shares = self._shares(name, upload.get("latencies", {}))
                 _list(self.statistics.processors, name, upload["processors"])
                 _list(self.statistics.channels, name, upload.get("channels", ()))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 failed[position] = f"{type(error).__name__}: {error}"[:500]
                 continue
-            both = zip((*found, shares), (latencies, transfers, overheads, parts), strict=True)
-            for columns, family in both:
+            if self._left_out:
+                unused[position] = "; ".join(self._left_out)
+            for columns, family in zip(
+                (*found, shares), ("latencies", "transfers", "overheads", "shares"), strict=True
+            ):
                 if columns is not None:
-                    family.append((name, columns))
-        statistics = self.statistics
-        refused = (
-            merge_votes(statistics.latencies, latencies)
-            + merge_votes(statistics.transfers, transfers)
-            + merge_votes(statistics.overheads, overheads)
-            + merge_votes(statistics.shares, parts)
-        )
-        return Folded(refused, failed)
+                    self._collected[family].append((name, columns))
+        refused = sum(merge_votes(self.statistics.families[name], self._collected[name]) for name in FAMILIES)
+        return Folded(refused, failed, unused)
 
-    def _latencies(self, columns: dict[str, Any]) -> Columns | None:
+    def _latencies(self, device: int, columns: dict[str, Any]) -> Columns | None:
         signature, kind = columns.get("signature"), columns.get("kind")
         if not signature or not kind:
             return None
         key = ("latencies", tuple(signature), tuple(kind))
         rows = self._row_sets.get(key)
         if rows is None:
-            rows = self._remember(key, self.statistics.latencies.rows(zip(signature, kind, strict=True)))
+            rows = self._rows("latencies", key, device, list(zip(signature, kind, strict=True)))
         us = np.array(columns["us"], dtype=np.float64)  # None becomes NaN
         us[np.isnan(us)] = np.inf
         return _columns(rows, us, columns)
 
-    def _shares(self, columns: dict[str, Any], latencies: Columns | None) -> Columns | None:
-        if latencies is None or not columns.get("share"):
+    def _shares(self, device: int, columns: dict[str, Any]) -> Columns | None:
+        if not columns.get("share"):
             return None
-        keys = zip(columns["signature"], columns["kind"], strict=True)
+        signature, kind = tuple(columns["signature"]), tuple(columns["kind"])
+        row_set = ("shares", signature, kind)
+        rows = self._row_sets.get(row_set)
+        if rows is None:
+            rows = self._rows("shares", row_set, device, list(zip(signature, kind, strict=True)))
         share = np.array(columns["share"], dtype=np.float64)
-        return Columns(self.statistics.shares.rows(keys), share, np.zeros(len(share)), latencies.count)
+        return _columns(rows, share, {"spread_us": [0.0] * len(share), "count": columns["count"]})
 
-    def _transfers(self, columns: dict[str, Any]) -> Columns | None:
+    def _transfers(self, device: int, columns: dict[str, Any]) -> Columns | None:
         tensors, source, target = columns.get("tensor"), columns.get("source"), columns.get("target")
         if not tensors or not source or not target:
             return None
@@ -135,28 +159,80 @@ class Folder:
         key = ("transfers", types, tuple(source), tuple(target))
         rows = self._row_sets.get(key)
         if rows is None:
-            keys = (
+            keys: list[Key] = [
                 (dtype, shape, start, end) for (dtype, shape), start, end in zip(types, source, target, strict=True)
-            )
-            rows = self._remember(key, self.statistics.transfers.rows(keys))
+            ]
+            rows = self._rows("transfers", key, device, keys)
         return _columns(rows, np.array(columns["us"], dtype=np.float64), columns)
 
-    def _overheads(self, overheads: dict[str, Any]) -> Columns | None:
+    def _overheads(self, device: int, overheads: dict[str, Any]) -> Columns | None:
         said: dict[Key, float] = {
             (name, kind): value for name in PER_KIND for kind, value in overheads.get(name, {}).items()
         }
         handover = overheads.get("handover_us", 0.0)
         if not said and not handover:
             return None  # the default: this upload says nothing of overheads
-        rows = self.statistics.overheads.rows([(), *said])
+        row_set = ("overheads", tuple(said))
+        rows = self._row_sets.get(row_set)
+        if rows is None:
+            rows = self._rows("overheads", row_set, device, [(), *said])
         us = np.array([handover, *said.values()], dtype=np.float64)
-        return Columns(rows, us, np.zeros(len(us)), np.ones(len(us), dtype=np.int64))
+        return _columns(rows, us, {"spread_us": [0.0] * len(us), "count": [1] * len(us)})
 
-    def _remember(self, key: tuple[Any, ...], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        if len(self._row_sets) >= self.REMEMBERED:
-            del self._row_sets[next(iter(self._row_sets))]
-        self._row_sets[key] = rows
+    def _rows(self, family: str, row_set: tuple[Any, ...], device: int, keys: list[Key]) -> NDArray[np.int64]:
+        """Return the row of each key, -1 where there is no room for it."""
+        votes = self.statistics.families[family]
+        new = list(dict.fromkeys(key for key in keys if key not in votes.index))
+        room = min(len(new), self._room(family, votes, device, len(new)))
+        if room == len(new):
+            rows = votes.rows(keys)
+            if len(self._row_sets) >= self.REMEMBERED:
+                del self._row_sets[next(iter(self._row_sets))]
+            self._row_sets[row_set] = rows
+        else:
+            refused = set(new[room:])
+            rows = np.full(len(keys), -1, dtype=np.int64)
+            taken = [at for at, key in enumerate(keys) if key not in refused]
+            rows[taken] = votes.rows(keys[at] for at in taken)
+            self._left_out.append(
+                f"{len(keys) - len(taken)} of {len(keys)} {family} not used: quota figures "
+                f"({self._share or stored.MAX_FIGURES} that no other device says) of this profile is used up"
+            )
+        self._alone[family, device] = self._alone.get((family, device), 0) + room
         return rows
+
+    def _room(self, family: str, votes: Votes, device: int, wanted: int) -> int:
+        """How many new figures a device may add; makes room where the device that takes up most has more than it."""
+        if not wanted:
+            return 0
+        if (family, device) not in self._alone:
+            mine = (votes.device == np.uint64(device)).any(axis=1) & votes.alone()
+            self._alone[family, device] = int(mine.sum())
+        said = self._alone[family, device]
+        wanted = wanted if self._share is None else min(wanted, max(0, self._share - said))
+        free = stored.MAX_FIGURES - len(votes.keys)
+        if wanted > free:
+            free += self._give_way(family, votes, device, wanted - free)
+        return min(wanted, free)
+
+    def _give_way(self, family: str, votes: Votes, device: int, wanted: int) -> int:
+        """Drop figures of the device that takes up most, those that fewest say first; return how many."""
+        charges = votes.charges()
+        most = max(charges, key=charges.__getitem__, default=device)
+        # What is dropped must leave it with no less than the newcomer then has.
+        spare = int(charges.get(most, 0.0) - charges.get(device, 0.0)) // 2
+        if most == device or spare <= 0:
+            return 0
+        theirs = np.flatnonzero((votes.device == np.uint64(most)).any(axis=1))
+        voters = (votes.device[theirs] != 0).sum(axis=1)
+        dropped = theirs[np.argsort(voters, kind="stable")][: min(wanted, spare)]
+        kept = np.ones(len(votes.keys), dtype=bool)
+        kept[dropped] = False
+        votes.keep(kept)
+        self._row_sets.clear()
+        moved_to = np.where(kept, np.cumsum(kept) - 1, -1)
+        self._collected[family] = [(name, columns.moved(moved_to)) for name, columns in self._collected[family]]
+        return len(dropped)
 
 
 def _list(known: dict[str, list[int]], device: int, definitions: Sequence[dict[str, Any]]) -> None:
@@ -172,9 +248,11 @@ def _list(known: dict[str, list[int]], device: int, definitions: Sequence[dict[s
 
 
 def _columns(rows: NDArray[np.int64], us: FloatArray, columns: dict[str, Any]) -> Columns:
-    return Columns(
-        rows, us, np.array(columns["spread_us"], dtype=np.float64), np.array(columns["count"], dtype=np.int64)
-    )
+    spread, count = np.array(columns["spread_us"], dtype=np.float64), np.array(columns["count"], dtype=np.int64)
+    if (rows >= 0).all():
+        return Columns(rows, us, spread, count)
+    used = rows >= 0
+    return Columns(rows[used], us[used], spread[used], count[used])
 
 
 def merge_votes(votes: Votes, uploads: Sequence[tuple[int, Columns]]) -> int:
@@ -184,21 +262,28 @@ def merge_votes(votes: Votes, uploads: Sequence[tuple[int, Columns]]) -> int:
     """
     if not uploads:
         return 0
-    touched = np.unique(np.concatenate([columns.rows for _, columns in uploads]))
-    place = np.zeros(len(votes.keys), dtype=np.int64)
+    every = np.unique(np.concatenate([columns.rows for _, columns in uploads]))
+    # In parts, because each takes a few KB per figure while it is merged.
+    parts = (every[at : at + MERGED_AT_ONCE] for at in range(0, len(every), MERGED_AT_ONCE))
+    return sum(_merge_rows(votes, uploads, part) for part in parts)
+
+
+def _merge_rows(votes: Votes, uploads: Sequence[tuple[int, Columns]], touched: NDArray[np.int64]) -> int:
+    place = np.full(len(votes.keys), -1, dtype=np.int64)
     place[touched] = np.arange(len(touched))
-    # Rank devices by their last upload of the batch, so that the newest vote comes last.
-    names = list(dict.fromkeys(name for name, _ in reversed(uploads)))[::-1]
-    rank = {name: position for position, name in enumerate(names)}
+    names = list(dict.fromkeys(name for name, _ in uploads))
+    column_of = {name: position for position, name in enumerate(names)}
     us = np.full((len(touched), len(names)), np.nan)
     spread = np.zeros((len(touched), len(names)), dtype=np.float32)
     for name, columns in uploads:
+        if len(touched) < len(columns.rows) or (place[columns.rows] < 0).any():
+            columns = columns.moved(np.where(place < 0, -1, np.arange(len(place))))
         at = place[columns.rows]
-        us[at, rank[name]] = columns.us
-        spread[at, rank[name]] = columns.spread
+        us[at, column_of[name]] = columns.us
+        spread[at, column_of[name]] = columns.spread
         np.add.at(votes.count, columns.rows, columns.count)
-    np.minimum(votes.count, 1_000_000_000, out=votes.count)
-    device = np.where(np.isnan(us), 0, np.array(names, dtype=np.uint32)).astype(np.uint32)
+    votes.count[touched] = np.minimum(votes.count[touched], 1_000_000_000)
+    device = np.where(np.isnan(us), np.uint64(0), np.array(names, dtype=np.uint64))
 
     old_device, old_us = votes.device[touched], votes.us[touched]
     for position, name in enumerate(names):
@@ -209,24 +294,26 @@ def merge_votes(votes: Votes, uploads: Sequence[tuple[int, Columns]]) -> int:
     all_device = np.concatenate([old_device, device], axis=1)
     all_spread = np.concatenate([votes.spread[touched], spread], axis=1)
 
-    centre, window = robust_window(all_us)
-    accepted = np.abs(all_us - centre[:, None]) <= window[:, None]
-    refused = int((np.isfinite(us) & ~accepted[:, VOTES:]).sum())
+    # The VOTES of lowest rank are kept; the others settle where those that are kept accept them.
+    empty = all_device == 0
+    order = np.argsort(np.where(empty, NO_RANK, ranks(votes.name[touched][:, None], all_device)), axis=1, kind="stable")
+    all_us, all_device, all_spread = (
+        np.take_along_axis(array, order, axis=1) for array in (all_us, all_device, all_spread)
+    )
+    new = np.take_along_axis(np.arange(all_us.shape[1])[None, :] >= VOTES, order, axis=1)
+    kept = all_us[:, :VOTES]
+    centre, window = robust_window(kept)
+    with np.errstate(invalid="ignore"):
+        accepted = np.abs(all_us - centre[:, None]) <= window[:, None]
+    refused = int((new & np.isfinite(all_us) & ~accepted).sum())
 
-    # Newest VOTES votes stay; the older ones settle. A stable sort moves the empty places to the front.
-    empty = np.isnan(all_us)
-    if (empty[:, 1:] & ~empty[:, :-1]).any():
-        order = np.argsort(~empty, axis=1, kind="stable")
-        all_us, all_device, all_spread, accepted = (
-            np.take_along_axis(array, order, axis=1) for array in (all_us, all_device, all_spread, accepted)
-        )
     settled = votes.settled[touched]
-    _settle(settled, np.where(accepted[:, :-VOTES], all_us[:, :-VOTES], np.nan))
-    _forget_old_level(settled, all_us[:, -VOTES:])
+    _settle(settled, np.where(accepted[:, VOTES:], all_us[:, VOTES:], np.nan))
+    _forget_old_level(settled, kept)
     votes.settled[touched] = settled
-    votes.us[touched] = all_us[:, -VOTES:]
-    votes.device[touched] = all_device[:, -VOTES:]
-    votes.spread[touched] = all_spread[:, -VOTES:]
+    votes.us[touched] = kept
+    votes.device[touched] = all_device[:, :VOTES]
+    votes.spread[touched] = all_spread[:, :VOTES]
     return refused
 
 
@@ -265,6 +352,36 @@ def estimate(votes: Votes) -> tuple[FloatArray, FloatArray]:
     between = median(np.where(accepted, np.abs(votes.us - centre[:, None]), np.nan))
     spread = np.where(accepted.sum(axis=1) >= 3, np.fmax(reported, between), reported)
     return us, np.where(np.isfinite(spread), spread, 0.0)
+
+
+def wanted(votes: Votes, device: int, keys: Sequence[Key], most: int) -> list[Key]:
+    """Return which of these figures a device should measure too, at most ``most``; the least certain come first.
+
+    Those whose panel it belongs to and has not voted in: the ``AGREED`` of lowest rank, or all of those that are kept
+    where the votes contradict each other. So of a fleet of n devices about ``AGREED`` (1 + ln n / ``AGREED``) are asked
+    for a figure that nobody contests, and whoever came first decides nothing.
+    """
+    known = [key for key in keys if key in votes.index]
+    if not known:
+        return []
+    rows = votes.rows(known)
+    us, devices = votes.us[rows], votes.device[rows]
+    said = devices != 0
+    voters = said.sum(axis=1)
+    centre, window = robust_window(us)
+    with np.errstate(invalid="ignore"):
+        refused = (np.isfinite(us) & (np.abs(us - centre[:, None]) > window[:, None])).sum(axis=1)
+    unsupported = np.isinf(us).sum(axis=1)
+    refused = np.maximum(refused, np.minimum(unsupported, voters - unsupported))
+    contested = refused > CONTESTED * voters
+    panel = np.where(contested, VOTES, AGREED)
+    mine = ranks(votes.name[rows], np.array([device], dtype=np.uint64))
+    theirs = np.where(said, ranks(votes.name[rows][:, None], devices), NO_RANK)
+    lower = (theirs < mine[:, None]).sum(axis=1)
+    asked = (lower < panel) & (voters > 0) & ~(devices == np.uint64(device)).any(axis=1)
+    chosen = np.flatnonzero(asked)
+    chosen = chosen[np.lexsort((mine[chosen], voters[chosen], ~contested[chosen]))][:most]
+    return [known[at] for at in chosen]
 
 
 def moved(old: FloatArray, new: FloatArray, fraction: float) -> NDArray[np.bool_]:

@@ -7,7 +7,7 @@ the validated classes would cost more than everything else together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,12 @@ class Known:
                 **{(name, kind): us for name in PER_KIND for kind, us in overheads.get(name, {}).items()},
             },
             channels=tuple(sorted(json.dumps(channel, sort_keys=True) for channel in body.get("channels", ()))),
+        )
+
+    def covers(self, figures: Figures, kinds: Sequence[str], places: Sequence[str]) -> bool:
+        """Whether every figure is known that a plan on processors of these kinds needs, one place per processor."""
+        return all(key in self.latencies for key in figures.latencies(kinds)) and all(
+            key in self.transfers for key in figures.transfers(places)
         )
 
 

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, delete, distinct, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import AssignmentRow, InboxRow, PlanRow, ProfileRow, ProfileVersionRow, SocRow
+from planner_api.db.tables import (
+    AssignmentRow,
+    ContributionRow,
+    DeviceRow,
+    InboxRow,
+    PlanRow,
+    ProfileRow,
+    ProfileVersionRow,
+    SocRow,
+)
 from planner_api.db.upsert import insert_or_ignore, upserting
+
+if TYPE_CHECKING:
+    from planner_api.profiles.statistics import Statistics
 
 KEEP_VERSIONS = timedelta(hours=1)
 """How long a version stays that no plan rests on (yet)."""
@@ -99,9 +111,11 @@ async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Row[in
     return (await session.execute(query.where(*waiting).order_by(InboxRow.id))).all()
 
 
-async def mark_folded(session: WriteSession, ids: Collection[int], now: datetime) -> None:
-    """Empty the bodies of folded uploads; their ids stay, so that a replay is still known."""
+async def mark_folded(session: WriteSession, ids: Collection[int], unused: Mapping[int, str], now: datetime) -> None:
+    """Empty the bodies of folded uploads; their ids stay, so that a replay is still known, and why some was unused."""
     await session.execute(update(InboxRow).where(InboxRow.id.in_(ids)).values(folded_at=now, body=None))
+    for row_id, reason in unused.items():
+        await session.execute(update(InboxRow).where(InboxRow.id == row_id).values(error=reason))
 
 
 async def mark_unusable(session: WriteSession, errors: Mapping[int, str], now: datetime) -> None:
@@ -117,6 +131,152 @@ async def prune_inbox(session: WriteSession, before: datetime, limit: int) -> in
         delete(InboxRow).where(InboxRow.id.in_(doomed.limit(limit).scalar_subquery())).returning(InboxRow.id)
     )
     return len(gone.all())
+
+
+async def revoked(session: AsyncSession, device_ids: Collection[str]) -> set[str]:
+    """Those of these devices that are revoked."""
+    query = select(DeviceRow.id).where(DeviceRow.id.in_(device_ids), DeviceRow.revoked_at.is_not(None))
+    return set(await session.scalars(query))
+
+
+async def upload_error(session: AsyncSession, device_id: str, upload_id: str) -> str | None:
+    """What of an upload was not used, and why."""
+    query = select(InboxRow.error).where(InboxRow.device_id == device_id, InboxRow.upload_id == upload_id)
+    return await session.scalar(query)
+
+
+async def contribute(session: WriteSession, profile_id: int, device_id: str, now: datetime) -> None:
+    """Note that a device has to do with a profile."""
+    values = {"profile_id": profile_id, "device_id": device_id, "since": now, "last_at": now}
+    await insert_or_ignore(session, ContributionRow, values, ["profile_id", "device_id"])
+
+
+async def contributed(
+    session: WriteSession, profile_id: int, uploads: Mapping[str, tuple[int, str | None]], now: datetime
+) -> None:
+    """Count folded uploads: device to (how many, what of the newest was not used)."""
+    insert_into = upserting(session.get_bind().dialect, ContributionRow)
+    statement = insert_into.on_conflict_do_update(
+        index_elements=["profile_id", "device_id"],
+        set_={
+            "uploads": ContributionRow.uploads + insert_into.excluded.uploads,
+            "unused": insert_into.excluded.unused,
+            "last_at": insert_into.excluded.last_at,
+        },
+    )
+    rows = [
+        {
+            "profile_id": profile_id,
+            "device_id": device,
+            "uploads": count,
+            "unused": reason,
+            "since": now,
+            "last_at": now,
+        }
+        for device, (count, reason) in sorted(uploads.items())
+    ]
+    if rows:
+        await (await session.connection()).execute(statement, rows)
+
+
+async def lock_device(session: WriteSession, device_id: str) -> None:
+    """Let one transaction at a time count what a device has to do with (SQLite writers queue anyway)."""
+    await session.execute(select(DeviceRow.id).where(DeviceRow.id == device_id).with_for_update())
+
+
+async def count_contributed(session: AsyncSession, device_id: str) -> int:
+    """Profiles a device has to do with."""
+    query = select(func.count()).where(ContributionRow.device_id == device_id)
+    return (await session.scalar(query)) or 0
+
+
+async def has_contributed(session: AsyncSession, soc: str, frequency: str, device_id: str) -> bool:
+    """Whether a device has to do with a profile."""
+    query = (
+        select(ContributionRow.device_id)
+        .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
+        .join(SocRow, SocRow.id == ProfileRow.soc_id)
+        .where(SocRow.name == soc, ProfileRow.frequency == frequency, ContributionRow.device_id == device_id)
+    )
+    return await session.scalar(query) is not None
+
+
+async def contributions(session: AsyncSession, profile_id: int, *, after: str, limit: int) -> Sequence[ContributionRow]:
+    """Contributions to a profile in the order of device ids."""
+    query = (
+        select(ContributionRow)
+        .where(ContributionRow.profile_id == profile_id, ContributionRow.device_id > after)
+        .order_by(ContributionRow.device_id)
+        .limit(limit)
+    )
+    return (await session.scalars(query)).all()
+
+
+async def contributors(session: AsyncSession, profile_id: int) -> Sequence[str]:
+    """Every device that has to do with a profile."""
+    query = select(ContributionRow.device_id).where(ContributionRow.profile_id == profile_id)
+    return (await session.scalars(query)).all()
+
+
+async def revoked_contributors(session: AsyncSession, profile_id: int) -> Sequence[str]:
+    """Those of them that are revoked."""
+    query = (
+        select(ContributionRow.device_id)
+        .join(DeviceRow, DeviceRow.id == ContributionRow.device_id)
+        .where(ContributionRow.profile_id == profile_id, DeviceRow.revoked_at.is_not(None))
+    )
+    return (await session.scalars(query)).all()
+
+
+async def contributed_to(session: AsyncSession, device_id: str) -> Sequence[tuple[str, str]]:
+    """(SoC, frequency) of the profiles a device said something in."""
+    query = (
+        select(SocRow.name, ProfileRow.frequency)
+        .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
+        .join(ContributionRow, ContributionRow.profile_id == ProfileRow.id)
+        .where(ContributionRow.device_id == device_id, ContributionRow.uploads > 0)
+    )
+    return [(soc, frequency) for soc, frequency in await session.execute(query)]
+
+
+async def drop_contributions(session: WriteSession, profile_id: int, device_ids: Collection[str] | None) -> None:
+    """Forget that devices (None: any) had to do with a profile."""
+    gone = delete(ContributionRow).where(ContributionRow.profile_id == profile_id)
+    await session.execute(gone if device_ids is None else gone.where(ContributionRow.device_id.in_(device_ids)))
+
+
+async def establish(session: WriteSession, soc: str, now: datetime) -> None:
+    """Let the fleet count a SoC, whether anybody uploaded for it or not."""
+    await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
+    await session.execute(
+        update(SocRow).where(SocRow.name == soc, SocRow.established_at.is_(None)).values(established_at=now)
+    )
+
+
+async def establish_agreed(session: WriteSession, soc: str, devices: int, now: datetime) -> None:
+    """Let the fleet count a SoC that so many devices have uploaded for."""
+    agreed = (
+        select(func.count(distinct(ContributionRow.device_id)))
+        .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
+        .where(ProfileRow.soc_id == SocRow.id, ContributionRow.uploads > 0)
+        .correlate(SocRow)
+        .scalar_subquery()
+    )
+    await session.execute(
+        update(SocRow)
+        .where(SocRow.name == soc, SocRow.established_at.is_(None), agreed >= devices)
+        .values(established_at=now)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def counted(statistics: Statistics) -> dict[str, int]:
+    """The columns of a profile that count what its statistics hold."""
+    return {
+        "latencies": len(statistics.latencies.keys),
+        "transfers": len(statistics.transfers.keys),
+        "devices": max((len(devices) for devices in statistics.processors.values()), default=0),
+    }
 
 
 async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileHead | None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
 from planner_api.compression import unzstd
-from planner_api.devices.principal import require_own
+from planner_api.devices.principal import principal_of, require_own
 from planner_api.http.body import read_large, read_message
 from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute
@@ -35,7 +35,7 @@ async def upload_observations(request: Request) -> Response:
     planner = request.app.state.planner
     head, body = await read_large(request, read_upload, inline=INLINE_BYTES)
     require_own(request.scope, head.device_id)
-    receipt = await planner.profiles.accept(head, body)
+    receipt = await planner.profiles.accept(head, body, principal_of(request.scope))
     return Response(receipt.model_dump_json(), status_code=202, media_type="application/json")
 
 
@@ -49,7 +49,7 @@ async def missing_figures(request: Request) -> Response:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
     message = await read_message(request, MissingRequest)
     require_own(request.scope, message.device_id)
-    missing = await request.app.state.planner.profiles.missing(message)
+    missing = await request.app.state.planner.profiles.missing(message, principal_of(request.scope))
     return Response(missing.model_dump_json(), media_type="application/json")
 
 

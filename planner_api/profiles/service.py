@@ -24,9 +24,11 @@ from hope_schema import (
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
 from planner_api.db.tables import ProfileRow
+from planner_api.devices.principal import ANONYMOUS, Principal
+from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError, PlannerError, profile_unknown
 from planner_api.http.body import Body, inflate
-from planner_api.models.figures import Latency, Transfer
+from planner_api.models.figures import Figures, Latency, Transfer
 from planner_api.models.service import load_figures
 from planner_api.profiles import repository
 from planner_api.profiles.inbox import Inbox
@@ -46,6 +48,10 @@ BATCH_ROWS = 200_000
 """A batch holds at most this many uploads, and rows unless one upload alone has more: it is folded in memory."""
 REMEMBERED_FOLDERS = 8
 """Profiles whose statistics stay in memory between two folds."""
+REMEMBERED_CALLERS = 100_000
+"""Callers and profiles that need not be looked up again."""
+ESTABLISHED_BY = 3
+"""Devices that must have uploaded for a SoC before the fleet counts it."""
 FENCE_ATTEMPTS = 5
 PRUNED_AT_ONCE = 10_000
 """Upload ids forgotten in one transaction."""
@@ -56,15 +62,25 @@ KEEP_UPLOAD_IDS = timedelta(days=30)
 class Profiles:
     """Uploads, folding and missing figures of all SoCs and frequencies."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, quotas: Quotas | None = None) -> None:
         self._database = database
         self._settings = settings
+        self._quotas = quotas or Quotas(settings)
+        self._known: OrderedDict[tuple[str, str, str], str | None] = OrderedDict()
+        """Callers that have to do with a profile, and what of their newest upload was not used."""
         self._inbox = Inbox(database)
         self._folds = SharedCalls[bool]()
+        self._share = settings.figures_per_device if settings.tokens_required else None
         self._folders: OrderedDict[int, tuple[int, Folder]] = OrderedDict()
 
-    async def accept(self, head: UploadHead, body: Body) -> UploadReceipt:
-        """Store an upload in the inbox, as it came; sending it again changes nothing."""
+    async def accept(self, head: UploadHead, body: Body, caller: Principal = ANONYMOUS) -> UploadReceipt:
+        """Store an upload in the inbox, as it came; sending it again changes nothing.
+
+        Raises:
+            ForbiddenError, TooOftenError: a caller beyond a quota.
+        """
+        await self._admit(caller, head.soc, head.frequency)
+        self._quotas.count_upload(caller, len(body.raw))
         encoding, raw = (body.encoding, body.raw) if body.encoding != "identity" else ("zstd", zstd(body.raw))
         values = {
             **msgspec.structs.asdict(head),
@@ -73,7 +89,36 @@ class Profiles:
             "received_at": datetime.now(UTC),
         }
         stored = await self._inbox.add(values)
-        return UploadReceipt(upload_id=head.upload_id, rows=head.rows, duplicate=not stored)
+        unused = self._known.get((caller.name, head.soc, head.frequency))
+        if not stored:
+            async with self._database.read() as session:
+                unused = await repository.upload_error(session, head.device_id, head.upload_id)
+        return UploadReceipt(upload_id=head.upload_id, rows=head.rows, duplicate=not stored, unused=unused)
+
+    async def _admit(self, caller: Principal, soc: str, frequency: str) -> None:
+        """Let a caller have to do with a profile: a device within its quota, anybody else as its word is enough.
+
+        Raises:
+            ForbiddenError: a device that names more profiles than it may.
+        """
+        key = (caller.name, soc, frequency)
+        if key in self._known:
+            return
+        now = datetime.now(UTC)
+        async with self._database.write() as session:
+            if caller.device_id is None:
+                await repository.establish(session, soc, now)
+            elif not await repository.has_contributed(session, soc, frequency, caller.device_id):
+                most = self._settings.profiles_per_device
+                await repository.lock_device(session, caller.device_id)
+                if await repository.count_contributed(session, caller.device_id) >= most:
+                    limit = f"{most} pairs of SoC and frequency"
+                    raise self._quotas.forbidden("profiles", limit)
+                profile = await repository.ensure(session, soc, frequency, now)
+                await repository.contribute(session, profile.id, caller.device_id, now)
+        self._known[key] = None
+        if len(self._known) > REMEMBERED_CALLERS:
+            self._known.popitem(last=False)
 
     async def fold_pending(
         self, limit: int = 100, *, quiet_s: float = 0.0, latest_s: float = 0.0
@@ -140,32 +185,45 @@ class Profiles:
                 cached = self._folders.pop(head.id, None) if head is not None else None
                 folder = cached[1] if cached is not None and head is not None and cached[0] == head.uploads else None
                 dumped = await repository.statistics(session, head.id) if head is not None and folder is None else None
+                revoked = await repository.revoked(session, {row.device_id for row in uploads})
             if head is None:
                 async with self._database.write() as session:
                     head = await repository.ensure(session, soc, frequency, datetime.now(UTC))
             if folder is None:
-                folder = await asyncio.to_thread(_load_folder, dumped)
+                folder = await asyncio.to_thread(_load_folder, dumped, self._share)
             batch = [(row.id, row.device_id, Body(row.body, row.encoding)) for row in uploads]
             work = await asyncio.to_thread(
-                _fold, folder, batch, soc, frequency, head, self._settings.max_inflated_bytes
+                _fold, folder, batch, revoked, soc, frequency, head, self._settings.max_inflated_bytes
             )
-            if await self._store(head, [row_id for row_id, _, _ in batch], {device for _, device, _ in batch}, work):
+            if await self._store(head, soc, frequency, {row_id: device for row_id, device, _ in batch}, work):
                 self._folders[head.id] = (head.uploads + len(batch), folder)
                 while len(self._folders) > REMEMBERED_FOLDERS:
                     self._folders.popitem(last=False)
                 return work.version > head.version
         return False
 
-    async def _store(self, head: ProfileHead, ids: list[int], devices: set[str], work: _Work) -> bool:
+    async def _store(self, head: ProfileHead, soc: str, frequency: str, batch: dict[int, str], work: _Work) -> bool:
         now = datetime.now(UTC)
+        devices: dict[str, tuple[int, str | None]] = {}
+        for row_id, device in batch.items():
+            devices[device] = (
+                devices.get(device, (0, None))[0] + 1,
+                work.errors.get(row_id) or work.unused.get(row_id),
+            )
         async with self._database.write() as session:
             if not await repository.store_statistics(session, head, {**work.values, "updated_at": now}):
                 return False
-            await repository.mark_folded(session, [row_id for row_id in ids if row_id not in work.errors], now)
+            folded = [row_id for row_id in batch if row_id not in work.errors]
+            await repository.mark_folded(session, folded, work.unused, now)
             await repository.mark_unusable(session, work.errors, now)
             if work.snapshot is not None:
                 await repository.store_version(session, head.id, work.version, work.snapshot, now)
-            await repository.release(session, head.id, devices, now)
+            await repository.release(session, head.id, list(devices), now)
+            await repository.contributed(session, head.id, devices, now)
+            await repository.establish_agreed(session, soc, ESTABLISHED_BY, now)
+        for device, (_, unused) in devices.items():
+            if (key := (f"device:{device}", soc, frequency)) in self._known:
+                self._known[key] = unused
         return True
 
     async def read(self, soc: str, frequency: str) -> bytes:
@@ -177,36 +235,45 @@ class Profiles:
             raise profile_unknown(soc, frequency)
         return found
 
-    async def missing(self, request: MissingRequest) -> Missing:
+    async def missing(self, request: MissingRequest, caller: Principal = ANONYMOUS) -> Missing:
         """Return what nobody has measured yet of a model on a SoC, and ask this device for its part of it.
 
         A device that names ``max_items`` gets at most so many, and none that others were asked for just now; one
-        that does not is willing to measure all of it.
+        that does not is willing to measure all of it. A device with a token of its own is also asked for some figures
+        that others said already, until enough agree on them.
 
         Raises:
             NotFoundError: an unknown model.
+            ForbiddenError: a device that names more profiles than it may.
         """
+        if caller.device_id is not None:
+            await self._admit(caller, request.soc, request.frequency)
         await self.fold(request.soc, request.frequency)
+        kinds = list(dict.fromkeys(processor.kind for processor in request.processors))
+        places = [processor.place for processor in request.processors]
         async with self._database.read() as session:
             figures = await load_figures(session, request.model_hash)
             found = await repository.current(session, request.soc, request.frequency)
-            known = None if found is None else Known.read(found[1])
-            kinds = list(dict.fromkeys(processor.kind for processor in request.processors))
-            places = [processor.place for processor in request.processors]
-            # Kinds that too few devices list are not in the profile, but may have been measured all the same.
-            unlisted = found is not None and known is not None and not set(kinds) <= set(known.kinds.values())
-            dumped = await repository.statistics(session, found[0].id) if found is not None and unlisted else None
-        latencies: set[Latency] = set(known.latencies) if known else set()
-        transfers: set[Transfer] = set(known.transfers) if known else set()
-        if dumped is not None:
-            more = await asyncio.to_thread(_measured, dumped)
-            latencies, transfers = latencies | more[0], transfers | more[1]
-        unknown: list[Latency | Transfer] = [key for key in figures.latencies(kinds) if key not in latencies]
-        unknown += [key for key in figures.transfers(places) if key not in transfers]
-        version = 0 if found is None else found[0].version
-        if not unknown:
+        if caller.device_id is None and found is not None and Known.read(found[1]).covers(figures, kinds, places):
+            return Missing(profile_version=found[0].version)
+        async with self._database.read() as session:
+            head = await repository.head(session, request.soc, request.frequency)
+            # Taken out before the next await, so that no fold changes it meanwhile.
+            cached = None if head is None else self._folders.pop(head.id, None)
+            fresh = cached is not None and head is not None and cached[0] == head.uploads
+            dumped = await repository.statistics(session, head.id) if head is not None and not fresh else None
+        folder = (
+            cached[1] if cached is not None and fresh else await asyncio.to_thread(_load_folder, dumped, self._share)
+        )
+        device = None if caller.device_id is None else request.device_id
+        most = self._settings.confirmations
+        unknown, unsure = await asyncio.to_thread(_open_figures, folder, figures, kinds, places, device, most)
+        if head is not None:
+            self._folders.setdefault(head.id, (head.uploads, folder))
+        version = 0 if head is None else head.version
+        if not unknown and not unsure:
             return Missing(profile_version=version)
-        chosen = await self._assign(request, unknown)
+        chosen = await self._assign(request, unknown, unsure)
         return Missing(
             profile_version=version,
             latencies=tuple(MissingLatency(signature=key[0], kind=key[1]) for key in chosen if len(key) == 2),
@@ -217,20 +284,22 @@ class Profiles:
                 for key in chosen
                 if len(key) == 4
             ),
-            elsewhere=0 if request.max_items is None else len(unknown) - len(chosen),
+            elsewhere=0 if request.max_items is None else max(0, len(unknown) - len(chosen)),
         )
 
-    async def _assign(self, request: MissingRequest, unknown: list[Latency | Transfer]) -> list[Latency | Transfer]:
+    async def _assign(
+        self, request: MissingRequest, unknown: list[Latency | Transfer], unsure: list[Latency | Transfer]
+    ) -> list[Latency | Transfer]:
         now = datetime.now(UTC)
         until = now + timedelta(seconds=self._settings.assignment_s)
         async with self._database.write() as session:
             head = await repository.ensure(session, request.soc, request.frequency, now)
             await repository.lock(session, head.id)
-            chosen = unknown
+            chosen = unknown + unsure
             if request.max_items is not None:
                 others = await repository.assigned_elsewhere(session, head.id, request.device_id, now)
                 taken = {packed[at : at + 8] for packed in others for at in range(0, len(packed), 8)}
-                chosen = [key for key in unknown if _figure_hash(key) not in taken][: request.max_items]
+                chosen = [*(key for key in unknown if _figure_hash(key) not in taken), *unsure][: request.max_items]
             packed = b"".join(map(_figure_hash, chosen))
             await repository.assign(session, head.id, request.device_id, packed, until)
         return chosen
@@ -239,28 +308,60 @@ class Profiles:
 class _Work:
     """What folding a batch produced, ready to be stored."""
 
-    def __init__(self, values: dict[str, object], version: int, snapshot: bytes | None, errors: dict[int, str]) -> None:
+    def __init__(
+        self,
+        values: dict[str, object],
+        version: int,
+        snapshot: bytes | None,
+        errors: dict[int, str],
+        unused: dict[int, str],
+    ) -> None:
         self.values = values
         self.version = version
         self.snapshot = snapshot
         self.errors = errors
+        self.unused = unused
 
 
-def _load_folder(dumped: bytes | None) -> Folder:
+def _load_folder(dumped: bytes | None, share: int | None = None) -> Folder:
     # NOTE: NumPy is imported where folding happens, so that a process that only serves plans never loads it.
     from planner_api.profiles.folding import Folder
     from planner_api.profiles.statistics import Statistics
 
-    return Folder(Statistics.load(dumped))
+    return Folder(Statistics.load(dumped), share)
 
 
-def _measured(dumped: bytes | None) -> tuple[set[Latency], set[Transfer]]:
-    statistics = _load_folder(dumped).statistics
-    return set(statistics.latencies.index), set(statistics.transfers.index)
+def _open_figures(
+    folder: Folder, figures: Figures, kinds: list[str], places: list[str], device: str | None, most: int
+) -> tuple[list[Latency | Transfer], list[Latency | Transfer]]:
+    """Return the figures that nobody has said, and at most ``most`` that a device should say too (None: none)."""
+    from planner_api.profiles.folding import wanted
+    from planner_api.profiles.statistics import device_hash
+
+    statistics = folder.statistics
+    latencies = list(figures.latencies(kinds))
+    transfers = list(figures.transfers(places))
+    known = statistics.latencies.known(), statistics.transfers.known()
+    unknown: list[Latency | Transfer] = [key for key in latencies if key not in known[0]]
+    unknown += [key for key in transfers if key not in known[1]]
+    if device is None:
+        return unknown, []
+    name = device_hash(device)
+    unsure: list[Any] = [
+        *wanted(statistics.latencies, name, latencies, most),
+        *wanted(statistics.transfers, name, transfers, most),
+    ]
+    return unknown, unsure[:most]
 
 
 def _fold(
-    folder: Folder, batch: list[tuple[int, str, Body]], soc: str, frequency: str, head: ProfileHead, limit: int
+    folder: Folder,
+    batch: list[tuple[int, str, Body]],
+    revoked: set[str],
+    soc: str,
+    frequency: str,
+    head: ProfileHead,
+    limit: int,
 ) -> _Work:
     """Fold a batch into the folder's statistics (in a thread)."""
     from planner_api.profiles.snapshot import materially_changed, publish
@@ -269,6 +370,9 @@ def _fold(
     ids: list[int] = []
     errors: dict[int, str] = {}
     for row_id, device, body in batch:
+        if device in revoked:
+            errors[row_id] = "not used: the device was revoked"
+            continue
         try:
             uploads.append((device, from_json(bytes(inflate(body, limit=limit)))))
             ids.append(row_id)
@@ -284,13 +388,12 @@ def _fold(
     values = {
         "statistics": statistics.dump(),
         "version": version,
-        "latencies": len(statistics.latencies.keys),
-        "transfers": len(statistics.transfers.keys),
+        **repository.counted(statistics),
         "rejected": ProfileRow.rejected + folded.refused,
-        "devices": max((len(devices) for devices in statistics.processors.values()), default=0),
         "uploads": head.uploads + len(batch),
     }
-    return _Work(values, version, snapshot, errors)
+    unused = {ids[position]: reason for position, reason in folded.unused.items()}
+    return _Work(values, version, snapshot, errors, unused)
 
 
 def _first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:

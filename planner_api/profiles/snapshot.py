@@ -17,9 +17,10 @@ from planner_api.profiles.statistics import Statistics
 
 
 def materially_changed(statistics: Statistics) -> bool:
-    """Whether a figure appeared or moved so far that the profile deserves a new version."""
+    """Whether a figure appeared, vanished or moved so far that the profile deserves a new version."""
     return any(
-        bool(moved(votes.published, estimate(votes)[0], MATERIAL).any()) for votes in statistics.families.values()
+        votes.lost or bool(moved(votes.published, estimate(votes)[0], MATERIAL).any())
+        for votes in statistics.families.values()
     )
 
 
@@ -101,5 +102,5 @@ def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> b
 def _estimates(statistics: Statistics, family: str) -> tuple[list[float], list[float]]:
     votes = statistics.families[family]
     us, spread = estimate(votes)
-    votes.published = us.copy()
+    votes.published, votes.lost = us.copy(), False
     return np.asarray(us).tolist(), np.asarray(spread).tolist()

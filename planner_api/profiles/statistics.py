@@ -1,12 +1,14 @@
 """The statistics kept of every figure of one SoC at one frequency. Plain arrays; no SQL, no HTTP, no clock.
 
-A figure is a latency, a share, a transfer or an overhead. Of each, the newest vote of up to ``VOTES`` distinct devices
-is kept as it is, so that an early liar can still be outvoted later; votes that fall off the end have settled into a
-running mean (Welford, Chan's update). So one device weighs one vote, however often it uploads.
+A figure is a latency, a share, a transfer or an overhead. Of each, the newest vote of up to ``VOTES`` devices is kept
+as it is: of those whose rank is lowest. The rank is a hash of device and figure, so whoever comes first, or often, or
+in company stays the same share of those that are kept as of the fleet (a bottom-k sample; Cohen and Kaplan, 2007).
+Votes that are not kept settle into a running mean (Welford, Chan's update).
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Iterable
@@ -19,7 +21,7 @@ from hope_schema.base import MAX_ROWS
 from planner_api.compression import unzstd, zstd
 
 VOTES = 32
-"""Distinct devices whose newest votes on a figure are kept one by one."""
+"""Devices whose newest votes on a figure are kept one by one."""
 MAX_FIGURES = MAX_ROWS
 """Most figures of one family: what is published must be a profile by the contract."""
 FAMILIES = ("latencies", "shares", "transfers", "overheads")
@@ -28,6 +30,29 @@ Key = tuple[Any, ...]
 """Latency, share: (signature, kind). Transfer: (dtype, shape, source, target). Overhead: (name, kind), or () for the
 hand-over."""
 FloatArray = NDArray[np.float64]
+Names = NDArray[np.uint64]
+
+_ARRAYS = ("name", "device", "us", "spread", "settled", "count", "published")
+
+
+def figure_hash(key: Key) -> int:
+    """Return the 64-bit hash a figure is asked for by."""
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little")
+
+
+def device_hash(device_id: str) -> int:
+    """Return the 64-bit hash a device is remembered by; never 0."""
+    return int.from_bytes(hashlib.blake2b(device_id.encode(), digest_size=8).digest(), "little") or 1
+
+
+def ranks(names: Names, devices: Names) -> Names:
+    """Return the rank of devices among those that vote on figures; both broadcast (SplitMix64's finaliser)."""
+    with np.errstate(over="ignore"):
+        mixed = names ^ devices
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    ranked: Names = mixed ^ (mixed >> np.uint64(31))
+    return ranked
 
 
 class Votes:
@@ -35,10 +60,11 @@ class Votes:
 
     Attributes:
         keys: F keys, by row.
-        device: (F, VOTES) 32-bit device hashes, oldest first; 0 where there is no vote.
+        name: (F,) hashes of the keys.
+        device: (F, VOTES) device hashes, lowest rank first; 0 where there is no vote, which is at the end.
         us: (F, VOTES) votes in microseconds; NaN: no vote, infinity: unsupported.
         spread: (F, VOTES) the spread each device reported.
-        settled: (F, 3) number, mean and sum of squared deviations of the votes that fell off the end.
+        settled: (F, 3) number, mean and sum of squared deviations of the votes that are not kept.
         count: (F,) samples behind the votes so far.
         published: (F,) the estimates of the profile's current version; NaN: not part of it yet.
     """
@@ -46,27 +72,69 @@ class Votes:
     def __init__(self) -> None:
         self.keys: list[Key] = []
         self.index: dict[Key, int] = {}
-        self.device = np.zeros((0, VOTES), dtype=np.uint32)
+        self.name = np.zeros(0, dtype=np.uint64)
+        self.device = np.zeros((0, VOTES), dtype=np.uint64)
         self.us = np.full((0, VOTES), np.nan)
         self.spread = np.zeros((0, VOTES), dtype=np.float32)
         self.settled = np.zeros((0, 3))
         self.count = np.zeros(0, dtype=np.int64)
         self.published = np.full(0, np.nan)
+        self.lost = False
+        """Whether a published figure was dropped since the last version."""
 
     def rows(self, keys: Iterable[Key]) -> NDArray[np.int64]:
-        """Return the row of each key, making rows for new ones. Raises ValueError when there are too many."""
-        index, keys = self.index, list(keys)
-        if len(index) + len(keys) > MAX_FIGURES and len(index) + sum(key not in index for key in keys) > MAX_FIGURES:
-            raise ValueError(f"more than {MAX_FIGURES} figures for one SoC and frequency")
+        """Return the row of each key, making rows for new ones."""
+        index = self.index
         found = [index.setdefault(key, len(index)) for key in keys]
         if len(index) > len(self.keys):
-            self.keys = list(index)
-            self._grow(len(index))
+            added = list(index)[len(self.keys) :]
+            self.keys += added
+            self._grow(added)
         return np.array(found, dtype=np.int64)
 
-    def _grow(self, size: int) -> None:
-        more = size - len(self.count)
-        self.device = np.concatenate([self.device, np.zeros((more, VOTES), dtype=np.uint32)])
+    def known(self) -> set[Key]:
+        """Return the figures that somebody says."""
+        said = (self.device != 0).any(axis=1) | (self.settled[:, 0] > 0)
+        return {key for key, known in zip(self.keys, said.tolist(), strict=True) if known}
+
+    def alone(self) -> NDArray[np.bool_]:
+        """Return (F,) whether exactly one device is known to say a figure."""
+        lone: NDArray[np.bool_] = ((self.device != 0).sum(axis=1) == 1) & (self.settled[:, 0] == 0)
+        return lone
+
+    def charges(self) -> dict[int, float]:
+        """Return what each device takes up: of every figure its part, one divided by the devices that say it."""
+        voters = (self.device != 0).sum(axis=1, keepdims=True)
+        parts = np.where(self.device != 0, 1.0 / np.maximum(voters, 1), 0.0)
+        names, owners = np.unique(self.device, return_inverse=True)
+        totals = np.bincount(owners.ravel(), weights=parts.ravel(), minlength=len(names))
+        return {int(name): float(total) for name, total in zip(names, totals, strict=True) if name}
+
+    def forget(self, devices: Iterable[int]) -> None:
+        """Take back every vote of these devices, and what has settled: they may have had a part in it."""
+        gone = np.isin(self.device, np.array(list(devices), dtype=np.uint64)) & (self.device != 0)
+        self.device[gone] = 0
+        self.us[gone] = np.nan
+        self.settled[:] = 0.0
+        order = np.argsort(self.device == 0, axis=1, kind="stable")
+        for field in ("device", "us", "spread"):
+            setattr(self, field, np.take_along_axis(getattr(self, field), order, axis=1))
+        self.keep((self.device != 0).any(axis=1))
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        """Drop all other figures."""
+        if rows.all():
+            return
+        self.lost |= bool((~np.isnan(self.published[~rows])).any())
+        self.keys = [key for key, kept in zip(self.keys, rows, strict=True) if kept]
+        self.index = {key: row for row, key in enumerate(self.keys)}
+        for field in _ARRAYS:
+            setattr(self, field, getattr(self, field)[rows])
+
+    def _grow(self, added: list[Key]) -> None:
+        more = len(added)
+        self.name = np.concatenate([self.name, np.array([figure_hash(key) for key in added], dtype=np.uint64)])
+        self.device = np.concatenate([self.device, np.zeros((more, VOTES), dtype=np.uint64)])
         self.us = np.concatenate([self.us, np.full((more, VOTES), np.nan)])
         self.spread = np.concatenate([self.spread, np.zeros((more, VOTES), dtype=np.float32)])
         self.settled = np.concatenate([self.settled, np.zeros((more, 3))])
@@ -77,7 +145,8 @@ class Votes:
 class Statistics:
     """Everything known of one SoC at one frequency.
 
-    ``processors`` and ``channels`` map a definition (canonical JSON) to the newest devices that listed it.
+    ``processors`` and ``channels`` map a definition (canonical JSON) to the newest devices that listed it, by their
+    hashes.
     """
 
     def __init__(self) -> None:
@@ -105,13 +174,38 @@ class Statistics:
         """Keys: (name, kind), and () for the hand-over between lanes."""
         return self.families["overheads"]
 
+    def forget(self, devices: Iterable[int]) -> None:
+        """Take back everything that these devices said."""
+        gone = set(devices)
+        for votes in self.families.values():
+            votes.forget(gone)
+        for listed in (self.processors, self.channels):
+            for definition, named in list(listed.items()):
+                listed[definition] = [device for device in named if device not in gone]
+                if not listed[definition]:
+                    del listed[definition]
+
+    def said_by(self) -> dict[int, tuple[int, int]]:
+        """Return, per device, how many figures its vote is kept of, and how many nobody else says."""
+        found: dict[int, tuple[int, int]] = {}
+        for votes in self.families.values():
+            alone = votes.alone()
+            names, counts = np.unique(votes.device, return_counts=True)
+            lone, lone_counts = np.unique(votes.device[alone], return_counts=True)
+            by_itself = dict(zip(lone.tolist(), lone_counts.tolist(), strict=True))
+            for name, count in zip(names.tolist(), counts.tolist(), strict=True):
+                figures, only = found.get(name, (0, 0))
+                found[name] = (figures + count, only + by_itself.get(name, 0))
+        found.pop(0, None)
+        return found
+
     def dump(self) -> bytes:
         """Return the statistics as compressed bytes."""
         arrays: dict[str, NDArray[Any]] = {}
         head: dict[str, Any] = {"processors": self.processors, "channels": self.channels}
         for name, votes in self.families.items():
             head[name] = votes.keys
-            for field in ("device", "us", "spread", "settled", "count", "published"):
+            for field in _ARRAYS:
                 arrays[f"{name}.{field}"] = getattr(votes, field)
         arrays["head"] = np.frombuffer(json.dumps(head, separators=(",", ":")).encode(), dtype=np.uint8)
         out = io.BytesIO()
@@ -130,7 +224,7 @@ class Statistics:
             for name, votes in statistics.families.items():
                 votes.keys = [_tuples(key) for key in head[name]]
                 votes.index = {key: row for row, key in enumerate(votes.keys)}
-                for field in ("device", "us", "spread", "settled", "count", "published"):
+                for field in _ARRAYS:
                     setattr(votes, field, arrays[f"{name}.{field}"])
         return statistics
 

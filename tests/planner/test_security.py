@@ -129,7 +129,7 @@ def test_a_device_does_what_devices_do_and_nothing_else(api: Api, device: dict[s
     refused = [
         ("GET", "/fleet"),
         ("GET", "/devices"),
-        ("GET", "/devices/device-1"),
+        ("GET", "/devices/device-2"),
         ("DELETE", "/devices/device-1"),
         ("PUT", "/devices/device-2/report"),
         ("POST", f"/models/{GRAPH.model_hash}/plans"),

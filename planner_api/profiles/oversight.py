@@ -1,0 +1,164 @@
+"""What an operator sees of a profile and does to it: who said what, take a device's figures back, make it anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+
+import numpy as np
+
+from hope_schema import Contribution, ContributionPage, Vote, VotePage
+from planner_api.compression import zstd
+from planner_api.db.engine import Database
+from planner_api.errors import ConflictError, profile_unknown
+from planner_api.profiles import repository
+from planner_api.profiles.repository import ProfileHead
+from planner_api.profiles.snapshot import materially_changed, publish
+from planner_api.profiles.statistics import Key, Statistics, device_hash
+
+FENCE_ATTEMPTS = 10
+
+
+async def contributions(
+    database: Database, soc: str, frequency: str, *, after: str = "", limit: int = 100
+) -> ContributionPage:
+    """Who had a part in a profile. Raises NotFoundError when there is none."""
+    head, statistics = await _load(database, soc, frequency)
+    said = await asyncio.to_thread(statistics.said_by)
+    async with database.read() as session:
+        rows = await repository.contributions(session, head.id, after=after, limit=limit + 1)
+    page = tuple(
+        Contribution(
+            device_id=row.device_id,
+            uploads=row.uploads,
+            figures=said.get(device_hash(row.device_id), (0, 0))[0],
+            alone=said.get(device_hash(row.device_id), (0, 0))[1],
+            unused=row.unused,
+            last_at=row.last_at,
+        )
+        for row in rows[:limit]
+    )
+    return ContributionPage(contributions=page, next=page[-1].device_id if len(rows) > limit else None)
+
+
+async def votes(
+    database: Database, soc: str, frequency: str, *, device_id: str | None = None, offset: int = 0, limit: int = 100
+) -> VotePage:
+    """Who said what; of one device alone where it is named. Raises NotFoundError when there is no such profile."""
+    head, statistics = await _load(database, soc, frequency)
+    async with database.read() as session:
+        names = {device_hash(name): name for name in await repository.contributors(session, head.id)}
+    wanted = None if device_id is None else device_hash(device_id)
+    found = await asyncio.to_thread(lambda: list(islice(_votes(statistics, wanted), offset, offset + limit + 1)))
+    page = tuple(
+        Vote(figure=_words(key), device_id=names.get(device), us=None if us == np.inf else us)
+        for key, device, us in found[:limit]
+    )
+    return VotePage(votes=page, next=offset + limit if len(found) > limit else None)
+
+
+async def forget(database: Database, soc: str, frequency: str, devices: Collection[str] | None = None) -> bool:
+    """Take back what devices said in a profile (None: what all said); return whether it has a new version.
+
+    Raises:
+        NotFoundError: there is no such profile.
+    """
+
+    def change(statistics: Statistics) -> Statistics:
+        if devices is None:
+            for family in statistics.families.values():
+                family.keep(np.zeros(len(family.keys), dtype=bool))
+            statistics.processors.clear()
+            statistics.channels.clear()
+        else:
+            statistics.forget(map(device_hash, devices))
+        return statistics
+
+    changed = await _rewrite(database, soc, frequency, change)
+    async with database.write() as session:
+        head = await repository.head(session, soc, frequency)
+        if head is not None:
+            await repository.drop_contributions(session, head.id, devices)
+    return changed
+
+
+async def forget_device(database: Database, device_id: str) -> int:
+    """Take back what a device said in every profile; return in how many."""
+    async with database.read() as session:
+        pairs = await repository.contributed_to(session, device_id)
+    for soc, frequency in pairs:
+        await forget(database, soc, frequency, [device_id])
+    return len(pairs)
+
+
+async def rebuild(database: Database, soc: str, frequency: str) -> bool:
+    """Make a profile anew of the votes that are kept of devices that are not revoked, without what has settled.
+
+    Raises:
+        NotFoundError: there is no such profile.
+    """
+    async with database.read() as session:
+        head = await repository.head(session, soc, frequency)
+        revoked = [] if head is None else await repository.revoked_contributors(session, head.id)
+    return await forget(database, soc, frequency, revoked)
+
+
+async def establish(database: Database, soc: str) -> None:
+    """Vouch for a SoC, so that releases plan for it."""
+    async with database.write() as session:
+        await repository.establish(session, soc, datetime.now(UTC))
+
+
+async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileHead, Statistics]:
+    async with database.read() as session:
+        head = await repository.head(session, soc, frequency)
+        if head is None:
+            raise profile_unknown(soc, frequency)
+        dumped = await repository.statistics(session, head.id)
+    return head, await asyncio.to_thread(Statistics.load, dumped)
+
+
+async def _rewrite(database: Database, soc: str, frequency: str, change: Callable[[Statistics], Statistics]) -> bool:
+    """Change a profile's statistics and publish what they then say, beside any folder at work (its fence decides)."""
+    for _ in range(FENCE_ATTEMPTS):
+        head, statistics = await _load(database, soc, frequency)
+        version, body = head.version, None
+
+        def work(statistics: Statistics = statistics, version: int = version) -> tuple[bytes | None, bytes]:
+            change(statistics)
+            changed = materially_changed(statistics)
+            published = zstd(publish(statistics, soc, frequency, version + 1)) if changed else None
+            return published, statistics.dump()
+
+        body, dumped = await asyncio.to_thread(work)
+        now = datetime.now(UTC)
+        values = {
+            **repository.counted(statistics),
+            "statistics": dumped,
+            "version": version + (body is not None),
+            "uploads": head.uploads + 1,
+            "updated_at": now,
+        }
+        async with database.write() as session:
+            if await repository.store_statistics(session, head, values):
+                if body is not None:
+                    await repository.store_version(session, head.id, version + 1, body, now)
+                return body is not None
+    raise ConflictError("profile-busy", "uploads are folded into this profile all the time; try again")
+
+
+def _votes(statistics: Statistics, device: int | None) -> Iterator[tuple[Key, int, float]]:
+    for family in statistics.families.values():
+        for row, key in enumerate(family.keys):
+            for name, us in zip(family.device[row].tolist(), family.us[row].tolist(), strict=True):
+                if name and device in (None, name):
+                    yield key, name, us
+
+
+def _words(key: Key) -> tuple[str, ...]:
+    if len(key) == 4:
+        dtype, shape, source, target = key
+        return f"{dtype}[{','.join(map(str, shape))}]", source, target
+    return tuple(map(str, key))
