@@ -7,8 +7,10 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,13 +32,13 @@ def verdict(what: str, value: float, must: float, *, at_least: bool = False) -> 
     return found
 
 
-def write(path: Path, measures: list[Measure], **more: object) -> None:
+def write(path: Path, measures: Sequence[Measure | Mapping[str, Any]], **more: object) -> None:
     """Write measures, and whatever else a benchmark found, beside the circumstances of the run."""
     content = {
         "machine": machine(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": commit(),
-        "rows": [asdict(one) for one in measures],
+        "rows": [asdict(one) if isinstance(one, Measure) else one for one in measures],
     }
     path.write_text(json.dumps(content | more, indent=1) + "\n")
 

@@ -211,7 +211,12 @@ class Measured(Contract):
         if len(set(ways)) != len(ways):
             raise ValueError("two channels lead from one place to the same other place")
         places = {HOST, *(processor.place for processor in self.processors)}
-        for place in {*self.transfers.source, *self.transfers.target, *(place for way in ways for place in way)}:
+        moved = {*self.transfers.source, *self.transfers.target}
+        if moved & (kinds - places):
+            raise ValueError(
+                "transfers between kinds are schema version 1; upgrade hope-agent to the planner's version"
+            )
+        for place in {*moved, *(place for way in ways for place in way)}:
             if place not in places:
                 raise ValueError(f"transfers for place '{place}', which no listed processor computes in")
         return self

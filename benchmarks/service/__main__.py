@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks import results
 from benchmarks.service import chaos, fleet, measures
 from benchmarks.service.measures import Row
 from benchmarks.service.stage import Stage, databases
@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         if options.json is not None:
             with contextlib.suppress(OSError):
-                options.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+                results.write(options.json, rows)
     missed = [each for each in rows if not each["ok"]]
     print(f"{len(rows) - len(missed)} of {len(rows)} rows hold")
     return 1 if missed else 0

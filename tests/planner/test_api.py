@@ -17,8 +17,10 @@ from sqlalchemy import update
 from hope_schema import Cause, Job, ModelGraph, PlanReply, ProblemDetails, UploadReceipt, merge
 from planner_api.db.tables import ModelRow
 from tests.planner.samples import (
+    FREQUENCY,
     JSON,
     PROCESSORS,
+    SOC,
     Api,
     chain,
     measure,
@@ -392,6 +394,27 @@ def test_a_line_break_behind_an_address_makes_it_another(idle: Api, path: str) -
     for method in ("GET", "POST", "PUT"):
         answer = idle.client.request(method, f"{path}%0A", content=b"{}", headers=JSON)
         problem(answer, 404, "not-found")
+
+
+def test_agents_of_the_first_schema_are_told_what_to_upgrade(idle: Api) -> None:
+    """What an agent of schema version 1 sends is refused with one sentence that says so."""
+    key = {"model_hash": "a" * 64, "soc": SOC, "frequency": FREQUENCY, "method": "auto", "transfer_mode": "blocking"}
+    processor = {"id": "p", "runtime": "r", "version": "1", "threads": 1, "core_class": "big", "resources": ["cpu0"]}
+    move = {"tensor": [{"dtype": "bool", "shape": []}], "source": ["host"], "target": ["r-1/1xbig"]}
+    upload = {
+        "soc": SOC, "frequency": FREQUENCY, "device_id": "d", "upload_id": "u", "processors": [processor],
+        "transfers": {**move, "us": [1.0], "spread_us": [0.0], "count": [1]},
+    }  # fmt: skip
+    for path, body in (
+        ("/plans", key),
+        ("/plans", {**key, "objective": "latency", "processors": ["p"]}),
+        ("/profiles", upload),
+    ):
+        answer = idle.post(path, json.dumps(body).encode())
+        problem(answer, 422, "invalid")
+        assert "schema version 1; upgrade hope-agent to the planner's version" in answer.json()["detail"].replace(
+            "of schema", "schema"
+        )
 
 
 def test_no_cross_origin_access(idle: Api) -> None:

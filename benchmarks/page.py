@@ -1,0 +1,103 @@
+"""One page of all that was measured: ``docs/figures.md``, made of ``benchmarks/results/*.json``.
+
+    python -m benchmarks.page            write the page
+    python -m benchmarks.page --check    fail when the page says something else than the files
+
+A file names its ``machine``, ``date`` and ``commit``, and has ``rows``: each a ``measure`` with its ``value`` (a
+number, a text, or several by name), the limit it ``must`` keep and whether that is ``ok``; rows of several databases
+name theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "figures.md"
+HEAD = """# Figures
+
+Made by `python -m benchmarks.page` of `benchmarks/results/*.json`; change those by running the benchmarks. Only ratios
+within one run mean anything on a machine that others use too.
+"""
+
+
+class BadResultError(Exception):
+    """A file of results that does not say what it must."""
+
+
+def page(folder: Path = RESULTS) -> str:
+    """Return the page.
+
+    Raises:
+        BadResultError: a file without its circumstances or rows.
+    """
+    return "\n".join([HEAD, *(_section(path) for path in sorted(folder.glob("*.json")))])
+
+
+def _section(path: Path) -> str:
+    content = json.loads(path.read_text())
+    missing = [name for name in ("machine", "date", "commit", "rows") if not content.get(name)]
+    if missing:
+        raise BadResultError(f"{path.name} does not name its {missing[0]}")
+    rows = content["rows"]
+    columns = ["measure", *(["database"] if any("database" in row for row in rows) else []), "value", "must", "holds"]
+    lines = [
+        f"## `benchmarks.{path.stem}`",
+        "",
+        f"{content['machine']}; {content['date']}; commit {content['commit']}.",
+        "",
+        _line(columns),
+        _line("---" for _ in columns),
+        *(_line(_cell(row, column) for column in columns) for row in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(row: Mapping[str, Any], column: str) -> str:
+    if column == "holds":
+        return "yes" if row["ok"] else "**no**"
+    return _words(row.get(column, ""))
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {_words(each)}" for name, each in value.items())
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value).replace("|", "\\|")
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write or check; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="fail when the page says something else")
+    options = parser.parse_args(arguments)
+    try:
+        text = page()
+    except (BadResultError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not options.check:
+        PAGE.write_text(text)
+    elif not PAGE.exists() or PAGE.read_text() != text:
+        print("docs/figures.md says something else; run python -m benchmarks.page", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The page of figures says what the files of results say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import page
+
+
+def test_the_page_is_up_to_date() -> None:
+    """What stands in docs/figures.md is what the results give, and each of them names its circumstances."""
+    assert page.main(["--check"]) == 0
+
+
+def test_rows_are_told_with_their_limits(tmp_path: Path) -> None:
+    """Values of every kind, databases and misses appear; a file that does not say where it was measured is refused."""
+    rows = [
+        {"measure": "speed", "database": "sqlite", "value": 1.234567, "must": ">= 1", "ok": True},
+        {
+            "measure": "solves",
+            "database": "postgresql",
+            "value": {"one_key": 1, "many": 12000},
+            "must": "1",
+            "ok": False,
+        },
+    ]
+    result = {"machine": "two cores", "date": "2026-01-01", "commit": "abc", "rows": rows}
+    (tmp_path / "service.json").write_text(json.dumps(result))
+    text = page.page(tmp_path)
+    assert "two cores; 2026-01-01; commit abc." in text
+    assert "| speed | sqlite | 1.235 | >= 1 | yes |" in text
+    assert "| solves | postgresql | one key 1, many 12,000 | 1 | **no** |" in text
+    (tmp_path / "service.json").write_text(json.dumps({**result, "commit": ""}))
+    with pytest.raises(page.BadResultError, match="commit"):
+        page.page(tmp_path)
