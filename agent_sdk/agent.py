@@ -5,28 +5,37 @@ A model's journey: ``.onnx`` → graph → figures this SoC lacks → measure th
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-import onnx
 from pydantic import ValidationError
 
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.huge_pages import collapse
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device, Executor, IllegalPlanError, build_program
-from agent_sdk.errors import ExecutionError, InputError, PlanMismatchError, PlannerProtocolError, ProcessorError
+from agent_sdk.errors import (
+    ExecutionError,
+    InputError,
+    OpenShapeError,
+    PlanMismatchError,
+    PlannerProtocolError,
+    ProcessorError,
+    UnplannableError,
+)
 from agent_sdk.files import Kept
 from agent_sdk.measure.profiler import profile
 from agent_sdk.measure.truth import is_outdated, observations
-from agent_sdk.model import Model, read_model
+from agent_sdk.model import Model, Shapes, Source, read_network
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.blocking import BlockingPlanner
@@ -35,13 +44,18 @@ from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient, 
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client, mend
 from agent_sdk.planner.identity import device_id, stored_token, versions
 from agent_sdk.planner.supplier import OFFLINE, Obtained, PlanSource, PlanSupplier, Question
+from agent_sdk.prepared import Opened, Prepared
 from agent_sdk.progress import ProgressListener, Silence
+from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.runtimes.ort.whole import WholeOrt
+from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN, Trial, first_choice, hold_trial, warm
-from agent_sdk.session import Opened, Session
+from agent_sdk.selection.whole import Openable, open_whole, openable
+from agent_sdk.session import Session
 from agent_sdk.verify import random_inputs
 from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanReply, PlanRequest
 from hope_schema.plan import Method
@@ -50,9 +64,6 @@ PROFILING_BUDGET_S: Final = 55.0
 """Longest time one ``load`` spends measuring; what it did not reach the planner estimates, and asks for again."""
 UNFIT: Final = (ExecutionError, MemoryError)
 """What a plan raises that cannot run on this device at present: a processor refuses, fails, hangs, or lacks memory."""
-
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto
-"""A model: a file's path, the name of a zoo network, an ONNX file's bytes, or a proto."""
 
 
 class Agent:
@@ -123,38 +134,93 @@ class Agent:
         self.device = Device([*planned, *discover_plain(processors, self.soc, frozen)])
         self._request("0" * 64)
 
-    def load(self, source: Source, *, seed: int = 0, all_rivals: bool = False) -> Session:
-        """Read a model, obtain its plan (measuring first what the planner lacks), and make it ready to run.
+    def load(
+        self,
+        source: Source,
+        *,
+        shapes: Shapes | None = None,
+        seed: int = 0,
+        deterministic: bool = False,
+        all_rivals: bool = False,
+    ) -> Session:
+        """Read a network, obtain its plan (measuring first what the planner lacks), and make it ready to run.
+
+        Where shapes are left open, plans are made behind the first runs with each. What cannot be planned runs as a
+        whole on the best single runtime, and the session's notes say why.
 
         Args:
-            source: the model.
+            source: the network.
+            shapes: shapes of inputs by name, where the file leaves them open; a symbol bound once holds everywhere.
             seed: chooses the weights of a zoo network.
+            deterministic: one answer for one input, to the bit, as long as the session lives.
             all_rivals: keep the whole model ready on every kind of processor, for comparing.
 
-        Raises ModelError, UnknownNameError, PlannerStatusError or ProcessorError.
+        Raises InputError for shapes that contradict the network, ModelError where no installed runtime loads it,
+        UnknownNameError, PlannerStatusError or ProcessorError.
         """
         self.progress.phase(f"reading {_shown(source)}")
-        model = read_model(source, seed=seed)
-        return Session(model, self._opened(model, self.obtain(model), all_rivals))
+        network, unreadable = None, None
+        try:
+            network = read_network(source, seed=seed)
+        except UnplannableError as error:
+            unreadable = error
+        session = Session(
+            network.name if network else Path(_shown(source)).stem,
+            network,
+            partial(self.prepare, deterministic=deterministic, all_rivals=all_rivals),
+            partial(self._whole, openable(source, network)),
+            partial(WholeOrt, openable(source, network), 1),
+            deterministic=deterministic,
+        )
+        try:
+            if unreadable is not None:
+                raise unreadable
+            session.prepare(shapes)
+        except OpenShapeError as error:
+            if shapes:
+                raise
+            session.run_whole(error)
+        except (UnplannableError, ProcessorError) as error:
+            session.run_whole(error)
+        return session
+
+    async def aload(self, source: Source, **options: Any) -> Session:
+        """Like ``load``, without blocking the event loop."""
+        return await asyncio.to_thread(self.load, source, **options)
+
+    def prepare(self, model: Model, *, deterministic: bool = False, all_rivals: bool = False) -> Prepared:
+        """Obtain a static model's plan and make it ready to run. Raises like ``load``."""
+        pinned = deterministic or rounding(model.graph).differs
+        return Prepared(model, self._opened(model, self.obtain(model), all_rivals=all_rivals, pinned=pinned))
+
+    def _whole(self, source: Openable) -> WholeNetwork:
+        runtimes = {spec.runtime.partition("-")[0] for spec in self.planned}
+        return open_whole(source, runtimes, len(self.soc.cores))
 
     def refresh(self, session: Session) -> bool:
-        """Ask the planner for a newer version of a session's plan and take it up; say whether that was done.
+        """Ask the planner for newer versions of a session's plans and take them up; say whether any was.
 
-        Runs in progress end on the plan they began with. Where the newer one cannot run at present, e.g. for want of
+        Runs in progress end on the plan they began with. Where a newer one cannot run at present, e.g. for want of
         memory beside the old one, that answers on, and the next refresh tries again. Raises DeviceClosedError once the
         session is closed.
         """
-        with session.changing():
-            obtained = self.obtain(session.model)
-            if obtained.plan is None or obtained.plan == session.obtained.plan:
+        taken_up = [self._refreshed(prepared, session.deterministic) for prepared in session.ready()]
+        return any(taken_up)
+
+    def _refreshed(self, prepared: Prepared, deterministic: bool) -> bool:
+        if deterministic or rounding(prepared.model.graph).differs:  # the answer may not change
+            return False
+        with prepared.changing():
+            obtained = self.obtain(prepared.model)
+            if obtained.plan is None or obtained.plan == prepared.obtained.plan:
                 return False
-            opened = self._opened(session.model, obtained)
+            opened = self._opened(prepared.model, obtained)
             if PLAN in opened.serving.contenders:
-                session.take_up(opened)
+                prepared.take_up(opened)
                 return True
             opened.serving.close()
             note = f"a newer plan cannot run here at present ({opened.notes[-1]}); the one before it answers on"
-            session.notes += [note] if note not in session.notes else []
+            prepared.notes += [note] if note not in prepared.notes else []
             return False
 
     def obtain(self, model: Model, *, renew: bool = False) -> Obtained:
@@ -278,7 +344,7 @@ class Agent:
                 measured.notes.append(f"the figures measured now {what}")
                 raise
 
-    def _opened(self, model: Model, obtained: Obtained, all_rivals: bool = False) -> Opened:
+    def _opened(self, model: Model, obtained: Obtained, *, all_rivals: bool = False, pinned: bool = False) -> Opened:
         """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers."""
         notes = list(obtained.notes)
         inputs = random_inputs(model.graph, 0)
@@ -317,7 +383,7 @@ class Agent:
             plan = obtained.plan
             if plan is None or PLAN not in contenders:
                 plan = self._single_plan(model, best, us.get(best, 0.0))
-            serving = Serving(contenders, us)
+            serving = Serving(contenders, us, pinned=pinned)
             if PLAN in contenders and best != PLAN:
                 serving.changes.append(
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"

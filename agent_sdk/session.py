@@ -1,106 +1,434 @@
-"""A model ready to run: its plan beside the single processors that it must never lose to."""
+"""A network ready to run, at any shapes: by its plan, or by the runtime that takes it whole.
+
+A plan belongs to one set of input shapes. At shapes that were not prepared the best single runtime answers with the
+whole network while a plan is made behind it; a bounded number of them is kept.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self, overload
 
 import numpy as np
 
 from agent_sdk.engine import DeviceClosedError, Executor
 from agent_sdk.engine.trace import Trace
-from agent_sdk.errors import ExecutionError
-from agent_sdk.model import Model
+from agent_sdk.errors import HopeError, InputError, ModelError, OpenShapeError, UnplannableError
+from agent_sdk.model import Model, Network, Port, Shapes
 from agent_sdk.planner.supplier import Obtained
+from agent_sdk.prepared import Prepared
+from agent_sdk.rounding import FLOAT32, rounding
+from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.serving import Serving
-from agent_sdk.selection.trial import PLAN
+from agent_sdk.verify import Verdict, random_feed, random_inputs, relative_error, verdict
 from hope_schema import Plan
+
+KEPT: Final = 8
+"""Sets of shapes for which a plan is kept ready; the one used longest ago makes room."""
+MAX_SHAPES: Final = 1024
+"""Sets of shapes that a session remembers at all; further ones are answered by the whole network."""
+ASYNC_THREADS: Final = 4
+"""Runs that ``run_async`` has under way at the same time."""
+
+log = logging.getLogger(__name__)
+
+Feed = Mapping[str, Any]
+ShapeKey = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Opened:
-    """What a session runs on: how the plan was come by, what stands for it, who answers, and what was to be said."""
+class Stats:
+    """What a session has done so far.
 
-    obtained: Obtained
-    plan: Plan
-    serving: Serving
-    notes: tuple[str, ...]
+    Attributes:
+        answered: how many runs each has answered: ``plan``, a processor, or ``whole:`` and the runtime.
+        switches: how often somebody else than before has answered at the same shapes.
+        prepared: for how many sets of shapes a plan is ready.
+    """
+
+    answered: Mapping[str, int]
+    switches: int
+    prepared: int
 
 
 class Session:
-    """A model ready to run; made by ``Agent.load``. ``run`` may be called from any number of threads.
+    """A network ready to run; made by ``Agent.load``. May be used from any number of threads.
+
+    It can stand where an ``onnxruntime.InferenceSession`` stood: ``run(output_names, feed)`` gives a list, and
+    ``run(feed)`` a dictionary.
+
+    Args:
+        name: the network's name.
+        network: what was read; None where that is more than can be cut.
+        prepare: makes a model of static shapes ready.
+        whole: loads the network as it is on the best single runtime. Raises ModelError where all refuse it.
+        alone: loads it on one thread of ONNX Runtime, to compare with.
+        deterministic: one answer for one input, to the bit, as long as the session lives.
 
     Attributes:
-        model: what was read.
-        obtained: how the plan was come by.
-        plan: the planner's plan; without one, the single processor that ran fastest, as a plan.
-        serving: the plan and its rivals by name, whichever is fastest of which answers.
-        notes: everything that was not as it should be, in sentences.
+        name: as given.
+        deterministic: as given.
     """
 
-    def __init__(self, model: Model, opened: Opened) -> None:
-        self.model = model
-        self._swap = threading.Lock()
+    def __init__(
+        self,
+        name: str,
+        network: Network | None,
+        prepare: Callable[[Model], Prepared],
+        whole: Callable[[], WholeNetwork],
+        alone: Callable[[], WholeNetwork],
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        self.name = name
+        self._network = network
+        self._prepare = prepare
+        self._open_whole = whole
+        self._open_alone = alone
+        self.deterministic = deterministic
+        self._lock = threading.RLock()
         self._closed = False
-        self._set(opened)
+        self._whole: WholeNetwork | None = None
+        self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
+        self._tried: set[ShapeKey] = set()
+        self._planned = network is not None
+        self._last: Prepared | None = None
+        self._notes: list[str] = []
+        self._answered: Counter[str] = Counter()
+        self._switches = 0
+        self._pools: dict[str, ThreadPoolExecutor] = {}
 
-    def _set(self, opened: Opened) -> None:
-        self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
-        self.notes = list(opened.notes)
+    def __repr__(self) -> str:
+        return f"<Session {self.name!r}: {', '.join(self.get_providers())}; {len(self._ready)} prepared>"
 
-    def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> dict[str, np.ndarray]:
-        """Compute the outputs by name. See ``Executor.run`` for what it raises."""
-        return self.trace(inputs, timeout_s=timeout_s)[0]
+    # What it takes and gives
 
-    def trace(
-        self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
-    ) -> tuple[dict[str, np.ndarray], Trace]:
-        """Compute the outputs and tell what happened when."""
-        while True:
-            serving = self.serving
+    def get_inputs(self) -> tuple[Port, ...]:
+        """What has to be given, as the file has it: symbols stand where any size may come."""
+        return self.whole.inputs if self._network is None else self._network.inputs
+
+    def get_outputs(self) -> tuple[Port, ...]:
+        """What is computed."""
+        return self.whole.outputs if self._network is None else self._network.outputs
+
+    def get_providers(self) -> list[str]:
+        """What answered last, or will answer: processors, or the runtime that runs the whole network."""
+        last = self._last
+        if last is not None:
+            return list(last.executor.program.processors_used)
+        return [self._whole.runtime] if self._whole is not None else []
+
+    # Running
+
+    @overload
+    def run(self, output_names: Feed, /, *, timeout_s: float | None = None) -> dict[str, Any]: ...
+    @overload
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feed,
+        run_options: object = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[Any]: ...
+    def run(
+        self,
+        output_names: Feed | Sequence[str] | None,
+        input_feed: Feed | None = None,
+        run_options: object = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any] | list[Any]:
+        """Compute the outputs: by name with ``run(feed)``, as a list with ``run(names or None, feed)``.
+
+        ``run_options`` is there for callers of ONNX Runtime and not looked at. ``timeout_s`` bounds runs of a plan; a
+        runtime that runs the whole network cannot be stopped. Raises InputError (FeedError), or what ``Executor.run``
+        raises.
+        """
+        if input_feed is None:
+            if not isinstance(output_names, Mapping):
+                raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
+            return self._computed(output_names, timeout_s)
+        known = [port.name for port in self.get_outputs()]
+        names = list(output_names or known)
+        for name in names:
+            if name not in known:
+                raise InputError(f"there is no output '{name}'; outputs: {', '.join(known)}")
+        found = self._computed(input_feed, timeout_s)
+        return [found[name] for name in names]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feed,
+        callback: Callable[[list[Any], Any, str], object],
+        user_data: Any = None,
+    ) -> None:
+        """Begin a run and return; ``callback(outputs, user_data, error)`` is called from another thread."""
+
+        def work() -> None:
             try:
-                return serving.run(inputs, timeout_s=timeout_s)
+                outputs, failure = self.run(output_names, input_feed), ""
+            except Exception as error:  # noqa: BLE001  the callback is who is told
+                outputs, failure = [], str(error) or type(error).__name__
+            callback(outputs, user_data, failure)
+
+        self._pool("async", ASYNC_THREADS).submit(work)
+
+    async def arun(self, feed: Feed) -> dict[str, Any]:
+        """Like ``run(feed)``, without blocking the event loop."""
+        return await asyncio.to_thread(self.run, feed)
+
+    def trace(self, inputs: Feed, *, timeout_s: float | None = None) -> tuple[dict[str, np.ndarray], Trace]:
+        """Compute the outputs by a plan, which is made for these shapes if need be, and tell what happened when."""
+        return self.prepare({name: np.shape(value) for name, value in inputs.items()}).trace(
+            inputs, timeout_s=timeout_s
+        )
+
+    def _computed(self, feed: Feed, timeout_s: float | None) -> dict[str, Any]:
+        while (prepared := self._for(feed)) is not None:
+            try:
+                outputs = prepared.run(feed, timeout_s=timeout_s)
             except DeviceClosedError:
-                # A refresh may have put a better plan in place, and closed this one, since the line above.
-                if serving is self.serving:
+                # Other shapes may have taken its place since the line above.
+                if self._closed or prepared in self._ready.values():
                     raise
+                continue
+            return outputs
+        if self._closed:
+            raise DeviceClosedError("the session is closed")
+        outputs = self.whole.run(feed)
+        with self._lock:
+            self._answered[f"whole:{self.whole.runtime}"] += 1
+        return outputs
+
+    # Shapes
+
+    @property
+    def whole(self) -> WholeNetwork:
+        """The whole network on the best single runtime, loaded when it is first needed. Raises ModelError."""
+        with self._lock:
+            if self._whole is None:
+                if self._closed:
+                    raise DeviceClosedError("the session is closed")
+                self._whole = self._open_whole()
+            return self._whole
+
+    def prepare(self, shapes: Shapes | None = None) -> Prepared:
+        """Make a plan ready for these input shapes, unless one is, and return it. Takes as long as measuring takes.
+
+        Raises InputError, OpenShapeError or UnplannableError for shapes of which no plan can be made, or what preparing
+        a plan raises.
+        """
+        if not self._planned or self._network is None:
+            raise UnplannableError(f"'{self.name}' runs as a whole: {'; '.join(self._notes)}")
+        if shapes is not None:
+            key = self._key(shapes)
+            with self._lock:
+                if key in self._ready:
+                    return self._ready[key]
+        # What has but one set of shapes is never bound again, and keeps no second copy of its weights.
+        bind = self._network.bind if self._network.is_open else self._network.bound_in_place
+        return self._kept(self._prepare(bind(shapes)))
+
+    def run_whole(self, why: HopeError) -> None:
+        """Have the whole network answer: from now on, or where only shapes are open, until there are plans.
+
+        Raises ModelError where no runtime loads it either.
+        """
+        try:
+            whole = self.whole
+        except ModelError as error:
+            raise ModelError(f"{why}; nor does a runtime load it as a whole: {error}") from error
+        if not isinstance(why, OpenShapeError):
+            self._planned = False
+            self._note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {why}")
+
+    @property
+    def plannable(self) -> bool:
+        """Whether plans can be made, at some shapes at least."""
+        return self._planned
+
+    def ready(self) -> list[Prepared]:
+        """What plans are ready for, one for each set of shapes. Raises DeviceClosedError once the session is closed."""
+        with self._lock:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
+            return list(self._ready.values())
+
+    def _key(self, shapes: Mapping[str, Sequence[int]]) -> ShapeKey:
+        return tuple(tuple(shapes.get(port.name, ())) for port in self.get_inputs())
+
+    def _for(self, feed: Feed) -> Prepared | None:
+        """What is ready for inputs of these shapes; where nothing is yet, it begins to be made."""
+        if not self._planned or self._network is None or not self._network.is_open:
+            return self._last
+        key = tuple([np.shape(feed[port.name]) if port.name in feed else () for port in self._network.inputs])
+        with self._lock:
+            prepared = self._ready.get(key)
+            if prepared is not None:
+                self._ready.move_to_end(key)
+                self._last = prepared
+                return prepared
+            shapes = {port.name: shape for port, shape in zip(self._network.inputs, key, strict=True)}
+            new = key not in self._tried and len(self._tried) < MAX_SHAPES
+            if new and not self._closed and feed.keys() == shapes.keys():
+                self._tried.add(key)
+                self._pool("prepare", 1).submit(self._prepare_behind, shapes)
+            return None
+
+    def _prepare_behind(self, shapes: Shapes) -> None:
+        """Make a plan for shapes that the whole network answers meanwhile."""
+        assert self._network is not None
+        shown = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
+        try:
+            model = self._network.bind(shapes)
+            if self._is_pinned(model):
+                self._note(f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently")
+                return
+            self._kept(self._prepare(model))
+            self._switches += 1
+            log.info("%s: a plan answers from now on at %s", self.name, shown)
+        except (HopeError, MemoryError) as error:
+            if not self._closed:
+                self._note(f"{shown}: the whole network runs on {self.whole.runtime} ({error})")
+
+    def _is_pinned(self, model: Model) -> bool:
+        return self.deterministic or rounding(model.graph).differs
+
+    def _kept(self, prepared: Prepared) -> Prepared:
+        """Take a plan in, and let go of the one used longest ago where there are too many."""
+        graph = prepared.model.graph
+        key = self._key({name: graph.tensor[name].shape for name in graph.inputs})
+        gone: list[Prepared] = []
+        with self._lock:
+            if self._closed:
+                gone.append(prepared)
+            elif key in self._ready:  # somebody else was faster
+                gone.append(prepared)
+                prepared = self._ready[key]
+            else:
+                self._ready[key] = self._last = prepared
+                while len(self._ready) > KEPT:
+                    old, evicted = self._ready.popitem(last=False)
+                    self._tried.discard(old)
+                    self._answered += evicted.serving.answered
+                    self._switches += evicted.serving.switches
+                    gone.append(evicted)
+        for each in gone:
+            each.close()
+        if self._closed:
+            raise DeviceClosedError("the session is closed")
+        return prepared
+
+    def _note(self, text: str) -> None:
+        log.info("%s: %s", self.name, text)
+        with self._lock:
+            if text not in self._notes:
+                self._notes.append(text)
+
+    def _pool(self, name: str, threads: int) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
+            if name not in self._pools:
+                self._pools[name] = ThreadPoolExecutor(threads, thread_name_prefix=f"hope-{name}")
+            return self._pools[name]
+
+    # What it says
+
+    @property
+    def notes(self) -> list[str]:
+        """Everything that was not as it should be, in sentences."""
+        last = self._last
+        return [*self._notes, *(last.notes if last is not None else ())]
+
+    @property
+    def stats(self) -> Stats:
+        """What the session has done so far."""
+        with self._lock:
+            servings = [prepared.serving for prepared in self._ready.values()]
+            answered = sum((serving.answered for serving in servings), self._answered)
+            switches = self._switches + sum(serving.switches for serving in servings)
+            return Stats(dict(answered), switches, len(servings))
+
+    def verify(self, inputs: Feed | None = None, *, tolerance: float | None = None, seed: int = 0) -> Verdict:
+        """Judge the plan, and who answers instead of it, by the same network on one thread of ONNX Runtime.
+
+        ``inputs`` are drawn at random where none are given; ``tolerance`` is what the network's types round to.
+        """
+        prepared = self._last if inputs is None else self._for(inputs)
+        if prepared is not None:
+            feed = random_inputs(prepared.model.graph, seed) if inputs is None else inputs
+            return verdict(prepared.model, feed, {prepared.executor, prepared.plan_executor}, tolerance)
+        given = random_feed(self.whole.inputs, seed) if inputs is None else inputs
+        if given is None:
+            raise InputError("inputs cannot be drawn, because their shapes are open or they hold no numbers: give some")
+        with closing(self._open_alone()) as alone:
+            error = relative_error(self.whole.run(given), alone.run(given))
+        return Verdict(error, FLOAT32 if tolerance is None else tolerance, "rounding of float32 between runtimes")
+
+    # The plan of the shapes that ran last
+
+    @property
+    def latest(self) -> Prepared:
+        """What was made ready or has answered last. Raises UnplannableError where the network runs as a whole."""
+        if self._last is None:
+            why = f": {self._notes[0]}" if self._notes else ""
+            raise UnplannableError(f"'{self.name}' has no plan yet{why}")
+        return self._last
+
+    @property
+    def model(self) -> Model:
+        """The model at the shapes that ran last."""
+        return self.latest.model
+
+    @property
+    def plan(self) -> Plan:
+        """Its plan; without one, the single processor that ran fastest, as a plan."""
+        return self.latest.plan
+
+    @property
+    def obtained(self) -> Obtained:
+        """How that plan was come by."""
+        return self.latest.obtained
+
+    @property
+    def serving(self) -> Serving:
+        """The plan and its rivals."""
+        return self.latest.serving
 
     @property
     def executor(self) -> Executor:
         """What answers at present."""
-        return self.serving.executor
+        return self.latest.executor
 
     @property
     def plan_executor(self) -> Executor:
         """The plan's own executor, whether or not it is what answers at present."""
-        return self.serving.contenders.get(PLAN, self.serving.executor)
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Meanwhile nobody else changes or closes the session. Raises DeviceClosedError once it is closed."""
-        with self._swap:
-            if self._closed:
-                raise DeviceClosedError("the session is closed")
-            yield
-
-    def take_up(self, opened: Opened) -> None:
-        """Answer with a newer plan from now on; runs in progress end on what they began with. While ``changing``."""
-        before = self.serving
-        self._set(opened)
-        try:
-            before.close()
-        except ExecutionError as error:  # the new plan is in place all the same
-            self.notes.append(f"the plan before this one could not be freed: {error}")
+        return self.latest.plan_executor
 
     def close(self) -> None:
-        """Free compiled segments and buffers, after a refresh that is under way. Idempotent."""
-        with self._swap:
+        """Free everything, after what is under way. Idempotent."""
+        with self._lock:
             self._closed = True
-            self.serving.close()
+            ready, self._ready = list(self._ready.values()), OrderedDict()
+            whole, self._whole = self._whole, None
+        with ExitStack() as closing:
+            if whole is not None:
+                closing.callback(whole.close)
+            for prepared in ready:
+                closing.callback(prepared.close)
+            for pool in self._pools.values():
+                closing.callback(pool.shutdown, cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
 
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.errors import InputError
-from agent_sdk.model import Model, extract, pre_softmax_outputs
+from agent_sdk.model import Model, Port, extract, pre_softmax_outputs
 from agent_sdk.rounding import rounding
 from hope_schema import ModelGraph
 
@@ -34,6 +34,31 @@ def random_inputs(graph: ModelGraph, seed: int) -> dict[str, np.ndarray]:
         else:
             inputs[name] = generator.integers(0, 2, tensor.shape).astype(dtype)
     return inputs
+
+
+def random_feed(ports: Iterable[Port], seed: int) -> dict[str, np.ndarray] | None:
+    """Random inputs for ports of static shape; None where one is open or holds no numbers."""
+    generator = np.random.default_rng(seed)
+    feed: dict[str, np.ndarray] = {}
+    for port in ports:
+        dtype = _DTYPES.get(port.type)
+        sizes = [size for size in port.shape if isinstance(size, int) and size >= 0]
+        if dtype is None or len(sizes) != len(port.shape):
+            return None
+        floats = np.issubdtype(dtype, np.floating)
+        feed[port.name] = np.asarray(
+            generator.standard_normal(sizes) if floats else generator.integers(0, 2, sizes)
+        ).astype(dtype)
+    return feed
+
+
+_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
+    f"tensor({name})": np.dtype(kind)
+    for name, kind in (
+        ("float", "float32"), ("double", "float64"), ("float16", "float16"), ("bool", "bool"),
+        *((f"{sign}int{bits}", f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+}  # fmt: skip
 
 
 def reference(model: Model, inputs: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
@@ -122,7 +147,9 @@ def executor_error(
     inner = served
     if watched:
         opened = with_outputs(model, (*outputs, *watched))
-        plan = executor.program.plan.model_copy(update={"model_hash": opened.graph.model_hash})
+        planned = executor.program.plan
+        job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
+        plan = planned.model_copy(update={"jobs": (job,)})
         device = executor.device
         with Executor(build_program(plan, opened, device.processors), device) as again:
             inner = again.run(inputs)[0]

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from zipfile import BadZipFile
 
 from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
 from agent_sdk.runtimes.torch.choice import PRECISIONS
@@ -98,6 +99,15 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("--model", required=True, metavar="NAME|FILE", help="a network of the zoo, or an .onnx file")
+    run.add_argument(
+        "--shape",
+        type=_shape,
+        action="append",
+        default=[],
+        metavar="INPUT=1,3,640,640",
+        help="shape of an input that the file leaves open; may be given several times",
+    )
+    run.add_argument("--input", type=Path, metavar="FILE.npz", help="inputs by name (default: drawn at random)")
     run.add_argument("--planner", metavar="URL", help="planner to ask; without it one runs inside this process")
     run.add_argument("--token", help="bearer token for the planner (default: $HOPE_TOKEN)")
     run.add_argument("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)")
@@ -131,7 +141,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of weights and inputs (default: 0)")
     run.add_argument(
-        "--tolerance", type=_positive, metavar="X", help="largest relative error that is right (default: 1e-4)"
+        "--tolerance",
+        type=_positive,
+        metavar="X",
+        help="largest relative error that is right (default: what the types round to)",
     )
     run.add_argument("--json", action="store_true", help="print one JSON object; progress goes to stderr")
     run.add_argument("--quiet", action="store_true", help="no progress")
@@ -163,14 +176,16 @@ def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from agent_sdk.agent import Agent
-    from agent_sdk.cli.examine import examine
-    from agent_sdk.cli.report import TOLERANCE, show
+    from agent_sdk.cli.examine import examine, examine_whole
+    from agent_sdk.cli.report import show, show_whole
     from agent_sdk.cli.terminal import TerminalProgress
 
     if options.trace is not None and not options.trace.absolute().parent.is_dir():
         raise InputError(f"--trace: there is no directory '{options.trace.absolute().parent}'")
     if options.trace is not None and options.trace.is_dir():
         raise InputError(f"--trace: '{options.trace}' is a directory; give a file in it")
+    inputs = _read_inputs(options.input) if options.input is not None else None
+    shapes = {name: array.shape for name, array in (inputs or {}).items()} | dict(options.shape)
     errors = Console(stderr=True, quiet=options.quiet)
     with (
         TerminalProgress(errors) as progress,
@@ -187,15 +202,20 @@ def _run(options: argparse.Namespace) -> int:
             huge_pages=options.huge_pages,
             progress=progress,
         ) as agent,
-        agent.load(options.model, seed=options.seed, all_rivals=options.compare) as session,
+        agent.load(options.model, shapes=shapes, seed=options.seed, all_rivals=options.compare) as session,
     ):
+        if not session.ready():
+            whole = examine_whole(session, inputs, runs=options.runs, seed=options.seed, tolerance=options.tolerance)
+            print(json.dumps(whole.as_json(), allow_nan=False)) if options.json else show_whole(whole, Console())
+            return OK if whole.verdict.correct else FAILED
         report, trace = examine(
             agent,
             session,
+            inputs,
             runs=options.runs,
             compare=options.compare,
             seed=options.seed,
-            tolerance=options.tolerance or TOLERANCE,
+            tolerance=options.tolerance,
         )
     if options.json:
         print(json.dumps(report.as_json(), allow_nan=False))
@@ -206,6 +226,16 @@ def _run(options: argparse.Namespace) -> int:
     if options.trace is not None:
         _write_trace(options.trace, trace)
     return OK if report.correct else FAILED
+
+
+def _read_inputs(file: Path) -> dict[str, Any]:
+    import numpy as np
+
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise InputError(f"--input: '{file}' is no .npz file of arrays by input name ({error})") from error
 
 
 def _what_differs(report: RunReport) -> str:
@@ -330,6 +360,17 @@ def _zoo_build(options: argparse.Namespace) -> int:
         raise InputError(f"cannot write '{options.output}': {error.strerror}") from error
     print(options.output)
     return OK
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, sizes = text.rpartition("=")
+    try:
+        shape = tuple(int(size) for size in sizes.split(",")) if sizes else ()
+    except ValueError:
+        equals = ""
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"'{text}' is not INPUT=SIZE,SIZE,...: for example x=1,3,640,640")
+    return name, shape
 
 
 def _runs(text: str) -> int:

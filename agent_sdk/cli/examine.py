@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+import statistics
+from collections.abc import Mapping
+from functools import partial
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from agent_sdk.agent import Agent
-from agent_sdk.cli.report import TOLERANCE, Bar, RunReport, planned_bars
-from agent_sdk.engine import Executor, build_program
+from agent_sdk.cli.report import Bar, RunReport, WholeReport, planned_bars
 from agent_sdk.engine.trace import Trace
-from agent_sdk.model import Model, pre_softmax_outputs
+from agent_sdk.errors import InputError
+from agent_sdk.measure.timing import timed
 from agent_sdk.selection.trial import PLAN, hold_trial
 from agent_sdk.session import Session
-from agent_sdk.verify import continued, random_inputs, reference, relative_error
-from hope_schema import ModelGraph, merge
+from agent_sdk.verify import random_feed, random_inputs, verdict
+from hope_schema import merge
 
 
 def examine(
-    agent: Agent, session: Session, *, runs: int, compare: bool, seed: int, tolerance: float = TOLERANCE
+    agent: Agent,
+    session: Session,
+    given: Mapping[str, np.ndarray] | None = None,
+    *,
+    runs: int,
+    compare: bool,
+    seed: int,
+    tolerance: float | None = None,
 ) -> tuple[RunReport, Trace]:
     """Check a session's answers and time the plan beside the single processors that stand against it.
 
@@ -30,7 +38,7 @@ def examine(
     uses one processor is its own baseline there. Returns the report and the trace of one run of what is fastest.
     """
     model, serving = session.model, session.serving
-    inputs = random_inputs(model.graph, seed)
+    inputs = random_inputs(model.graph, seed) if given is None else given
     agent.progress.phase("timing")
     trial = hold_trial(serving.contenders, inputs, [(runs, inf)])
     trial_us, best = trial.us, trial.best
@@ -41,7 +49,7 @@ def examine(
     traces = sorted(trial.traces[best], key=lambda trace: trace.total_us)
     trace = traces[len(traces) // 2]
     agent.progress.phase("checking the answer")
-    error = answer_error(model, inputs, {session.plan_executor, executor})
+    judged = verdict(model, inputs, {session.plan_executor, executor}, tolerance)
     executed = best if planned else PLAN
     baselines_us = {name: us for name, us in trial_us.items() if name != PLAN}
     if PLAN in trial_us and len(plan.processors_used) == 1:
@@ -51,8 +59,8 @@ def examine(
         failure = agent.report(served.reply, trial_us[PLAN], trial.runs[PLAN])
         notes += [failure] if failure else []
     if executed != PLAN:
-        verdict = f"is slower than {executed} alone" if PLAN in trial_us else "failed"
-        notes.append(f"the plan {verdict} on this device at present, so {executed} runs")
+        why = f"is slower than {executed} alone" if PLAN in trial_us else "failed"
+        notes.append(f"the plan {why} on this device at present, so {executed} runs")
     report = RunReport(
         model=model.name,
         model_hash=model.graph.model_hash,
@@ -79,11 +87,11 @@ def examine(
         plan_processors_used=session.plan_executor.program.processors_used,
         plan_segments=len(session.plan_executor.program.segments),
         runs=trial.runs[best],
-        max_rel_error=error,
+        max_rel_error=judged.error,
         profiled_signatures=session.obtained.profiled_signatures,
         profiling_seconds=session.obtained.profiling_seconds,
         planner_ms=session.obtained.planner_ms,
-        tolerance=tolerance,
+        tolerance=judged.tolerance,
         notes=(*notes, *plan.notes),
         planned=planned_bars(plan),
         measured=measured_bars(trace),
@@ -91,43 +99,22 @@ def examine(
     return report, trace
 
 
-def answer_error(model: Model, inputs: Mapping[str, np.ndarray], executors: Collection[Executor]) -> float:
-    """Return the largest error of these, the plan and what answers instead of it, against the uncut model."""
-    expected = reference(model, inputs, pre_softmax_outputs(model.graph))
-    return max(executor_error(executor, model, inputs, expected) for executor in executors)
+def examine_whole(
+    session: Session, given: Mapping[str, Any] | None, *, runs: int, seed: int, tolerance: float | None
+) -> WholeReport:
+    """Check and time a network that runs as a whole, on inputs drawn at random where none are given.
 
-
-def executor_error(
-    executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
-) -> float:
-    """Return how far an executor's answer is from the tensors of ``pre_softmax_outputs`` as they should be.
-
-    A final softmax hides differences of what enters it, or magnifies them. So the plan is carried out once more to
-    compare that, and what is served must be what ONNX Runtime makes of it.
+    Raises InputError where none can be drawn.
     """
-    served = executor.run(inputs)[0]
-    outputs = model.graph.outputs
-    watched = tuple(name for name in expected if name not in outputs)
-    inner = served
-    if watched:
-        opened = with_outputs(model, (*outputs, *watched))
-        planned = executor.program.plan
-        job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
-        plan = planned.model_copy(update={"jobs": (job,)})
-        device = executor.device
-        with Executor(build_program(plan, opened, device.processors), device) as again:
-            inner = again.run(inputs)[0]
-    error = relative_error(inner, expected)
-    if math.isinf(error):
-        return error
-    return max(error, relative_error(served, continued(model, {name: inner[name] for name in expected}, outputs)))
-
-
-def with_outputs(model: Model, outputs: tuple[str, ...]) -> Model:
-    """Return the same model with other graph outputs."""
-    graph = model.graph
-    opened = ModelGraph(name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=outputs)
-    return replace(model, graph=opened)
+    whole = session.whole
+    inputs = random_feed(whole.inputs, seed) if given is None else given
+    if inputs is None:
+        open_ports = ", ".join(f"{port.name} {list(port.shape)}" for port in whole.inputs if port.is_open)
+        cure = f"give shapes of {open_ports} with --shape INPUT=SIZES" if open_ports and session.plannable else ""
+        raise InputError(f"no inputs can be drawn for '{session.name}': {cure or 'give some with --input FILE.npz'}")
+    judged = session.verify(inputs, tolerance=tolerance)
+    times = [timed(partial(whole.run, inputs))[0] for _ in range(runs)]
+    return WholeReport(session.name, whole.runtime, statistics.median(times), runs, judged, tuple(session.notes))
 
 
 def measured_bars(trace: Trace) -> tuple[Bar, ...]:

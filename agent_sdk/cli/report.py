@@ -13,10 +13,9 @@ from rich.text import Text
 
 from agent_sdk.errors import printable
 from agent_sdk.planner.supplier import PlanSource
+from agent_sdk.rounding import FLOAT32
+from agent_sdk.verify import Verdict
 from hope_schema import Plan
-
-TOLERANCE = 1e-4
-"""Largest ``max |Δ| / max |reference|`` that counts as the same answer by default; layouts and fusions reorder sums."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class RunReport:
     profiled_signatures: int
     profiling_seconds: float
     planner_ms: float
-    tolerance: float = TOLERANCE
+    tolerance: float = FLOAT32
     notes: tuple[str, ...] = ()
     planned: tuple[Bar, ...] = field(default=(), repr=False)
     measured: tuple[Bar, ...] = field(default=(), repr=False)
@@ -116,6 +115,40 @@ class RunReport:
 def planned_bars(plan: Plan) -> tuple[Bar, ...]:
     """Return a plan's steps as bars; a step's interval includes the transfers it pays for."""
     return tuple(Bar(step.processor, step.start_us, step.finish_us) for step in plan.steps)
+
+
+@dataclass(frozen=True)
+class WholeReport:
+    """What there is to say of a network that runs as a whole, because nothing of it can be planned."""
+
+    model: str
+    runtime: str
+    measured_us: float
+    runs: int
+    verdict: Verdict
+    notes: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; an error that is not finite is null."""
+        error = self.verdict.error
+        return {
+            "model": self.model,
+            "executed": f"whole:{self.runtime}",
+            "measured_ms": self.measured_us / 1e3,
+            "runs": self.runs,
+            "max_rel_error": error if math.isfinite(error) else None,
+            "tolerance": self.verdict.tolerance,
+            "correct": self.verdict.correct,
+            "notes": list(self.notes),
+        }
+
+
+def show_whole(report: WholeReport, console: Console) -> None:
+    """Print what there is to say of a network that runs as a whole."""
+    console.print(f"{printable(report.model)}: {report.measured_us / 1e3:.2f} ms on {report.runtime}, as a whole")
+    console.print(Text(str(report.verdict), style="green" if report.verdict.correct else "red"))
+    for note in report.notes:
+        console.print(Text(f"note: {printable(note)}", style="dim"))
 
 
 def show(report: RunReport, console: Console) -> None:

@@ -29,7 +29,7 @@ from hope_schema.graph import AttributeValue
 
 RELABELLING = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Dropout"})
 """Types that may stand between a softmax and the output without changing which values come out."""
-NORMALISING = frozenset({"Softmax", "LogSoftmax"})
+NORMALISING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
 """Final types that squeeze differences between outputs; comparisons are made on what enters them."""
 MAX_TEXT = 4096
 """Most characters of a textual attribute."""

@@ -9,10 +9,11 @@ fail is the caller's.
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from agent_sdk.engine import Executor, RunTimeoutError
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError
 from agent_sdk.selection.trial import FAILURES, first_choice
+
+log = logging.getLogger(__name__)
 
 SLOWER: Final = 1.15
 """Times its reference that a run must take to count as slow."""
@@ -60,18 +63,28 @@ class Serving:
     Args:
         contenders: executors by name; closed with this.
         quiet_us: what each took when it was tried; the fastest is the first choice.
+        pinned: whether the first choice answers as long as it can, however slow it becomes: for networks whose answers
+            differ between runtimes.
 
     Attributes:
         current: name of the contender that is run.
         quiet_us: as given.
         changes: what was decided, in sentences, latest last.
+        answered: how many runs each has answered.
+        switches: how often somebody else has answered than the time before.
     """
 
-    def __init__(self, contenders: Mapping[str, Executor], quiet_us: Mapping[str, float]) -> None:
+    def __init__(
+        self, contenders: Mapping[str, Executor], quiet_us: Mapping[str, float], *, pinned: bool = False
+    ) -> None:
         self._contenders = dict(contenders)
         self.quiet_us = dict(quiet_us)
         self.current = self._first_choice(self._contenders)
         self.changes: deque[str] = deque(maxlen=32)
+        self.answered: Counter[str] = Counter()
+        self.switches = 0
+        self._pinned = pinned
+        self._answering = ""
         self._lock = threading.Lock()
         self._comparison: _Comparison | None = None
         self._recent: deque[float] = deque(maxlen=WINDOW)
@@ -134,6 +147,10 @@ class Serving:
 
     def _learn(self, name: str, us: float | None, comparison: _Comparison | None) -> None:
         """Take note of a run that ended; ``us`` is None where it failed: then its turn goes to the next request."""
+        if us is not None:
+            self.answered[name] += 1
+            self.switches += self._answering not in ("", name)
+            self._answering = name
         if comparison is not None:
             if us is None and name in self._contenders:
                 comparison.waiting.appendleft(name)
@@ -141,7 +158,7 @@ class Serving:
             if us is not None:
                 comparison.us.setdefault(name, []).append(us)
             self._count_down(comparison, 1)
-        elif us is not None and name == self.current and self._comparison is None:
+        elif us is not None and name == self.current and self._comparison is None and not self._pinned:
             self._watch(us)
 
     def _watch(self, us: float) -> None:
@@ -200,7 +217,7 @@ class Serving:
             return
         winner = first_choice(faster)
         before = f" against {mine / 1e3:.2f} ms" if math.isfinite(mine) else ""
-        self.changes.append(
+        self._tell(
             f"running '{winner}' instead of '{self.current}' under the present load: "
             f"{faster[winner] / 1e3:.2f} ms{before}"
         )
@@ -214,7 +231,7 @@ class Serving:
                 if name not in self._contenders or len(self._contenders) == 1:
                     continue
                 dropped = self._contenders.pop(name)
-                self.changes.append(f"'{name}' failed and is not used any more: {error}")
+                self._tell(f"'{name}' failed and is not used any more: {error}")
                 if self.current == name:
                     self.current = self._first_choice(self._contenders)
                     self._reference_us = self.quiet_us.get(self.current, math.inf)
@@ -224,6 +241,10 @@ class Serving:
                     self._count_down(self._comparison, 1)
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
                 dropped.close()
+
+    def _tell(self, change: str) -> None:
+        self.changes.append(change)
+        log.info("%s", change)
 
     def _first_choice(self, among: Collection[str]) -> str:
         return first_choice({name: self.quiet_us.get(name, math.inf) for name in among})

@@ -7,17 +7,17 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
 
 from agent_sdk.errors import ExecutionError, InputError, ModelError
-from agent_sdk.model import Network, Port
+from agent_sdk.model import Network
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.whole import WholeNetwork
-from agent_sdk.verify import relative_error
+from agent_sdk.verify import random_feed, relative_error
 
 ROUNDS: Final = 5
 """Timed runs of each, in turns; the median counts."""
@@ -51,7 +51,7 @@ def open_whole(source: Openable, runtimes: Iterable[str], threads: int) -> Whole
         except ExecutionError as error:
             refusals.append(str(error))
             continue
-        feed = drawn(loaded[0].inputs)
+        feed = random_feed(loaded[0].inputs, 0)
         if feed is None:
             break
     if not loaded:
@@ -61,31 +61,6 @@ def open_whole(source: Openable, runtimes: Iterable[str], threads: int) -> Whole
         if other is not chosen:
             other.close()
     return chosen
-
-
-def drawn(ports: Iterable[Port], seed: int = 0) -> dict[str, np.ndarray] | None:
-    """Random inputs for ports of static shape; None where one is open or holds no numbers."""
-    generator = np.random.default_rng(seed)
-    feed: dict[str, np.ndarray] = {}
-    for port in ports:
-        dtype = _DTYPES.get(port.type)
-        sizes = [size for size in port.shape if isinstance(size, int) and size >= 0]
-        if dtype is None or len(sizes) != len(port.shape):
-            return None
-        floats = np.issubdtype(dtype, np.floating)
-        feed[port.name] = np.asarray(
-            generator.standard_normal(sizes) if floats else generator.integers(0, 2, sizes)
-        ).astype(dtype)
-    return feed
-
-
-_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    f"tensor({name})": np.dtype(kind)
-    for name, kind in (
-        ("float", "float32"), ("double", "float64"), ("float16", "float16"), ("bool", "bool"),
-        *((f"{sign}int{bits}", f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    )
-}  # fmt: skip
 
 
 def _makers(source: Openable, threads: int) -> dict[str, Callable[[], WholeNetwork]]:

@@ -26,7 +26,7 @@ from agent_sdk.selection.rivals import compiled_singles, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN
-from agent_sdk.verify import relative_error
+from agent_sdk.verify import Verdict, relative_error
 from hope_schema import PlanReply
 from tests.agent.cores import GONE
 from tests.agent.haste import measure_hastily
@@ -120,7 +120,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
 
     with agent.load(BRANCHING, all_rivals=True) as session:
         monkeypatch.setattr(session.plan_executor, "run", fail)
-        monkeypatch.setattr("agent_sdk.cli.examine.answer_error", lambda *given: 0.0)
+        monkeypatch.setattr("agent_sdk.cli.examine.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
         report, _ = examine(agent, session, runs=3, compare=False, seed=0)
         assert report.executed != PLAN
     assert any(note.startswith("the plan failed") for note in report.notes)
@@ -254,7 +254,7 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
         serving = Serving(
             session.serving.contenders, {name: 1.0 if name == PLAN else 2.0 for name in session.serving.contenders}
         )
-        session.serving = serving
+        session.latest.serving = serving
         monkeypatch.setattr(os, "sched_setaffinity", refuse)
         for _ in range(3):
             assert relative_error(session.run(inputs), right) <= 1e-5

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -13,6 +14,7 @@ from agent_sdk import paths
 from agent_sdk.cli import commands as cli
 from agent_sdk.errors import status_error
 from agent_sdk.planner.client import PlannerClient
+from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model, one_op_model
 
 
@@ -203,3 +205,31 @@ def test_files_have_one_home(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert paths.zoo_directory() == cache / "zoo"
     monkeypatch.setenv("HOPE_ZOO", str(tmp_path))
     assert paths.zoo_directory() == tmp_path
+
+
+def test_a_network_with_open_shapes_and_one_that_runs_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--shape`` and ``--input`` bind what a file leaves open; what cannot be planned is run, checked and said."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    file = tmp_path / "open.onnx"
+    file.write_bytes(one_op_model("Relu", shape=(1, "n")).SerializeToString())
+    run = ["run", "--model", str(file), "--processors", "ort@0", "--quiet", "--runs", "2", "--json"]
+    assert cli.main(run) == 2
+    assert "--shape" in capsys.readouterr().err
+    assert cli.main([*run, "--shape", "x=1,4"]) == 0
+    assert json.loads(capsys.readouterr().out)["correct"] is True
+    np.savez(tmp_path / "x.npz", x=np.ones((1, 5), np.float32))
+    assert cli.main([*run, "--input", str(tmp_path / "x.npz")]) == 0
+    assert cli.main([*run, "--shape", "x=1,2,3"]) == 2
+    assert cli.main([*run, "--input", str(file)]) == 2
+    nonzero = one_op_model("NonZero", shape=(1, 4))
+    nonzero.graph.output[0].type.tensor_type.elem_type = 7
+    nonzero.graph.output[0].type.tensor_type.ClearField("shape")
+    file.write_bytes(nonzero.SerializeToString())
+    capsys.readouterr()
+    assert cli.main(run) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["executed"] == "whole:onnxruntime"
+    assert "(NonZero)" in report["notes"][0]

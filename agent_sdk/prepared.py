@@ -1,0 +1,111 @@
+"""A model at one set of shapes, ready to run: its plan beside the single processors that it must never lose to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from agent_sdk.engine import DeviceClosedError, Executor
+from agent_sdk.engine.trace import Trace
+from agent_sdk.errors import ExecutionError
+from agent_sdk.model import Model
+from agent_sdk.planner.supplier import Obtained
+from agent_sdk.selection.serving import Serving
+from agent_sdk.selection.trial import PLAN
+from hope_schema import Plan
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a prepared model runs on: how its plan was come by, what stands for it, who answers, what was to be said."""
+
+    obtained: Obtained
+    plan: Plan
+    serving: Serving
+    notes: tuple[str, ...]
+
+
+class Prepared:
+    """A model ready to run; made by ``Session.prepare``. ``run`` may be called from any number of threads.
+
+    Attributes:
+        model: what was read.
+        obtained: how the plan was come by.
+        plan: the planner's plan; without one, the single processor that ran fastest, as a plan.
+        serving: the plan and its rivals by name, whichever is fastest of which answers.
+        notes: everything that was not as it should be, in sentences.
+    """
+
+    def __init__(self, model: Model, opened: Opened) -> None:
+        self.model = model
+        self._swap = threading.Lock()
+        self._closed = False
+        self._set(opened)
+
+    def _set(self, opened: Opened) -> None:
+        self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
+        self.notes = list(opened.notes)
+
+    def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> dict[str, np.ndarray]:
+        """Compute the outputs by name. See ``Executor.run`` for what it raises."""
+        return self.trace(inputs, timeout_s=timeout_s)[0]
+
+    def trace(
+        self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
+    ) -> tuple[dict[str, np.ndarray], Trace]:
+        """Compute the outputs and tell what happened when."""
+        while True:
+            serving = self.serving
+            try:
+                return serving.run(inputs, timeout_s=timeout_s)
+            except DeviceClosedError:
+                # A refresh may have put a better plan in place, and closed this one, since the line above.
+                if serving is self.serving:
+                    raise
+
+    @property
+    def executor(self) -> Executor:
+        """What answers at present."""
+        return self.serving.executor
+
+    @property
+    def plan_executor(self) -> Executor:
+        """The plan's own executor, whether or not it is what answers at present."""
+        return self.serving.contenders.get(PLAN, self.serving.executor)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Meanwhile nobody else changes or closes it. Raises DeviceClosedError once it is closed."""
+        with self._swap:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
+            yield
+
+    def take_up(self, opened: Opened) -> None:
+        """Answer with a newer plan from now on; runs in progress end on what they began with. While ``changing``."""
+        before = self.serving
+        self._set(opened)
+        try:
+            before.close()
+        except ExecutionError as error:  # the new plan is in place all the same
+            self.notes.append(f"the plan before this one could not be freed: {error}")
+
+    def close(self) -> None:
+        """Free compiled segments and buffers, after a refresh that is under way. Idempotent."""
+        with self._swap:
+            self._closed = True
+            self.serving.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

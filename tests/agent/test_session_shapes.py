@@ -1,0 +1,292 @@
+"""A session at any shapes: plans made behind the first runs, the whole meanwhile, and what it says of that."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from agent_sdk import Agent, Session, session
+from agent_sdk.engine import DeviceClosedError
+from agent_sdk.errors import InputError, ModelError, OpenShapeError, UnplannableError
+from agent_sdk.verify import relative_error
+from tests.agent.models import BRANCHING, branching_model, expected, one_op_model
+
+Feed = dict[str, np.ndarray]
+
+
+def open_model(dtype: int = TensorProto.FLOAT) -> bytes:
+    """Return a small network for images of any size and number, in one type."""
+    weights = numpy_helper.from_array(
+        np.random.default_rng(3).standard_normal((4, 3, 3, 3)).astype(helper.tensor_dtype_to_np_dtype(dtype)), "w"
+    )
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Mul", ["r", "s"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, dtype, ["n", c, "h", "w_"]) for name, c in (("x", 3), ("y", 4))]
+    graph = helper.make_graph(nodes, "open", ends[:1], ends[1:], [weights])
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+
+
+def right(source: bytes, feed: Feed) -> Feed:
+    """Return what ONNX Runtime makes of the file as it is."""
+    session = ort.InferenceSession(source, providers=["CPUExecutionProvider"])
+    return dict(zip((info.name for info in session.get_outputs()), session.run(None, feed), strict=True))
+
+
+def image(*shape: int, dtype: str = "float32") -> Feed:
+    """Return an input."""
+    return {"x": np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype)}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what goes on behind."""
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert condition()
+
+
+def test_a_new_shape_is_answered_at_once_and_planned_behind(agent: Agent) -> None:
+    """The whole network answers the first run, a plan the later ones, with the same answer; both are counted."""
+    source = open_model()
+    with agent.load(source) as session:
+        assert session.ready() == []
+        assert session.get_providers() == ["onnxruntime"]
+        for feed in (image(1, 3, 8, 8), image(2, 3, 6, 10)):
+            first = session.run(feed)
+            assert relative_error(first, right(source, feed)) < 1e-5
+            before = len(session.ready())
+            until(lambda before=before: len(session.ready()) > before)
+            assert relative_error(session.run(feed), first) < 1e-4
+        stats = session.stats
+        assert (stats.prepared, stats.switches) == (2, 2)
+        assert stats.answered["whole:onnxruntime"] == 2
+        assert sum(stats.answered.values()) == 4
+        hashes = {prepared.model.graph.model_hash for prepared in session.ready()}
+        assert len(hashes) == 2
+        assert not [note for note in session.notes if "whole" in note]
+
+
+def test_shapes_can_be_given_and_prepared_before_the_first_run(agent: Agent) -> None:
+    """With shapes, at load or later, a plan answers from the first run on; nothing runs as a whole."""
+    source = open_model()
+    with agent.load(source, shapes={"x": (1, 3, 8, 8)}) as session:
+        session.prepare({"x": (4, 3, 8, 8)})
+        for batch in (1, 4):
+            feed = image(batch, 3, 8, 8)
+            assert relative_error(session.run(feed), right(source, feed)) < 1e-5
+        assert session.prepare({"x": (4, 3, 8, 8)}) is session.ready()[-1]
+        assert not [who for who in session.stats.answered if who.startswith("whole")]
+        assert session.verify().correct
+        assert session.verify(image(4, 3, 8, 8)).correct
+
+
+def test_only_so_many_plans_are_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan used longest ago makes room, and its shapes are planned again when they come back."""
+    monkeypatch.setattr(session, "KEPT", 2)
+    with agent.load(open_model(), shapes={"x": (1, 3, 4, 4)}) as opened:
+        for size in (5, 6):
+            opened.prepare({"x": (1, 3, size, size)})
+        assert [p.model.graph.tensor["x"].shape[2] for p in opened.ready()] == [5, 6]
+        opened.run(image(1, 3, 4, 4))
+        until(lambda: [p.model.graph.tensor["x"].shape[2] for p in opened.ready()] == [6, 4])
+
+
+def test_it_stands_where_an_inference_session_stood(agent: Agent) -> None:
+    """Names and a feed give a list in the order of the names; inputs and outputs are described alike."""
+    theirs = ort.InferenceSession(BRANCHING, providers=["CPUExecutionProvider"])
+    feed, wanted = expected(BRANCHING, seed=1)
+    with agent.load(BRANCHING) as ours:
+        for mine, other in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
+            assert [(p.name, p.type, list(p.shape)) for p in mine] == [(p.name, p.type, p.shape) for p in other]
+        for names in (None, [], ["y"]):
+            (y,) = ours.run(names, feed)
+            assert relative_error({"y": y}, wanted) < 1e-5
+        with pytest.raises(InputError, match=r"no output 'z'; outputs: y"):
+            ours.run(["z"], feed)
+        with pytest.raises(InputError, match="mapping"):
+            ours.run(["y"])
+        assert "branching" in repr(ours)
+        assert ours.get_providers()[0] in repr(ours)
+
+
+def test_runs_beside_the_callers_own_work(agent: Agent) -> None:
+    """``run_async`` calls back with outputs or the error; ``aload`` and ``arun`` leave the event loop free."""
+    feed, wanted = expected(BRANCHING, seed=1)
+    told: list[tuple[list[np.ndarray], object, str]] = []
+    done = threading.Event()
+
+    def callback(outputs: list[np.ndarray], data: object, error: str) -> None:
+        told.append((outputs, data, error))
+        if len(told) == 2:
+            done.set()
+
+    async def main() -> tuple[dict[str, np.ndarray], int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        ticking = asyncio.create_task(tick())
+        opened = await agent.aload(BRANCHING)
+        outputs = await opened.arun(feed)
+        opened.run_async(["y"], feed, callback, "mine")
+        opened.run_async(["y"], {}, callback, "mine")
+        await asyncio.to_thread(done.wait, 60)
+        ticking.cancel()
+        opened.close()
+        return outputs, ticks
+
+    outputs, ticks = asyncio.run(main())
+    assert relative_error(outputs, wanted) < 1e-5
+    assert ticks > 5
+    assert sorted(bool(error) for _, _, error in told) == [False, True]
+    assert all(data == "mine" for _, data, _ in told)
+
+
+def text_model() -> onnx.ModelProto:
+    """Return a network that takes text, which no plan can."""
+    ends = [helper.make_tensor_value_info("x", TensorProto.STRING, [2])]
+    ends.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [2]))
+    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=1)], "text", ends[:1], ends[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_what_cannot_be_planned_runs_as_a_whole_and_says_why(agent: Agent) -> None:
+    """Text as an input is answered by a runtime, with one note that names the input; no plan is ever tried."""
+    with agent.load(text_model()) as opened:
+        assert np.array_equal(opened.run({"x": np.array(["1.5", "2"], object)})["y"], np.array([1.5, 2], np.float32))
+        assert opened.verify({"x": np.array(["1.5", "2"], object)}).correct
+        (note,) = opened.notes
+        assert "the model input 'x'" in note
+        assert opened.get_inputs()[0].type == "tensor(string)"
+        assert not opened.plannable
+        with pytest.raises(UnplannableError, match="'x'"):
+            opened.prepare({"x": (2,)})
+        with pytest.raises(InputError, match="give some"):
+            opened.verify()
+
+
+def test_what_no_runtime_loads_is_refused_with_both_reasons(agent: Agent) -> None:
+    """An operator that nobody knows is named, and what the runtime says of it."""
+    with pytest.raises(ModelError, match=r"'y' \(Warp\).*nor does a runtime load it.*Warp"):
+        agent.load(one_op_model("Warp"))
+
+
+def test_bad_shapes_and_feeds_are_said_in_one_line(agent: Agent) -> None:
+    """Contradicting shapes, shapes that leave something open, an input of another rank, type or name."""
+    source = open_model()
+    with pytest.raises(InputError, match="4 dimensions"):
+        agent.load(source, shapes={"x": (1, 3)})
+    with pytest.raises(InputError, match="no input 'q'"):
+        agent.load(source, shapes={"q": (1, 3)})
+    two = one_op_model("Relu", shape=("n", "k"))
+    two.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", "m"]))
+    with pytest.raises(OpenShapeError, match="'m'"):
+        agent.load(two, shapes={"x": (1, 3)})
+    with agent.load(source) as opened:
+        for feed in (
+            {"x": np.zeros((1, 3), np.float32)},
+            {},
+            {"x": np.zeros((1, 3, 4, 4), np.int8)},
+            {"q": np.zeros(1)},
+        ):
+            with pytest.raises(InputError) as caught:
+                opened.run(feed)
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.FLOAT])
+def test_an_answer_that_would_change_does_not(agent: Agent, dtype: int) -> None:
+    """Where types round differently, or with ``deterministic``, who answered first goes on, bit for bit."""
+    name = helper.tensor_dtype_to_np_dtype(dtype).name
+    feed = image(1, 3, 8, 8, dtype=name)
+    with agent.load(open_model(dtype), deterministic=dtype == TensorProto.FLOAT) as opened:
+        first = opened.run(feed)
+        until(lambda: bool(opened.notes))
+        assert "goes on answering" in opened.notes[0]
+        for _ in range(50):
+            np.testing.assert_array_equal(opened.run(feed)["y"], first["y"])
+        assert (opened.stats.switches, opened.stats.prepared) == (0, 0)
+
+
+def test_a_pinned_plan_is_never_compared(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow it becomes, nobody else answers."""
+    with agent.load(open_model(), shapes={"x": (1, 3, 8, 8)}, deterministic=True) as opened:
+        serving = opened.serving
+        monkeypatch.setattr(serving, "_reference_us", 1e-9)
+        feed = image(1, 3, 8, 8)
+        first = opened.run(feed)["y"]
+        for _ in range(100):
+            np.testing.assert_array_equal(opened.run(feed)["y"], first)
+        assert serving.switches == 0
+        assert list(serving.answered) == [serving.current]
+
+
+def test_closing_ends_what_goes_on_behind(agent: Agent) -> None:
+    """A session closed while a plan is made waits for it, keeps nothing, and answers no more."""
+    opened = agent.load(open_model())
+    opened.run(image(1, 3, 8, 8))
+    opened.close()
+    opened.close()
+    for call in (lambda: opened.run(image(1, 3, 8, 8)), lambda: opened.run(image(1, 3, 5, 5)), opened.ready):
+        with pytest.raises(DeviceClosedError):
+            call()
+
+
+def test_threads_at_many_shapes_get_right_answers(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans come and go beneath four threads, and every answer is right."""
+    monkeypatch.setattr(session, "KEPT", 2)
+    source = open_model()
+    feeds = [image(1, 3, size, 4) for size in (3, 4, 5)]
+    answers = [right(source, feed) for feed in feeds]
+    wrong: list[object] = []
+
+    def work(opened: Session) -> None:
+        for turn in range(60):
+            try:
+                error = relative_error(opened.run(feeds[turn % 3]), answers[turn % 3])
+            except Exception as failure:  # noqa: BLE001  told below
+                wrong.append(failure)
+            else:
+                wrong.extend([error] if error > 1e-4 else [])
+
+    with agent.load(source) as opened:
+        threads = [threading.Thread(target=work, args=(opened,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_weights_too_large_to_be_cut_run_as_a_whole(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More weights beside the file than a plan can cut are the runtime's to load."""
+    proto = branching_model()
+    onnx.save(proto, tmp_path / "big.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    feed, wanted = expected(BRANCHING, seed=1)
+    monkeypatch.setattr("agent_sdk.model.source.MAX_MODEL_BYTES", 2500)
+    with agent.load(tmp_path / "big.onnx") as opened:
+        assert relative_error(opened.run(feed), wanted) < 1e-5
+        assert "bytes of weights" in opened.notes[0]
+        assert opened.verify().correct
+        assert opened.get_inputs()[0].shape == (1, 3, 16, 16)
