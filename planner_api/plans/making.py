@@ -50,10 +50,11 @@ class Making(ABC):
         new = await profile_rows.snapshot(session, head.id, head.version)
         if old is None or new is None:
             return False
-        figures = await load_figures(session, request.model_hash)
-        return not differ(
-            Known.read(old), Known.read(new), figures, request.processors, self._settings.replan_threshold
-        )
+        before, after, threshold = Known.read(old), Known.read(new), self._settings.replan_threshold
+        for model_hash in {job.model_hash for job in request.jobs}:
+            if differ(before, after, await load_figures(session, model_hash), request.processors, threshold):
+                return False
+        return True
 
 
 class InCall(Making):

@@ -79,8 +79,6 @@ class Plans:
             NotFoundError: an unknown model or SoC.
             InvalidError: no plan exists.
         """
-        if len(request.jobs) > 1 or request.objective != "latency":
-            raise InvalidError("jobs-reserved", "several networks are not planned together yet; ask for one")
         request = normalised(request)
         wanted = plan_id(request)
         stored = await self._newest(wanted)
@@ -96,9 +94,9 @@ class Plans:
             return Served(before, hit=True)
         self.misses[wanted] += 1
         await self._profiles.fold(request.soc, request.frequency)
-        graph, profile = await load_problem(self._database, request)
+        graphs, profile = await load_problem(self._database, request)
         method, budget_s = self._making.first(request)
-        found, solve_us = await asyncio.to_thread(_solve, graph, profile, request, method, budget_s)
+        found, solve_us = await asyncio.to_thread(_solve, graphs, profile, request, method, budget_s)
         version = 1 if before is None else before.version + 1
         provisional = method != request.method
         # Made before the transaction, which must not wait for a thread that other plans keep busy.
@@ -171,38 +169,37 @@ async def store_version(
     await repository.store(session, stored.plan_id, values if status is None else {**values, "status": status})
 
 
-async def load_problem(database: Database, request: PlanRequest) -> tuple[ModelGraph, Profile]:
-    """Return what a plan is made of. Raises NotFoundError for an unknown model or SoC."""
+async def load_problem(database: Database, request: PlanRequest) -> tuple[tuple[ModelGraph, ...], Profile]:
+    """Return what a plan is made of: a graph per job. Raises NotFoundError for an unknown model or SoC."""
+    graphs = []
     async with database.read() as session:
-        graph = await models.graph(session, request.model_hash)
+        for job in request.jobs:
+            graph = await models.graph(session, job.model_hash)
+            if graph is None:
+                raise model_unknown(job.model_hash)
+            graphs.append(graph)
         found = await profile_rows.current(session, request.soc, request.frequency)
-    if graph is None:
-        raise model_unknown(request.model_hash)
     if found is None:
         raise profile_unknown(request.soc, request.frequency)
-    return await asyncio.to_thread(_parse, graph, found[1])
+    return await asyncio.to_thread(_parse, graphs, found[1])
 
 
-def _parse(graph: bytes, profile: bytes) -> tuple[ModelGraph, Profile]:
-    return ModelGraph.model_validate_json(unzstd(graph)), Profile.model_validate_json(unzstd(profile))
+def _parse(graphs: list[bytes], profile: bytes) -> tuple[tuple[ModelGraph, ...], Profile]:
+    read = {graph: ModelGraph.model_validate_json(unzstd(graph)) for graph in graphs}
+    return tuple(read[graph] for graph in graphs), Profile.model_validate_json(unzstd(profile))
 
 
 def _solve(
-    graph: ModelGraph, profile: Profile, request: PlanRequest, method: Method, budget_s: float
+    graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, method: Method, budget_s: float
 ) -> tuple[Plan, float]:
     """Plan in this process (in a thread); return the plan and the microseconds it took."""
     # NOTE: imported here, because planning loads numba and HiGHS, which a process that only serves plans never needs.
-    from planner_api.planning import PlanningError, plan
+    from planner_api.planning import PlanningError
+    from planner_api.solving.child import solve
 
     started = time.perf_counter()
     try:
-        found = plan(
-            graph,
-            profile,
-            processors=request.processors,
-            method=method,
-            budget_s=budget_s,
-        )
+        found = solve(graphs, profile, request.model_copy(update={"method": method}), budget_s, seed=0)
     except (PlanningError, ValidationError, ArithmeticError) as error:
         # Figures may add up to what no plan can say, whoever said them; that is no fault of the planner's.
         raise InvalidError("unplannable", f"no plan exists: {error}"[:2000]) from error

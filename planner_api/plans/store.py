@@ -28,10 +28,10 @@ class RowPlanStore:
         if request is None:
             raise LookupError(f"there is no plan {plan_id}")
         try:
-            graph, profile = await load_problem(self._database, request)
+            graphs, profile = await load_problem(self._database, request)
         except NotFoundError as error:
             raise LookupError(error.detail) from None
-        return Task(graph, profile, request)
+        return Task(graphs, profile, request)
 
     async def store(self, session: WriteSession, plan_id: str, solved: Solved) -> int:
         """Store an improved plan as the next version in the given transaction, and return that version.

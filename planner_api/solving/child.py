@@ -16,8 +16,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import BinaryIO
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
 
 from hope_schema import Job, LatencyColumns, ModelGraph, Op, Plan, PlanRequest, Processor, Profile, Tensor, merge
 
@@ -26,19 +26,22 @@ MAX_FRAME = 256 * 1024 * 1024
 
 _PR_SET_PDEATHSIG = 1
 
-Solve = Callable[[ModelGraph, Profile, PlanRequest, float, int], Plan]
-"""An entry: (graph, profile, request, budget in seconds, seed) -> plan."""
+Solve = Callable[[tuple[ModelGraph, ...], Profile, PlanRequest, float, int], Plan]
+"""An entry: (a graph per job, profile, request, budget in seconds, seed) -> plan."""
 
 
-def solve(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
-    """The entry of production: plan with the whole portfolio under the budget."""
+def solve(graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+    """The entry of production: plan what is asked for, by the method asked for, under the budget."""
+    from planner_api.planning import Job as Due
     from planner_api.planning import plan
 
     return plan(
-        graph,
+        graphs,
         profile,
         processors=request.processors,
         method=request.method,
+        jobs=[Due(job.release_us, job.deadline_us, job.weight) for job in request.jobs],
+        objective=request.objective,
         budget_s=budget_s,
         seed=seed,
     )
@@ -100,7 +103,7 @@ def _warm(entry: str) -> Solve:
     if function is solve:
         for ops in (8, 24):  # small problems are solved by other kernels than large ones
             graph, profile, request = _exercise(ops)
-            function(graph, profile, request, 0.2, 0)
+            function((graph,), profile, request, 0.2, 0)
     return function
 
 
@@ -135,16 +138,15 @@ def _exercise(count: int) -> tuple[ModelGraph, Profile, PlanRequest]:
     return graph, profile, PlanRequest(jobs=(Job(model_hash=graph.model_hash),), soc="warm", frequency="max")
 
 
-def _answer(function: Solve, frames: tuple[bytes, bytes, bytes]) -> tuple[dict[str, object], bytes]:
+def _answer(function: Solve, task: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, object], bytes]:
     # NOTE: imported here, because a worker shares this module with its child but never plans by itself.
     from planner_api.planning.problem import PlanningError
 
-    header, graph, profile = frames
-    task = json.loads(header)
+    profile, *graphs = bodies
     started = time.perf_counter()
     try:
         found = function(
-            ModelGraph.model_validate_json(graph),
+            tuple(ModelGraph.model_validate_json(graph) for graph in graphs),
             Profile.model_validate_json(profile),
             PlanRequest.model_validate_json(task["request"]),
             task["budget_s"],
@@ -175,11 +177,14 @@ def main(entry: str, parent: int, memory_bytes: int) -> None:
     write_frame(answers, b"ready")
     answers.flush()
     while True:
-        frames = (read_frame(tasks), read_frame(tasks), read_frame(tasks))
-        header, graph, profile = frames
-        if header is None or graph is None or profile is None:
+        header = read_frame(tasks)
+        if header is None:
             return
-        reply, body = _answer(function, (header, graph, profile))
+        task = json.loads(header)
+        bodies = [body for _ in range(1 + task["graphs"]) if (body := read_frame(tasks)) is not None]
+        if len(bodies) < 1 + task["graphs"]:
+            return
+        reply, body = _answer(function, task, bodies)
         write_frame(answers, json.dumps(reply).encode())
         write_frame(answers, body)
         answers.flush()

@@ -95,18 +95,26 @@ class SolverProcess:
             raise
 
     async def solve(
-        self, graph: ModelGraph, profile: Profile, request: PlanRequest, *, budget_s: float, seed: int = 0
+        self,
+        graphs: tuple[ModelGraph, ...],
+        profile: Profile,
+        request: PlanRequest,
+        *,
+        budget_s: float,
+        seed: int = 0,
     ) -> Solved:
-        """Solve one plan in the child.
+        """Solve one plan, of a graph per job, in the child.
 
         Raises:
             SolveError: refused by the planner (permanent), or timed out, out of memory or crashed.
         """
         await self.warm()
-        header = json.dumps({"request": request.model_dump_json(), "budget_s": budget_s, "seed": seed}).encode()
+        task = {"request": request.model_dump_json(), "graphs": len(graphs), "budget_s": budget_s, "seed": seed}
+        header = json.dumps(task).encode()
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._write_frames(header, graph.model_dump_json().encode(), profile.model_dump_json().encode())
+                bodies = (profile, *graphs)
+                await self._write_frames(header, *(body.model_dump_json().encode() for body in bodies))
                 reply = json.loads(await self._read_frame())
                 body = await self._read_frame()
         except TimeoutError as error:

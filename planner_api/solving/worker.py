@@ -35,7 +35,7 @@ T = TypeVar("T")
 class Task:
     """What one solve needs."""
 
-    graph: ModelGraph
+    graphs: tuple[ModelGraph, ...]
     profile: Profile
     request: PlanRequest
 
@@ -157,7 +157,7 @@ class Worker:
     async def _solve(self, lease: Lease, solver: SolverProcess) -> str:
         try:
             task = await self._persistently(lambda: self._store.load(lease.plan_id))
-            solved = await solver.solve(task.graph, task.profile, task.request, budget_s=self._limits.budget_s)
+            solved = await solver.solve(task.graphs, task.profile, task.request, budget_s=self._limits.budget_s)
         except (SolveError, LookupError) as error:
             permanent, reason = getattr(error, "permanent", True), str(error)
             log.warning("solve_failed", plan=lease.plan_id, attempt=lease.attempt, error=reason[:500])

@@ -9,13 +9,15 @@ import time
 from hope_schema import Cause, ModelGraph, Plan, PlannedJob, PlanRequest, Profile, Step
 from planner_api.planning.problem import PlanningError
 
+Graphs = tuple[ModelGraph, ...]
 
-def honest(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+
+def honest(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
     """All ops on the first processor, one after the other."""
     processor = profile.processors[0].id
     steps = tuple(
         Step(id=i, ops=(op.id,), dtype="float32", processor=processor, start_us=i, finish_us=i + 1, cause=Cause.FASTER)
-        for i, op in enumerate(graph.ops)
+        for i, op in enumerate(graphs[0].ops)
     )
     return Plan(
         jobs=(PlannedJob(model_hash=request.model_hash, finish_us=float(len(steps))),),
@@ -33,43 +35,43 @@ def honest(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: 
     )
 
 
-def noisy(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def noisy(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
     """Writes to fd 1 as C libraries do; the answer must not suffer."""
     os.write(1, b"HiGHS 1.12 says hello\n" * 100)
-    return honest(graph, profile, request, budget_s, seed)
+    return honest(graphs, profile, request, budget_s, seed)
 
 
-def slow(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def slow(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
     """Takes a second and a half."""
     time.sleep(1.5)
-    return honest(graph, profile, request, budget_s, seed)
+    return honest(graphs, profile, request, budget_s, seed)
 
 
-def endless(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def endless(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
     """Never returns and ignores polite requests."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(1.0)
 
 
-def hungry(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def hungry(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
     """Wants all the memory there is."""
     hoard = []
     while True:
         hoard.append(bytearray(16 * 1024 * 1024))
 
 
-def suicidal(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def suicidal(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
     """Dies as from a fault in C."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
-def refusing(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def refusing(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
     """Says that the problem itself cannot be planned."""
     raise PlanningError("no processor supports op 'conv_1'")
 
 
-def faulty(graph: ModelGraph, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def faulty(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
     """Has a bug."""
     raise ZeroDivisionError("division by zero")

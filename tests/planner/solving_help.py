@@ -30,7 +30,7 @@ GRAPH = ModelGraph(
 PROCESSOR = Processor(id="cpu", runtime="ort", version="1", threads=1, core_class="big", resources=("cpu0",))
 PROFILE = Profile(soc="soc", frequency="max", processors=(PROCESSOR,), version=1)
 REQUEST = PlanRequest(jobs=(Job(model_hash="a" * 64),), soc="soc", frequency="max")
-TASK = Task(GRAPH, PROFILE, REQUEST)
+TASK = Task((GRAPH,), PROFILE, REQUEST)
 
 
 def build_queue(database: Database, events: Events | None = None, **options: float) -> LeaseQueue | ProcrastinateQueue:

@@ -213,12 +213,23 @@ def test_unknown_models_socs_and_processors(api: Api) -> None:
     api.plan(GRAPH)
 
 
-def test_jobs_are_reserved(api: Api) -> None:
-    """Several networks together, or a deadline to meet, are refused in one sentence until they can be planned."""
+def test_networks_are_planned_together(api: Api) -> None:
+    """Two networks share a plan under a key of its own: released, due, and each done when the plan says."""
     api.learn(GRAPH)
-    mine = Job(model_hash=GRAPH.model_hash, deadline_us=1.0)
-    for more in ({"jobs": (mine, mine)}, {"jobs": (mine,), "objective": "lateness"}):
-        problem(api.post("/plans", plan_request(GRAPH, **more)), 422, "jobs-reserved")
+    first, second = (
+        Job(model_hash=GRAPH.model_hash, deadline_us=500.0),
+        Job(model_hash=GRAPH.model_hash, release_us=5.0),
+    )
+    alone = api.plan(GRAPH)
+    both = api.plan(GRAPH, jobs=(first, second), objective="lateness")
+    assert both.plan_id != alone.plan_id
+    assert [job.model_hash for job in both.plan.jobs] == [GRAPH.model_hash] * 2
+    assert {step.job for step in both.plan.steps} == {0, 1}
+    assert min(step.start_us for step in both.plan.steps if step.job == 1) >= 5.0
+    assert both.plan.lateness_us == both.plan.jobs[0].finish_us - 500.0
+    assert both.plan.makespan_us == max(job.finish_us for job in both.plan.jobs)
+    unknown = plan_request(GRAPH, jobs=(first, Job(model_hash="0" * 64)))
+    assert "0" * 64 in problem(api.post("/plans", unknown), 404, "model-unknown").detail
 
 
 def test_an_op_that_nobody_supports(api: Api) -> None:

@@ -31,7 +31,7 @@ def run(entry: str, scenario: Callable[[SolverProcess], Awaitable[None]], *, tim
 
 async def solve(solver: SolverProcess) -> float:
     """Solve the small problem and return its makespan."""
-    return (await solver.solve(GRAPH, PROFILE, REQUEST, budget_s=1.0)).plan.makespan_us
+    return (await solver.solve((GRAPH,), PROFILE, REQUEST, budget_s=1.0)).plan.makespan_us
 
 
 @pytest.mark.parametrize("entry", ["honest", "noisy"])
@@ -126,7 +126,7 @@ async def main():
     solver = SolverProcess(timeout_s=60, memory_bytes=0, entry="tests.planner.entries:endless")
     await solver.warm()
     print(solver.pid, flush=True)
-    await solver.solve(GRAPH, PROFILE, REQUEST, budget_s=60)
+    await solver.solve((GRAPH,), PROFILE, REQUEST, budget_s=60)
 
 asyncio.run(main())
 """
