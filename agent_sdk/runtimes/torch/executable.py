@@ -126,16 +126,19 @@ class TorchCall(BoundCall):
         else:  # a graph knows addresses: what comes from elsewhere is copied to where it reads
             self._sources[name] = buffer
 
+    def launch(self) -> None:
+        """Start a run and return before it has ended. Raises what torch raises."""
+        with self._executable.processor.driver.first():
+            for name, buffer in self._sources.items():
+                self._inputs[name].tensor.copy_(buffer.tensor, non_blocking=True)
+            self._recording.replay()
+
     def __call__(self) -> None:
-        executable = self._executable
         try:
-            with executable.processor.driver.first():
-                for name, buffer in self._sources.items():
-                    self._inputs[name].tensor.copy_(buffer.tensor, non_blocking=True)
-                self._recording.replay()
-            executable.processor.driver.synchronise()
+            self.launch()
+            self._executable.processor.driver.synchronise()
         except Exception as error:
-            where = f"{executable.processor.id}, segment ending in '{executable.segment.ops[-1]}'"
+            where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
             raise translated(error, where, ProcessorLost) from error
 
 

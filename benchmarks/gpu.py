@@ -1,0 +1,367 @@
+"""A GPU that runs several operators at once: our plans in one CUDA graph beside one stream, eager torch and torch.compile.
+
+    python -m benchmarks.gpu [--models A,B] [--precision fp16,tf32] [--compile reduce-overhead,max-autotune]
+                             [--pair MODELS] [--json benchmarks/results/gpu.json]
+
+Configurations, all of one network, weights and precision, interleaved, medians of the device's own clock:
+
+    eager        torch's calls one by one
+    graph        the same calls in one CUDA graph on one stream: what torch gives by hand
+    one stream   our kernels (the fastest recipe of each) in one CUDA graph on one stream
+    greedy, auto our kernels in one CUDA graph on the streams of the planner's plan
+    compile ...  torch.compile of the same calls
+
+``ratio_to_graph`` is against torch's own calls in a graph, ``ratio_to_one_stream`` against our kernels one after the
+other: the second is what running side by side gives alone. ``--pair`` plans networks for 8 multiprocessors of the GPU
+beside all cores, which is the ratio of a phone's GPU to its CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from agent_sdk.device.discovery import discover
+from agent_sdk.device.soc import read_soc
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.measure.alone import whole_network
+from agent_sdk.measure.profiler import profile
+from agent_sdk.model import Model, pre_softmax_outputs, read_model
+from agent_sdk.runtimes.base import Processor, Segment
+from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
+from agent_sdk.runtimes.torch.kernel import build
+from agent_sdk.runtimes.torch.processor import TorchProcessor
+from agent_sdk.selection.single import single_processor_plan
+from agent_sdk.verify import random_inputs, reference
+from benchmarks.results import Measure, verdict, write
+from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Plan, Profile, merge
+from planner_api.planning import plan
+
+MODELS = "inception_v1 inception_v3 inception_v4 nasnet_large pnasnet_large squeezenet densenet121 resnet50 vgg19"
+CHAINS = frozenset({"squeezenet", "densenet121", "resnet50", "vgg19"})
+COMPILED = frozenset({"inception_v1", "inception_v3", "nasnet_large"})
+ONE_STREAM_MUST = {"inception_v3": 0.65, "inception_v4": 0.65, "nasnet_large": 0.58, "pnasnet_large": 0.60}
+RIGHT = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 1e-2}
+ROUNDS = 40
+BUDGET_S = 5.0
+PAIR = ("cuda:0/8sm", 8)
+
+Launch = Callable[[], object]
+
+
+def measured(model: Model, processors: Sequence[Processor]) -> Profile:
+    """Everything the planner has to know of these processors about a network."""
+    signatures = dict.fromkeys(super_op.signature for super_op in merge(model.graph))
+    places = dict.fromkeys([HOST, *(processor.spec.place for processor in processors)])
+    types = dict.fromkeys(tensor.type for tensor in model.graph.tensors)
+    missing = Missing(
+        profile_version=0,
+        latencies=tuple(
+            MissingLatency(signature=signature, kind=kind)
+            for kind in dict.fromkeys(processor.spec.kind for processor in processors)
+            for signature in signatures
+        ),
+        transfers=tuple(
+            MissingTransfer(tensor=kind, source=source, target=target)
+            for kind in types
+            for source in places
+            for target in places
+            if source != target
+        ),
+    )
+    soc = read_soc()
+    found = profile(
+        model, processors, missing, soc=soc.name, frequency=soc.frequency, device_id="benchmark", budget_s=90.0
+    )
+    kept = {name: getattr(found, name) for name in Profile.model_fields if name != "version"}
+    return Profile(version=1, **kept)
+
+
+def watched(model: Model, found: Plan | None = None) -> Segment:
+    """The whole network, timed as a plan says, with the outputs that answers are compared by."""
+    times = tuple((step.ops, step.start_us, step.finish_us) for step in found.steps) if found else ()
+    ops = tuple(op for step in found.order for op in found.step[step].ops) if found else ()
+    outputs = tuple(dict.fromkeys(pre_softmax_outputs(model.graph)))
+    whole = whole_network(model)
+    return replace(whole, ops=ops or whole.ops, outputs=outputs, exports=frozenset(outputs), times=times)
+
+
+class Configuration:
+    """One way to run a network on the device."""
+
+    def __init__(self, launch: Launch, outputs: Callable[[], dict[str, np.ndarray]], **facts: Any) -> None:
+        self.launch, self.outputs, self.facts = launch, outputs, facts
+        self.samples: list[float] = []
+
+
+def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Configuration:
+    """A CUDA graph of ours."""
+    own = executable.processor
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    inputs = {name: own.from_host(array) for name, array in feeds.items()}
+    outputs = {name: own.allocate(kind) for name, kind in executable.output_types.items()}
+    call = executable.bind(inputs, outputs)
+    assert isinstance(call, TorchCall)
+    torch.cuda.empty_cache()
+    return Configuration(
+        call.launch,
+        lambda: {name: own.to_host(buffer).copy() for name, buffer in outputs.items()},
+        streams=executable.schedule.streams,
+        events=sum(len(issue.waits) for issue in executable.schedule.issues),
+        graph_bytes=torch.cuda.memory_reserved() - before,
+    )
+
+
+def plain(own: TorchProcessor, model: Model) -> TorchExecutable:
+    """Torch's own calls, no recipe but the table's."""
+    kernels = [build(super_op, model, own.precision, own.device) for super_op in merge(model.graph)]
+    return TorchExecutable(own, watched(model), kernels)
+
+
+def as_function(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> tuple[Callable[..., Any], list[Any]]:
+    """A segment's calls as a function of tensors, and the tensors."""
+    own = executable.processor
+    outputs = executable.segment.outputs
+    kernels = executable.kernels
+
+    def network(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        memory = dict(zip(feeds, tensors, strict=True))
+        for kernel in kernels:
+            memory.update(zip(kernel.outputs, kernel(*[memory[name] for name in kernel.inputs]), strict=True))
+        return tuple(memory[name].float() for name in outputs)
+
+    given = [torch.from_numpy(array).to(own.device) for array in feeds.values()]
+    return network, [own.precision.laid_out(tensor.to(own.precision.dtype(tensor.dtype))) for tensor in given]
+
+
+def called(function: Callable[..., Any], given: list[Any], names: Sequence[str]) -> Configuration:
+    """A function of tensors."""
+    last: list[Any] = []
+
+    def launch() -> None:
+        last[:] = [function(*given)]
+
+    def outputs() -> dict[str, np.ndarray]:
+        launch()
+        torch.cuda.synchronize()
+        return {name: tensor.cpu().numpy() for name, tensor in zip(names, last[0], strict=True)}
+
+    return Configuration(launch, outputs)
+
+
+def compiled(executable: TorchExecutable, feeds: Mapping[str, np.ndarray], mode: str) -> Configuration:
+    """Torch's calls through its compiler."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    network, given = as_function(executable, feeds)
+    made = torch.compile(make_fx(network)(*given), mode=mode)
+    began = time.monotonic()
+    for _ in range(4):
+        made(*given)
+    torch.cuda.synchronize()
+    found = called(made, given, executable.segment.outputs)
+    found.facts["compile_s"] = round(time.monotonic() - began, 1)
+    return found
+
+
+def interleave(configurations: Mapping[str, Configuration], stream: torch.cuda.Stream) -> None:
+    """Run all in turn, and note what each took on the device."""
+    with torch.cuda.stream(stream):
+        for one in configurations.values():
+            for _ in range(3):
+                one.launch()
+        torch.cuda.synchronize()
+        for _ in range(ROUNDS):
+            for one in configurations.values():
+                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                begin.record(stream)
+                one.launch()
+                end.record(stream)
+                end.synchronize()
+                one.samples.append(begin.elapsed_time(end) * 1e3)
+
+
+def error(found: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> float:
+    """The largest difference relative to the largest value."""
+    return max(float(np.abs(found[name] - right[name]).max() / np.abs(right[name]).max()) for name in right)
+
+
+def network_rows(name: str, precision: str, modes: Sequence[str]) -> list[dict[str, Any]]:
+    """All configurations of a network in one precision."""
+    model = read_model(name)
+    feeds = random_inputs(model.graph, 0)
+    right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))
+    with ExitStack() as opened:
+        own = opened.enter_context(closing(discover("cuda:0", precision=precision)[0]))
+        assert isinstance(own, TorchProcessor)
+        began = time.monotonic()
+        figures = measured(model, [own])
+        profiled_s = time.monotonic() - began
+        plans, took = {}, {}
+        for method in ("greedy", "auto"):
+            began = time.monotonic()
+            plans[method] = plan(model.graph, figures, method=method, budget_s=BUDGET_S)
+            took[method] = time.monotonic() - began
+        by_hand = plain(own, model)
+        with own.precision.switched():
+            configurations = {
+                "eager": called(*as_function(by_hand, feeds), watched(model).outputs),
+                "graph": recorded(by_hand, feeds),
+                "one stream": recorded(own.compile(watched(model)), feeds),
+            }
+            for method, found in plans.items():
+                configurations[method] = recorded(own.compile(watched(model, found)), feeds)
+            for mode in modes if name in COMPILED else ():
+                try:
+                    configurations[f"compile {mode}"] = compiled(by_hand, feeds, mode)
+                except Exception as problem:  # noqa: BLE001  a competitor that fails is left out
+                    print(f"{name} {precision}: torch.compile({mode}) failed: {str(problem).splitlines()[0][:200]}")
+            interleave(configurations, own.driver.stream(0))  # type: ignore[attr-defined]
+            errors = {label: error(one.outputs(), right) for label, one in configurations.items()}
+        walls = {method: session_us(model, found, [own], feeds) for method, found in plans.items()}
+        medians = {label: statistics.median(one.samples) for label, one in configurations.items()}
+        fastest = min((us for label, us in medians.items() if label.startswith("compile")), default=None)
+        rows = []
+        for label, one in configurations.items():
+            row: dict[str, Any] = {
+                "model": name,
+                "precision": precision,
+                "config": label,
+                "median_us": round(medians[label], 1),
+                "ratio_to_one_stream": round(medians[label] / medians["one stream"], 4),
+                "ratio_to_graph": round(medians[label] / medians["graph"], 4),
+                "ratio_to_compile": round(medians[label] / fastest, 4) if fastest else None,
+                "max_rel_error": errors[label],
+                **one.facts,
+            }
+            if label in plans:
+                wall = walls[label]
+                row |= {
+                    "predicted_us": round(plans[label].makespan_us, 1),
+                    "wall_us": round(wall, 1),
+                    "prediction_error": round(plans[label].makespan_us / wall - 1, 4),
+                    "method": plans[label].method,
+                    "plan_s": round(took[label], 2),
+                    "profiled_s": round(profiled_s, 1),
+                }
+            rows.append(row)
+            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+        return rows
+
+
+def session_us(model: Model, found: Plan, processors: Sequence[Processor], feeds: Mapping[str, np.ndarray]) -> float:
+    """What a run takes from its inputs on the host to its outputs there, by the engine."""
+    device = Device(processors)
+    with Executor(build_program(found, model, device.processors), device) as executor:
+        for _ in range(3):
+            executor.run(feeds)
+        return statistics.median(executor.run(feeds)[1].total_us for _ in range(ROUNDS))
+
+
+def pair_rows(name: str) -> list[dict[str, Any]]:
+    """A small GPU beside the cores: the plan against the best single processor."""
+    model = read_model(name)
+    feeds = random_inputs(model.graph, 0)
+    processors = discover("cuda:0/8sm,ort")
+    figures = measured(model, processors)
+    plans = {
+        own.id: single_processor_plan(model.graph, own.id, soc=figures.soc, frequency=figures.frequency)
+        for own in processors
+    }
+    plans |= {method: plan(model.graph, figures, method=method, budget_s=BUDGET_S) for method in ("greedy", "auto")}
+    walls = {label: session_us(model, found, processors, feeds) for label, found in plans.items()}
+    best = min(walls[own.id] for own in processors)
+    for own in processors:
+        own.close()
+    rows = []
+    for label, wall in walls.items():
+        row = {
+            "model": name,
+            "precision": "fp32",
+            "config": f"pair {label}",
+            "median_us": round(wall, 1),
+            "ratio_to_best_single": round(wall / best, 4),
+            "predicted_us": round(plans[label].makespan_us, 1),
+            "prediction_error": round(plans[label].makespan_us / wall - 1, 4),
+            "processors": list(plans[label].processors_used),
+        }
+        rows.append(row)
+        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    return rows
+
+
+def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
+    """The issue's table."""
+    found = []
+    for row in rows:
+        name, label = row["model"], f"{row['model']} {row['precision']}"
+        if row["config"] == "auto":
+            if name in ONE_STREAM_MUST:
+                must = ONE_STREAM_MUST[name]
+                found.append(verdict(f"{label}: ours / torch's calls in one graph", row["ratio_to_graph"], must))
+                found.append(verdict(f"{label}: ours / our kernels on one stream", row["ratio_to_one_stream"], must))
+            if name in CHAINS:
+                found.append(verdict(f"{label}: ours / our kernels on one stream", row["ratio_to_one_stream"], 1.02))
+            if row["ratio_to_compile"] is not None:
+                found.append(verdict(f"{label}: ours / the better torch.compile", row["ratio_to_compile"], 0.90))
+            found.append(verdict(f"{label}: planned against measured", abs(row["prediction_error"]), 0.10))
+            found.append(verdict(f"{label}: error", row["max_rel_error"], RIGHT[row["precision"]]))
+            one = next(o for o in rows if o["model"] == name and o["precision"] == row["precision"]
+                       and o["config"] == "one stream")  # fmt: skip
+            found.append(verdict(f"{label}: memory / one stream's", row["graph_bytes"] / one["graph_bytes"], 2.0))
+        if row["config"] == "pair auto":
+            found.append(verdict(f"{name} on 8 SMs + cores / best single", row["ratio_to_best_single"], 0.90))
+            found.append(verdict(f"{name} on 8 SMs + cores: planned", abs(row["prediction_error"]), 0.10))
+    return found
+
+
+def main() -> None:
+    """Print every row and the table, and write both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=MODELS.replace(" ", ","))
+    parser.add_argument("--precision", default="fp16,tf32")
+    parser.add_argument("--compile", default="reduce-overhead,max-autotune", help="modes, or 'none'")
+    parser.add_argument("--pair", default="", help="networks for 8 multiprocessors beside the cores")
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    modes = () if options.compile == "none" else tuple(options.compile.split(","))
+    rows: list[dict[str, Any]] = []
+    for name in filter(None, options.models.split(",")):
+        for precision in options.precision.split(","):
+            rows += _left_out_where_it_fails(partial(network_rows, name, precision, modes), f"{name} {precision}")
+    for name in filter(None, options.pair.split(",")):
+        rows += _left_out_where_it_fails(partial(pair_rows, name), f"{name}, pair")
+    found = verdicts(rows)
+    if options.json:
+        gpu = torch.cuda.get_device_name(0)
+        write(options.json, found, gpu=gpu, torch=torch.__version__, networks=rows)
+
+
+def _left_out_where_it_fails(work: Callable[[], list[dict[str, Any]]], what: str) -> list[dict[str, Any]]:
+    try:
+        return work()
+    except Exception as problem:  # noqa: BLE001  the other networks are still worth having
+        logging.exception("%s failed: %s", what, problem)
+        return []
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs the GPU benchmark on a machine without a network: Python 3.12 with torch, onnx, onnxruntime, numpy, numba,
+# networkx, httpx and rich must be there; whatever else is missing is taken from a folder of wheels.
+#
+#   where there is a network:    benchmarks/gpu.sh wheels WHEELS
+#   where the GPU is:            benchmarks/gpu.sh run WHEELS RESULTS [arguments of benchmarks.gpu]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+packages="annotated-types highspy platformdirs pydantic pydantic_core typing-extensions typing-inspection zstandard"
+
+case "${1:-}" in
+wheels)
+    mkdir -p "$2"
+    platforms=$(printf -- '--platform manylinux%s_x86_64 ' _2_28 _2_27 _2_24 _2_17 2014 1)
+    # shellcheck disable=SC2086
+    python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+        $platforms --constraint constraints.txt --dest "$2" $packages
+    ;;
+run)
+    wheels=$2 results=$3
+    shift 3
+    site=$(mktemp -d)
+    trap 'rm -rf "$site"' EXIT
+    python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl
+    export PYTHONPATH="$PWD:$site" PYTHONUNBUFFERED=1 XDG_CACHE_HOME="${XDG_CACHE_HOME:-$site/cache}"
+    mkdir -p "$results"
+    # The planner's kernels are compiled beside the GPU's work, not in its time.
+    python3 -W ignore -c "from planner_api.planning.optimise import warm; warm()" &
+    python3 -W ignore -m benchmarks.gpu --json "$results/gpu.json" "$@" 2>&1 | tee "$results/gpu.log"
+    wait
+    ;;
+*)
+    sed -n '2,6s/^# *//p' "$0"
+    exit 2
+    ;;
+esac
