@@ -1,4 +1,4 @@
-"""A GPU that runs several operators at once: our plans in one CUDA graph beside one stream, eager torch and torch.compile.
+"""A GPU that runs several operators at once: our plans in one CUDA graph beside one stream, torch and its compiler.
 
     python -m benchmarks.gpu [--models A,B] [--precision fp16,tf32] [--compile reduce-overhead,max-autotune]
                              [--pair MODELS] [--json benchmarks/results/gpu.json]
@@ -355,7 +355,7 @@ def main() -> None:
 def _left_out_where_it_fails(work: Callable[[], list[dict[str, Any]]], what: str) -> list[dict[str, Any]]:
     try:
         return work()
-    except Exception as problem:  # noqa: BLE001  the other networks are still worth having
+    except Exception as problem:
         logging.exception("%s failed: %s", what, problem)
         return []
     finally:

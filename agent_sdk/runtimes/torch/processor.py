@@ -9,6 +9,8 @@ import re
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, Literal
 
@@ -16,17 +18,19 @@ import numpy as np
 import torch
 
 from agent_sdk.device.soc import Soc
+from agent_sdk.measure.alone import bound, whole_network
 from agent_sdk.measure.timing import Timing
 from agent_sdk.model import Model
 from agent_sdk.runtimes import CompilationFailed, OutOfMemory, Processor, ProcessorError, ProcessorLost, Segment
 from agent_sdk.runtimes.torch.choice import Choice
+from agent_sdk.runtimes.torch.contention import Work, decoded, fitted, sequence
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Driver, Eager
-from agent_sdk.runtimes.torch.executable import TorchExecutable
+from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
 from agent_sdk.runtimes.torch.green import GreenContext
 from agent_sdk.runtimes.torch.kernel import Kernel, build, recipes, translated
 from agent_sdk.runtimes.torch.memory import DeviceTensor, copied_in, empty
 from agent_sdk.runtimes.torch.precision import Precision
-from agent_sdk.runtimes.torch.shares import Occupancy, occupancy
+from agent_sdk.runtimes.torch.shares import Occupancy, device_us, occupancy
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import SuperOp, TensorType, merge
 
@@ -39,7 +43,7 @@ CONTRACT: Final[Mapping[str, Literal["model", "tf32", "float16"]]] = {
 }
 """The contract's names of precisions."""
 SLOWDOWN: Final = 1.5
-"""By how much an op is slower while the rest of a GPU is full: shares say what fits, this what it costs."""
+"""By how much ops are taken to slow each other down in the schedule from which the real figure is fitted."""
 QUICK: Final = 8
 """Launches in a chain that only tells recipes apart."""
 
@@ -61,6 +65,7 @@ class TorchProcessor(Processor):
         self._kernels: weakref.WeakKeyDictionary[Model, dict[str, Kernel]] = weakref.WeakKeyDictionary()
         self._recipes: dict[str, int] = {}
         self._occupancies: dict[str, Occupancy] = {}
+        self._slowdown = 1.0
         try:
             self.device_name = _name(self.device)
             # NOTE: kernels of the matrix units want channels last; the others are as fast or faster without.
@@ -165,7 +170,29 @@ class TorchProcessor(Processor):
                     log.info("not timed: %s", error)
                     continue
             found[super_op.id] = Timing(self._occupancies[super_op.signature].us[1], 0.0, 1)
+        if len(found) == len(_merged(model)) and time.monotonic() < deadline:
+            self._slowdown = self._fitted(model)
         return found
+
+    def _fitted(self, model: Model) -> float:
+        """The slowdown by which a network's ops side by side take as long as they really do."""
+        super_ops = _merged(model)
+        known = [self._occupancies[super_op.signature] for super_op in super_ops]
+        works = [Work(one.inputs, one.outputs, o.us[1], o.share) for one, o in zip(super_ops, known, strict=True)]
+        order = sequence(works)
+        planned = decoded(works, order, SLOWDOWN)
+        one = whole_network(model)
+        rows = [(tuple(op.id for op in super_ops[index].ops), *planned[index]) for index in order]
+        beside = replace(one, ops=tuple(op for ops, _, _ in rows for op in ops), times=tuple(rows))
+        alone_us, beside_us = (self._device_us(segment) for segment in (one, beside))
+        return fitted(works, order, beside_us / alone_us)
+
+    def _device_us(self, segment: Segment) -> float:
+        assert isinstance(self.driver, CudaGraphs)
+        with closing(self.compile(segment)) as executable:
+            call = bound(executable)
+            assert isinstance(call, TorchCall)
+            return device_us(call.launch, self.driver)
 
     def share(self, signature: str) -> float:
         known = self._occupancies.get(signature)
@@ -173,7 +200,7 @@ class TorchProcessor(Processor):
 
     @property
     def slowdown(self) -> float:
-        return SLOWDOWN if self.overlaps else 1.0
+        return self._slowdown
 
     def allocate(self, kind: TensorType) -> DeviceTensor:
         try:

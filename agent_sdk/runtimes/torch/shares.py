@@ -9,13 +9,13 @@ graph's launch costs is spread over the chain.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory, Recording
+from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory
 from agent_sdk.runtimes.torch.kernel import Kernel, random_inputs
 from agent_sdk.runtimes.torch.precision import Precision
 
@@ -63,20 +63,20 @@ def _timed(kernel: Kernel, precision: Precision, driver: CudaGraphs, count: int,
                 driver.free(copy, writes, memory)
         for copy in range(1, count):
             driver.wait(0, driver.signal(copy))
-    return graph_us(recording, driver) / chain
+    return device_us(recording.replay, driver) / chain
 
 
-def graph_us(recording: Recording, driver: CudaGraphs, replays: int = REPLAYS) -> float:
-    """Median time of a replay on the device, microseconds."""
+def device_us(launch: Callable[[], object], driver: CudaGraphs, replays: int = REPLAYS) -> float:
+    """Median time on the device of what goes to its first stream, microseconds."""
     stream = driver.stream(0)
     found = []
     with driver.first():
         for _ in range(2):
-            recording.replay()
+            launch()
         for _ in range(replays):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record(stream)
-            recording.replay()
+            launch()
             end.record(stream)
             end.synchronize()
             found.append(begin.elapsed_time(end) * 1e3)

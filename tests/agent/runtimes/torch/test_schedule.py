@@ -13,9 +13,10 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from agent_sdk.runtimes.torch.contention import Work, decoded, fitted, sequence  # noqa: E402
 from agent_sdk.runtimes.torch.driver import record  # noqa: E402
 from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order  # noqa: E402
-from tests.agent.torch.simulated import Simulated  # noqa: E402
+from tests.agent.runtimes.torch.simulated import Simulated  # noqa: E402
 
 
 class Mix:
@@ -145,3 +146,35 @@ def test_memory_freed_too_early_is_seen() -> None:
     issues[2] = replace(issues[2], frees=("a",))
     issues = [replace(one, frees=tuple(n for n in one.frees if n != "a" or at == 2)) for at, one in enumerate(issues)]
     assert played(replace(schedule, issues=tuple(issues)), tasks, ["e"], 0)[0].races()
+
+
+@cases
+@settings(max_examples=60, deadline=None)
+def test_the_fitted_slowdown_gives_the_time_it_was_fitted_to(seed: int, count: int, lanes: int) -> None:
+    """Decoding with a slowdown and fitting one to what came out finds it again, or one that takes as long."""
+    draw = random.Random(seed)
+    works = [
+        Work(task.reads, task.writes, draw.uniform(1, 9), draw.uniform(0.05, 1.0)) for task in drawn(seed, count, lanes)
+    ]
+    row = sequence(works)
+    total = sum(work.us for work in works)
+    slowdown = draw.uniform(1.0, 3.0)
+    takes = max(finish for _, finish in decoded(works, row, slowdown).values())
+    again = fitted(works, row, takes / total)
+    assert 1.0 <= again <= 8.0
+    assert max(finish for _, finish in decoded(works, row, again).values()) == pytest.approx(takes, rel=0.25)
+
+
+@cases
+@settings(max_examples=60, deadline=None)
+def test_decoded_works_keep_order_and_never_overfill(seed: int, count: int, lanes: int) -> None:
+    """Inputs are there before a work starts, and at no time do the shares at work add up to more than one."""
+    draw = random.Random(seed)
+    works = [Work(t.reads, t.writes, draw.uniform(1, 9), draw.uniform(0.05, 1.0)) for t in drawn(seed, count, lanes)]
+    times = decoded(works, sequence(works), draw.uniform(1.0, 3.0))
+    made = {name: times[index][1] for index, work in enumerate(works) for name in work.writes}
+    for index, (start, finish) in times.items():
+        assert finish >= start + works[index].us - 1e-9
+        assert all(made.get(name, 0.0) <= start + 1e-9 for name in works[index].reads)
+        at_work = [works[i].share for i, (a, b) in times.items() if a <= start < b]
+        assert sum(at_work) <= 1.0 + 1e-6

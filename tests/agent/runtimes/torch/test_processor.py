@@ -31,9 +31,9 @@ from agent_sdk.runtimes.torch.processor import TorchProcessor  # noqa: E402
 from agent_sdk.runtimes.torch.shares import Occupancy  # noqa: E402
 from hope_schema import merge  # noqa: E402
 from tests.agent.haste import measure_hastily  # noqa: E402
+from tests.agent.model.random_models import RandomModel  # noqa: E402
 from tests.agent.models import BRANCHING, one_op_model  # noqa: E402
-from tests.agent.random_models import RandomModel  # noqa: E402
-from tests.agent.torch.simulated import Simulated  # noqa: E402
+from tests.agent.runtimes.torch.simulated import Simulated  # noqa: E402
 
 SOC = Soc(name="test", frequency="fixed", core_class={0: "core"})
 
