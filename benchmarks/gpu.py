@@ -19,6 +19,7 @@ beside all cores, which is the ratio of a phone's GPU to its CPU.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import logging
 import statistics
@@ -340,16 +341,20 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     modes = () if options.compile == "none" else tuple(options.compile.split(","))
-    rows: list[dict[str, Any]] = []
+    tasks: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = []
     for name in filter(None, options.models.split(",")):
         for precision in options.precision.split(","):
-            rows += _left_out_where_it_fails(partial(network_rows, name, precision, modes), f"{name} {precision}")
+            tasks.append((f"{name} {precision}", partial(network_rows, name, precision, modes)))
     for name in filter(None, options.pair.split(",")):
-        rows += _left_out_where_it_fails(partial(pair_rows, name), f"{name}, pair")
-    found = verdicts(rows)
-    if options.json:
-        gpu = torch.cuda.get_device_name(0)
-        write(options.json, found, gpu=gpu, torch=torch.__version__, networks=rows)
+        tasks.append((f"{name}, pair", partial(pair_rows, name)))
+    rows: list[dict[str, Any]] = []
+    for what, task in tasks:
+        rows += _left_out_where_it_fails(task, what)
+        if options.json:  # after every network: a lent machine may be taken back
+            with contextlib.redirect_stdout(None):
+                found = verdicts(rows)
+            write(options.json, found, gpu=torch.cuda.get_device_name(0), torch=torch.__version__, networks=rows)
+    verdicts(rows)
 
 
 def _left_out_where_it_fails(work: Callable[[], list[dict[str, Any]]], what: str) -> list[dict[str, Any]]:
