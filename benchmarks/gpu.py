@@ -257,6 +257,7 @@ def network_rows(name: str, precision: str, modes: Sequence[str]) -> list[dict[s
                     "prediction_error": round(plans[label].makespan_us / wall - 1, 4),
                     "method": plans[label].method,
                     "plan_s": round(took[label], 2),
+                    "slowdown": round(own.slowdown, 3),
                     "profiled_s": round(profiled_s, 1),
                 }
             rows.append(row)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from agent_sdk.runtimes.torch.kernel import Kernel
+from agent_sdk.runtimes.torch.memory import copy_queue
 from agent_sdk.runtimes.torch.schedule import Schedule
 
 Memory = dict[str, Tensor]
@@ -62,7 +63,7 @@ class Driver(ABC):
         """Let what is launched on a stream from now on wait for an event."""
 
     def first(self) -> AbstractContextManager[Any]:
-        """What torch is asked for inside goes to the first stream."""
+        """What torch is asked for inside goes to the first stream, behind all that came from the host before."""
         return nullcontext()
 
     @abstractmethod
@@ -139,8 +140,11 @@ class CudaGraphs(Driver):
     def wait(self, stream: int, event: torch.cuda.Event) -> None:
         self.stream(stream).wait_event(event)
 
-    def first(self) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(self.stream(0))
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        copy_queue(self.device).wait_on(self.stream(0))
+        with torch.cuda.stream(self.stream(0)):
+            yield
 
     def synchronise(self) -> None:
         self.stream(0).synchronize()

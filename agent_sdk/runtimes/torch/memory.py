@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 
@@ -15,11 +17,19 @@ FOREIGN = frozenset({"bfloat16", "int4", "uint4"})
 class DeviceTensor:
     """Memory of one tensor. ``tensor`` is what kernels see, ``staging`` pinned host memory of the same size."""
 
-    __slots__ = ("_staging", "tensor")
+    __slots__ = ("_copied", "_staging", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
         self._staging: torch.Tensor | None = None
+        self._copied: torch.cuda.Event | None = None
+
+    @property
+    def copied(self) -> torch.cuda.Event:
+        """Recorded behind the last copy out of ``staging``."""
+        if self._copied is None:
+            self._copied = torch.cuda.Event()
+        return self._copied
 
     @property
     def staging(self) -> torch.Tensor:
@@ -49,11 +59,39 @@ def empty(kind: TensorType, device: torch.device) -> DeviceTensor:
     return DeviceTensor(torch.empty(kind.shape, dtype=torch_dtype(kind), device=device))
 
 
-def copied_in(array: np.ndarray, into: DeviceTensor) -> None:
-    """Copy a host array to the device; it may still be under way, on the current stream, when this returns."""
-    source = torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
-    if into.tensor.device.type == "cpu":
-        into.tensor.copy_(source)
-        return
-    into.staging.copy_(source)
-    into.tensor.copy_(into.staging, non_blocking=True)
+class CopyQueue:
+    """The stream of a device on which tensors come from the host, while its multiprocessors do something else.
+
+    Whoever launches what may read them waits for ``arrived`` on its own stream: nobody waits on the host.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._arrived: torch.cuda.Event | None = None
+
+    def copy_in(self, array: np.ndarray, into: DeviceTensor) -> None:
+        """Copy a host array to the device; the array may be changed when this returns."""
+        # NOTE: by NumPy, on this thread: torch would wake a thread per core for it, and wait for the slowest.
+        if self._stream is None:
+            host = into.tensor if into.tensor.device.type == "cpu" else into.staging
+            np.copyto(host.numpy(), array, casting="no")
+            if host is not into.tensor:
+                into.tensor.copy_(host)
+            return
+        into.copied.synchronize()
+        np.copyto(into.staging.numpy(), array, casting="no")
+        with torch.cuda.stream(self._stream):
+            into.tensor.copy_(into.staging, non_blocking=True)
+            into.copied.record(self._stream)
+        self._arrived = into.copied
+
+    def wait_on(self, stream: torch.cuda.Stream) -> None:
+        """Let what is launched on a stream from now on wait for what has been brought here so far."""
+        if self._arrived is not None:
+            stream.wait_event(self._arrived)
+
+
+@cache
+def copy_queue(device: torch.device) -> CopyQueue:
+    """The copy queue of a device, which all its processors share."""
+    return CopyQueue(device)

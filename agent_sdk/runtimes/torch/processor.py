@@ -28,7 +28,7 @@ from agent_sdk.runtimes.torch.driver import CudaGraphs, Driver, Eager
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
 from agent_sdk.runtimes.torch.green import GreenContext
 from agent_sdk.runtimes.torch.kernel import Kernel, build, recipes, translated
-from agent_sdk.runtimes.torch.memory import DeviceTensor, copied_in, empty
+from agent_sdk.runtimes.torch.memory import DeviceTensor, copy_queue, empty
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.shares import Occupancy, device_us, occupancy
 from hope_schema import Processor as ProcessorSpec
@@ -213,12 +213,9 @@ class TorchProcessor(Processor):
 
     def from_host(self, array: np.ndarray, into: DeviceTensor | None = None) -> DeviceTensor:
         try:
-            with self.driver.first():
-                if into is None:
-                    kind = TensorType(shape=array.shape, dtype=str(array.dtype))  # type: ignore[arg-type]
-                    into = empty(kind, self.device)
-                copied_in(array, into)
-            self.driver.synchronise()
+            if into is None:
+                into = empty(TensorType(shape=array.shape, dtype=str(array.dtype)), self.device)  # type: ignore[arg-type]
+            copy_queue(self.device).copy_in(array, into)
         except RuntimeError as error:
             raise translated(error, f"{self.id}, copying from the host", ProcessorLost) from error
         return into
