@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from agent_sdk import paths
 from agent_sdk.cli import commands as cli
 from agent_sdk.errors import status_error
 from agent_sdk.planner.client import PlannerClient
+from hope_schema.plan import Method
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model, one_op_model
 
@@ -34,6 +36,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     lines = [line for line in err.splitlines() if line.startswith("hope-agent: ")]
     assert len(lines) == 1
     return lines[0]
+
+
+def test_every_method_of_the_contract_can_be_asked_for() -> None:
+    """The command line's own list, kept so that nothing is loaded for it, is the contract's."""
+    assert get_args(Method) == cli.METHODS
 
 
 def broken_models(directory: Path) -> dict[str, tuple[Path, str]]:
