@@ -139,6 +139,9 @@ def _figure_7(profiles: Sequence[PhoneProfile], measure: Measure) -> list[Record
     print(f"\nFigure 7, two big and four LITTLE cores of the {LOW_END}, percent below: found (paper)")
     records = []
     for profile in profiles:
+        if not {BIG, LITTLE} <= set(profile.keys):
+            print(f"{profile.model:24} was not measured on both clusters")
+            continue
         problem = on_two_clusters(profile, BIG, LITTLE)
         rows = {name: measure(problem, profile, "big+LITTLE", name) for name in ("dmdar", "greedy", "ilp", "auto")}
         for one, other in (("ilp", "dmdar"), ("greedy", "dmdar"), ("auto", "dmdar")):
