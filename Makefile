@@ -14,8 +14,9 @@ $(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
 	$(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run
+$(VENV)/.dev: $(VENV)/.run tests/networks.txt
 	$(INSTALL) -e '.[all,openvino,dev]' -e ./hope_zoo
+	$(INSTALL) --no-deps -r tests/networks.txt
 	@touch $@
 
 demo: $(VENV)/.run ## Run inception_v1 end to end on this machine: measure, plan, execute, check
