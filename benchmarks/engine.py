@@ -2,11 +2,11 @@
 
     python -m benchmarks.engine [--models inception_v1,squeezenet] [--rounds 15] [--load N] [--json FILE]
 
-Configurations: ONNX Runtime with one thread, all threads, and its parallel mode; OpenVINO with all threads (and
-HETERO where it has several devices); ours as ``Session.run`` answers, and the plan before any fallback. ``--load N``
-keeps N other processes busy meanwhile; without it, only those runs count beside which a witness found the cores at
-full speed, as far as ``--patience`` allows. ``--segmentation`` also cuts every model on one core into pieces of 16
-super-ops and compares their sum with the whole.
+Configurations: ONNX Runtime with 1, 2, 4, 8, ... and all threads, and its parallel mode; OpenVINO, where it is
+installed, with all threads (and HETERO where it has several devices); ours as ``Session.run`` answers, and the plan
+before any fallback. ``--load N`` keeps N other processes busy meanwhile; without it, only those rounds count beside
+which a witness found the cores at full speed, as far as ``--patience`` allows. ``--segmentation`` also cuts every
+model on one core into pieces of 16 super-ops and compares their sum with the whole.
 """
 
 from __future__ import annotations
@@ -15,125 +15,91 @@ import argparse
 import json
 import math
 import multiprocessing
-import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from agent_sdk.measure.steady import Witness, calm, counted
 
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
 from agent_sdk.cli.examine import answer_error, executor_error
-from agent_sdk.engine import Device
-from agent_sdk.measure.timing import Timing, timed
-from agent_sdk.measure.truth import Rehearsal
+from agent_sdk.engine.trace import to_perfetto
+from agent_sdk.measure.timing import Turn, take_turns
+from agent_sdk.measure.truth import busy_together
+from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import pre_softmax_outputs
+from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
 from agent_sdk.verify import random_inputs, reference, relative_error
 from benchmarks import dispatch
-from benchmarks.runtimes import ORT_CONFIGS, Run, baselines
+from benchmarks.runtimes import Run, baselines
 from benchmarks.segmentation import loss
 
 LEAST_S = 10.0
 """How long a model is measured where patience reaches so far: fast networks then get many rounds, steady medians."""
-PAUSE_S = 0.003
-OURS = ("ours", "ours_planned")
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One run: microseconds, what it has to tell, and how many times its shortest the witness took beside it."""
-
-    us: float
-    result: Any
-    slowness: float
-
-    @property
-    def calm(self) -> bool:
-        """Whether the cores were at full speed right before and right after."""
-        return calm(self.slowness)
+MANY = 1_000_000
+"""More rounds than there is patience for."""
 
 
 def measure(
     runs: Mapping[str, Callable[[], Any]], rounds: int, witness: Witness | None, patience_s: float
-) -> dict[str, list[Sample]]:
-    """Run all configurations in turns; return those runs of each that count.
+) -> dict[str, list[Turn]]:
+    """Run all configurations in turns (``measure/timing.py``); return those runs of each that count.
 
-    The order is drawn anew in every round, and before every turn the threads of the one before go to sleep, so that
-    nobody always suffers from the same neighbour. A turn is two runs, of which the second one is timed: the first
-    brings back into the caches what others pushed out, as the request before does where networks are served.
-
-    With a witness this goes on until every configuration had ``rounds`` calm runs, or for ``patience_s`` seconds, and
-    only calm runs count; where these are fewer, the calmest third does. Calm is what the witness says, whatever the
-    runs themselves took.
+    With a witness this goes on until ``rounds`` rounds were calm, or for ``patience_s`` seconds.
     """
-    taken: dict[str, list[Sample]] = {name: [] for name in runs}
-    order = list(runs)
-    draw = random.Random(0)
-    began = time.monotonic()
-
-    def enough() -> bool:
-        if min(len(own) for own in taken.values()) < rounds:
-            return False
-        if witness is None:
-            return True
-        span = time.monotonic() - began
-        fewest = min(sum(sample.calm for sample in own) for own in taken.values())
-        return span >= patience_s or (fewest >= rounds and span >= LEAST_S)
-
-    while not enough():
-        draw.shuffle(order)
-        for name in order:
-            time.sleep(PAUSE_S)
-            before = witness.slowness(PAUSE_S) if witness else 1.0
-            runs[name]()
-            us, result = timed(runs[name])
-            after = witness.slowness() if witness else 1.0
-            taken[name].append(Sample(us, result, max(before, after)))
+    deadline = time.monotonic() + patience_s
     if witness is None:
-        return taken
-    return {name: [own[i] for i in counted([run.slowness for run in own], rounds)] for name, own in taken.items()}
+        return take_turns(runs, rounds=rounds).counted
+    return take_turns(
+        runs,
+        rounds=rounds,
+        calm_rounds=rounds,
+        most=10**6,
+        least_s=min(LEAST_S, patience_s),
+        share=deadline,
+        witness=witness,
+    ).counted
 
 
 def rows_for(
-    agent: Agent, name: str, rounds: int, load: int, witness: Witness | None, patience_s: float
+    agent: Agent,
+    name: str,
+    rounds: int,
+    load: int,
+    witness: Witness | None,
+    patience_s: float,
+    traces_to: Path | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Time one model in every configuration; the rows, and what else there is to say about it."""
-    session = agent.load(name)
-    try:
-        model = session.model
+    with agent.load(name) as session:
+        model, serving = session.model, session.serving
         inputs = random_inputs(model.graph, 0)
-        runs = baselines(model, len(agent.soc.cores))
-        runs["ours"] = session.run
-        runs["ours_planned"] = lambda feeds: session.plan_executor.run(feeds)[0]
         executors = {"ours": session.executor, "ours_planned": session.plan_executor}
-        rehearsals = {config: Rehearsal(executor, inputs) for config, executor in executors.items()}
+        runs: dict[str, Run] = baselines(model, len(agent.soc.cores))
         calls: dict[str, Callable[[], Any]] = {config: partial(_forgotten, run, inputs) for config, run in runs.items()}
-        # Segments alone take turns with whole runs, so that both find the caches and the machine in the same state.
-        calls |= {f"{config}, segments alone": rehearsal.round for config, rehearsal in rehearsals.items()}
+        calls["ours"] = lambda: session.trace(inputs)[1]
+        calls["ours_planned"] = lambda: session.plan_executor.run(inputs)[1]
         with busy(load):
-            samples = measure(calls, rounds, witness, patience_s)
-        medians = {config: statistics.median(sample.us for sample in samples[config]) for config in runs}
-        predicted, off = {}, {}
-        for config, rehearsal in rehearsals.items():
-            alone = zip(*(sample.result for sample in samples[f"{config}, segments alone"]), strict=True)
-            predicted[config] = rehearsal.truth([middle(times) for times in alone]).predicted_us
-            off[config] = abs(predicted[config] - medians[config]) / medians[config]
-        best_ort = min(medians[config] for config in ORT_CONFIGS)
-        best_single = min(us for config, us in medians.items() if config not in OURS)
+            turns = measure(calls, rounds, witness, patience_s)
+        medians = {config: statistics.median(turn.us for turn in turns[config]) for config in calls}
+        predicted_us = {"ours": predicted(session), "ours_planned": session.plan.makespan_us}
+        best_ort = min(us for config, us in medians.items() if config.startswith("ort_"))
+        best_single = min(medians[config] for config in runs)
         errors = errors_of(session, runs, inputs)
-        programs = {"ours": session.executor.program, "ours_planned": session.plan_executor.program}
         rows = []
         for config, us in medians.items():
-            program = programs.get(config)
+            program = executors[config].program if config in executors else None
+            off = abs(predicted_us[config] - us) / us if config in predicted_us else None
+            traces = [turn.result for turn in turns[config]] if program else []
             rows.append(
                 {
                     "model": name,
@@ -141,38 +107,43 @@ def rows_for(
                     "median_us": round(us, 1),
                     "ratio_to_best_ort": round(us / best_ort, 4),
                     "ratio_to_best_single": round(us / best_single, 4),
-                    "prediction_error": round(off[config], 4) if config in off else None,
+                    "prediction_error": None if off is None else round(off, 4),
                     "max_rel_error": errors[config],
                     "processors_used": list(program.processors_used) if program else [config],
                     "segments": len(program.segments) if program else 1,
+                    "overlap": round(statistics.median(map(busy_together, traces)), 4) if traces else None,
                 }
             )
         trace = session.plan_executor.run(inputs)[1]
+        if traces_to is not None:
+            (traces_to / f"{name}.trace.json").write_text(json.dumps(to_perfetto(trace)))
         facts = {
             "model": name,
-            "answered_by": session.contest.current,
-            "runs": {config: len(own) for config, own in samples.items()},
-            "calm_runs": {config: sum(sample.calm for sample in own) for config, own in samples.items()},
-            "changes": list(session.contest.changes),
+            "answered_by": serving.current,
+            "runs": {config: len(own) for config, own in turns.items()},
+            "calm_runs": {config: sum(calm(turn.disturbance) for turn in own) for config, own in turns.items()},
+            "changes": list(serving.changes),
+            "notes": list(session.notes),
+            "quiet_us": dict(serving.quiet_us),
             "planned_us": session.plan.makespan_us,
-            "predicted_us": predicted["ours_planned"],
+            "lower_bound_us": session.plan.lower_bound_us,
+            "predicted_us": predicted_us["ours_planned"],
             "method": session.plan.method,
             "peak_bytes": trace.peak_bytes,
             "allocated_bytes": session.plan_executor.allocated_bytes,
         }
         return rows, facts
-    finally:
-        session.close()
+
+
+def predicted(session: Session) -> float:
+    """What was said beforehand about what answers: the plan's makespan, or the trial's figure of another."""
+    serving = session.serving
+    return session.plan.makespan_us if serving.current == PLAN else serving.quiet_us.get(serving.current, math.nan)
 
 
 def _forgotten(run: Run, inputs: Mapping[str, np.ndarray]) -> None:
     """Run and let go of the outputs, as a user does: kept ones would cost the runtimes' allocators new memory."""
     run(inputs)
-
-
-def middle(samples: Sequence[float]) -> Timing:
-    """The median, as of whole runs."""
-    return Timing(us=statistics.median(samples), spread_us=0.0, count=len(samples))
 
 
 def errors_of(session: Session, runs: Mapping[str, Run], inputs: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -182,8 +153,8 @@ def errors_of(session: Session, runs: Mapping[str, Run], inputs: Mapping[str, np
     expected = reference(model, inputs, tuple(dict.fromkeys((*compared, *model.graph.outputs))))
     before = {name: expected[name] for name in compared}
     after = {name: expected[name] for name in model.graph.outputs}
-    errors = {config: relative_error(run(inputs), after) for config, run in runs.items() if config not in OURS}
-    errors["ours"] = answer_error(session, inputs)
+    errors = {config: relative_error(run(inputs), after) for config, run in runs.items()}
+    errors["ours"] = answer_error(model, inputs, {session.plan_executor, session.executor})
     errors["ours_planned"] = executor_error(session.plan_executor, model, inputs, before)
     return errors
 
@@ -221,7 +192,14 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
         lines.append(f"ours / {label}: worst {max(ratios):.3f}, geometric mean {mean:.3f}")
     lines.append(f"plans that win with two or more processors: {len(wins)} ({', '.join(wins) or 'none'})")
-    lines.append(f"prediction error: worst {max(row['prediction_error'] for row in ours):.1%}")
+    errors = {"what answers": ours, "plans": planned}
+    lines += [
+        f"prediction error, {name}: worst {max(r['prediction_error'] for r in own):.1%}" for name, own in errors.items()
+    ]
+    parallel = [row["model"] for row in ours if row["overlap"] >= 1 / 3 and row["ratio_to_best_ort"] <= 0.85]
+    lines.append(
+        f"<= 0.85 with two or more at work for a third of a run: {len(parallel)} ({', '.join(parallel) or 'none'})"
+    )
     return lines
 
 
@@ -232,21 +210,10 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         print(
             f"{row['model']:<16} {row['config']:<15} {row['median_us'] / 1e3:9.2f} ms  {row['ratio_to_best_ort']:6.3f} "
             f"{row['ratio_to_best_single']:6.3f} {off}  {row['max_rel_error']:.1e}  "
-            f"{row['segments']:4d}  {','.join(row['processors_used'])}",
+            f"{row['segments']:4d} {'' if row['overlap'] is None else format(row['overlap'], '5.0%'):>5}  "
+            f"{','.join(row['processors_used'])}",
             flush=True,
         )
-
-
-def dispatched(device: Device) -> list[dict[str, float | str]]:
-    """What the engine adds to a segment, where ONNX Runtime has a core and a gang on one lane, or two cores."""
-    own = [processor.spec for processor in device.processors.values() if processor.spec.runtime == "ort"]
-    singles = [spec for spec in own if spec.threads == 1]
-    gangs = [spec for spec in own if spec.threads > 1]
-    pairs = [[one.id, gang.id] for one in singles for gang in gangs if one.resources[0] == gang.resources[0]]
-    rows = [dispatch.same_thread(device, pair, 20) for pair in pairs[:1]]
-    if len(singles) > 1:
-        rows.append(dispatch.across_threads(device, [spec.id for spec in singles[:2]], 4000, 20))
-    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -258,6 +225,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--patience", type=float, default=60.0, metavar="S", help="seconds to go on looking for calm runs, per model"
     )
+    parser.add_argument("--huge-pages", action="store_true", help="put this process's memory into huge pages")
+    parser.add_argument("--wait", type=float, metavar="S", help="let the planner improve each plan for up to S seconds")
+    parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write a Perfetto trace of every plan there")
     parser.add_argument("--segmentation", action="store_true", help="also measure what cutting costs on one core")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
     options = parser.parse_args(arguments)
@@ -269,11 +239,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
-    print(f"{'model':<16} {'config':<15} {'median':>9}     / ort  / all   pred.  error   segments, processors")
-    with Agent(processors=options.processors) as agent, Witness() as witness:
+    print(f"{'model':<16} {'config':<15} {'median':>9}     / ort  / all   pred.  error   segments, overlap, processors")
+    here = Agent(processors=options.processors, huge_pages=options.huge_pages, wait_s=options.wait)
+    content["machine"] = {
+        "soc": here.soc.name,
+        "cores": len(here.soc.cores),
+        "processors": [spec.id for spec in here.planned],
+    }
+    with here as agent, Witness() as witness:
         for name in options.models.split(","):
             watching = None if options.load else witness
-            found, more = rows_for(agent, name, options.rounds, options.load, watching, options.patience)
+            found, more = rows_for(agent, name, options.rounds, options.load, watching, options.patience, options.trace)
             if options.segmentation:
                 more["segmentation"] = loss(name)
             show(found)
@@ -288,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             facts.append(more)
             save()
         content["witness_us"] = witness.shortest_us
-        content["dispatch"] = dispatched(agent.device)
+        content["dispatch"] = [{"case": "same lane", "dispatch_us": dispatch.same_lane()}]
         save()
     for line in summary(rows):
         print(line)

@@ -16,16 +16,14 @@ from agent_sdk.model import Model
 Outputs = Mapping[str, np.ndarray]
 Run = Callable[[Mapping[str, np.ndarray]], Outputs]
 
-ORT_CONFIGS = ("ort_1", "ort_all", "ort_parallel")
-
 
 def baselines(model: Model, cores: int) -> dict[str, Run]:
-    """Every whole-model configuration by name: ``ort_1``, ``ort_all``, ``ort_parallel``, ``openvino_all``, ..."""
-    made = {
-        "ort_1": onnxruntime(model, 1),
-        "ort_all": onnxruntime(model, cores),
-        "ort_parallel": onnxruntime(model, cores, parallel=True),
-    }
+    """Every whole-model configuration by name: ``ort_1``, ``ort_2``, ..., ``ort_all``, ``ort_parallel``, ...
+
+    Powers of two below the number of cores, as far as 16 threads.
+    """
+    made = {f"ort_{threads}": onnxruntime(model, threads) for threads in (1, 2, 4, 8, 16) if threads < cores}
+    made |= {"ort_all": onnxruntime(model, cores), "ort_parallel": onnxruntime(model, cores, parallel=True)}
     if find_spec("openvino") is not None:
         made |= openvino(model)
     return made

@@ -406,10 +406,9 @@ def _between(text: str, low: int, high: int) -> int:
 
 
 def _version() -> str:
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version("hope")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        return version("hope")
+    except PackageNotFoundError:
+        return "from a checkout"

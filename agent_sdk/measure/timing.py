@@ -77,6 +77,7 @@ def take_turns(
     calls: Mapping[str, Callable[[], Any]],
     *,
     rounds: int,
+    calm_rounds: int = LEAST,
     most: int | None = None,
     least_s: float = 0.0,
     share: float = math.inf,
@@ -89,7 +90,8 @@ def take_turns(
     Args:
         calls: by name; what they return is kept with their turns.
         rounds: rounds made where enough of them are calm.
-        most: rounds made at most while fewer than LEAST are calm; by default three times as many.
+        calm_rounds: how many of them have to be calm for that to be enough.
+        most: rounds made at most while too few are calm; by default three times ``rounds``.
         least_s: seconds to go on for in any case.
         share: moment (``time.monotonic``) after which no more than LEAST rounds are made.
         deadline: moment after which nobody but those of the first round has a turn.
@@ -107,7 +109,7 @@ def take_turns(
         return [max((taken[name].disturbance for name in left), default=1.0) for taken in made]
 
     def enough() -> bool:
-        quiet = witness is None or sum(map(calm, disturbed())) >= min(LEAST, rounds)
+        quiet = witness is None or sum(map(calm, disturbed())) >= min(calm_rounds, rounds)
         return len(made) >= (rounds if quiet else most) and time.monotonic() - began >= least_s
 
     while left and not enough():
@@ -125,7 +127,7 @@ def take_turns(
             break
         made.append(taken)
     found = disturbed()
-    chosen = counted(found, min(LEAST, rounds))
+    chosen = counted(found, min(calm_rounds, rounds))
     return Turns(
         {name: [made[index][name] for index in chosen] for name in left},
         max((found[index] for index in chosen), default=1.0),

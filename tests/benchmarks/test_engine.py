@@ -6,38 +6,40 @@ from collections.abc import Iterator
 from itertools import repeat
 
 import pytest
-from agent_sdk.measure.steady import SLOW, Witness
 
+from agent_sdk.measure.witness import SLOW, Witness, calm
 from benchmarks import engine
 from benchmarks.engine import measure
 
 
-@pytest.mark.parametrize(("looks", "calm"), [(repeat(1.0), True), (repeat(2 * SLOW), False)])
+@pytest.mark.parametrize(("looks", "quiet"), [(repeat(1.0), True), (repeat(2 * SLOW), False)])
 def test_every_configuration_has_its_rounds(
-    looks: Iterator[float], calm: bool, monkeypatch: pytest.MonkeyPatch
+    looks: Iterator[float], quiet: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is run as often as the others; a machine that is never calm ends with what there is, and says so."""
     monkeypatch.setattr(engine, "LEAST_S", 0.0)
-    monkeypatch.setattr(Witness, "slowness", lambda self, seconds=0.0: next(looks))
+    monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: next(looks))
+    monkeypatch.setattr(Witness, "kept_waiting", lambda self, call: (call(), 1.0))
     done: list[str] = []
     found = measure({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 4, Witness(), 0.2)
     assert done.count("a") == done.count("b") >= 2 * 4
-    assert all(len(own) >= 4 for own in found.values())
-    assert {sample.calm for own in found.values() for sample in own} == {calm}
+    assert len(found["a"]) == len(found["b"]) >= 4
+    assert {calm(turn.disturbance) for own in found.values() for turn in own} == {quiet}
 
 
-def test_calm_runs_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a witness, a configuration's disturbed runs are left out once it has enough calm ones."""
+def test_calm_rounds_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disturbed rounds are left out once there are enough calm ones."""
     monkeypatch.setattr(engine, "LEAST_S", 0.0)
     looks = iter([1.0, 2 * SLOW, 1.0, 1.0, 2 * SLOW, 1.0, *repeat(1.0, 8)])
-    monkeypatch.setattr(Witness, "slowness", lambda self, seconds=0.0: next(looks))
+    monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: next(looks))
+    monkeypatch.setattr(Witness, "kept_waiting", lambda self, call: (call(), 1.0))
     results = iter(range(100))
     found = measure({"a": lambda: next(results)}, 3, Witness(), 60.0)["a"]
-    assert [sample.result for sample in found] == [3, 7, 9]  # each turn is two runs, the second of which counts
+    assert sorted(turn.result for turn in found) == [3, 7, 9]  # each turn is two runs, the second of which counts
 
 
 def test_under_load_every_run_counts() -> None:
     """Without a witness nothing is left out: load is what is to be measured."""
     found = measure({"a": lambda: "told", "b": lambda: None}, 5, None, 0.0)
     assert [len(own) for own in found.values()] == [5, 5]
-    assert {sample.result for sample in found["a"]} == {"told"}
+    assert {turn.result for turn in found["a"]} == {"told"}
