@@ -28,7 +28,6 @@ import numpy as np
 
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
-from agent_sdk.cli.examine import answer_error, executor_error
 from agent_sdk.engine.trace import to_perfetto
 from agent_sdk.measure.timing import Turn, take_turns
 from agent_sdk.measure.truth import busy_together
@@ -36,7 +35,7 @@ from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import pre_softmax_outputs
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
-from agent_sdk.verify import random_inputs, reference, relative_error
+from agent_sdk.verify import executor_error, random_inputs, reference, relative_error
 from benchmarks import dispatch
 from benchmarks.runtimes import Run, baselines
 from benchmarks.segmentation import loss
@@ -154,7 +153,7 @@ def errors_of(session: Session, runs: Mapping[str, Run], inputs: Mapping[str, np
     before = {name: expected[name] for name in compared}
     after = {name: expected[name] for name in model.graph.outputs}
     errors = {config: relative_error(run(inputs), after) for config, run in runs.items()}
-    errors["ours"] = answer_error(model, inputs, {session.plan_executor, session.executor})
+    errors["ours"] = executor_error(session.executor, model, inputs, before)
     errors["ours_planned"] = executor_error(session.plan_executor, model, inputs, before)
     return errors
 

@@ -29,7 +29,7 @@ PYTHON
 }
 
 run() {
-    local carried results site
+    local carried results
     carried=$(cd "$1" && pwd)
     mkdir -p "$2"
     results=$(cd "$2" && pwd)
