@@ -18,7 +18,8 @@ from planner_api.http.error import HttpError
 from planner_api.http.problems import answer
 
 MAX_HEAD_BYTES = 32 * 1024
-"""Longest request line with all its fields, and trailer if there is one."""
+"""Longest request line with all its fields, and trailer if there is one; looked at after each piece."""
+PIECE_BYTES = 16 * 1024
 MAX_FIELDS = 100
 HEAD_S = 10.0
 """Longest time from a connection's beginning, or from the first byte after an answer, to the end of a head."""
@@ -51,11 +52,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what arrived, at most a head's length at a time: the parser keeps an unfinished field as it grows."""
-        if len(data) > MAX_HEAD_BYTES:
-            for start in range(0, len(data), MAX_HEAD_BYTES):
+        """Take in what arrived, piece by piece: the parser reads on whatever it is given."""
+        if len(data) > PIECE_BYTES:
+            for start in range(0, len(data), PIECE_BYTES):
                 if not self.transport.is_closing():
-                    self.data_received(data[start : start + MAX_HEAD_BYTES])
+                    self.data_received(data[start : start + PIECE_BYTES])
             return
         self._unread += len(data)
         super().data_received(data)

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
 from planner_api.errors import UnavailableError
+from planner_api.http.protocol import BoundedProtocol
 from planner_api.ops.logs import configure
 from planner_api.ops.metrics import Metrics
 from planner_api.ops.probes import Probes
@@ -101,5 +102,14 @@ async def _serve_probes(probes: Probes, host: str, port: int) -> None:
     app = Starlette(
         routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", read_metrics)],
     )
-    config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=BoundedProtocol,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+    )
     await _ProbeServer(config).serve()

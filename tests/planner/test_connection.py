@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner_api.http.protocol import MAX_HEAD_BYTES
+from planner_api.http.protocol import MAX_HEAD_BYTES, PIECE_BYTES
 from planner_api.server import build_config
 from tests import CAMPAIGN
 from tests.planner.samples import Api, chain, operator_token, plan_request, serving
@@ -206,7 +206,7 @@ def test_heads_within_the_limits_are_read(stage: Stage, fields: int, size: int) 
         assert status == 431
     elif len(head) <= MAX_HEAD_BYTES:
         assert status == 200
-    elif len(head) > 2 * MAX_HEAD_BYTES:
+    elif len(head) > MAX_HEAD_BYTES + PIECE_BYTES:
         assert status == 431
 
 
