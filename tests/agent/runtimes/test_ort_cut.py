@@ -19,6 +19,7 @@ from agent_sdk.device.soc import read_soc
 from agent_sdk.measure.alone import whole_network
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels
+from agent_sdk.native import LOOP_VARIABLE
 from agent_sdk.runtimes.base import OutOfMemory, segment_of
 from agent_sdk.runtimes.ort import graph as ort_graph
 from agent_sdk.runtimes.ort.cut import cut, physical
@@ -84,7 +85,9 @@ def assert_meanings_hold(model: Model, frozen: FrozenGraph, ort: OrtProcessor, *
     for name, (klass, blocked) in watched.items():
         kind = physical(frozen.source.tensor[klass].type, blocked=blocked)
         proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, kind.shape))
-    session = ort.session(proto.SerializeToString(), optimise=False, weights=frozen.directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(LOOP_VARIABLE, "python")  # only the runtime's Python session takes outputs by name
+        session = ort.session(proto.SerializeToString(), optimise=False, weights=frozen.directory)
     values = dict(zip(watched, session.run(list(watched), inputs), strict=True))
     wanted = sorted({klass for klass, _ in watched.values()})
     right = evaluate(model, inputs, wanted)
