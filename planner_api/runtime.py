@@ -59,6 +59,7 @@ class Planner:
         self.plan_cache = PlanCache(settings.plan_cache_bytes)
         self.events.on_plan(self.plan_cache.forget)
         self.quotas = Quotas(settings)
+        self.metrics.refused = self.quotas.refused
         self.profiles = Profiles(self.database, settings, self.quotas)
         self.plans = Plans(self.database, self.profiles, self.plan_cache, self.events, self.build_making())
 

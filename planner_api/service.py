@@ -42,7 +42,7 @@ class Service(Planner):
     def build_making(self) -> Making:
         """A first plan at once, better ones from the queue."""
         self.queue = build_queue(self.database, self.settings, self.events)
-        self.making = Queued(self.database, self.settings, self.profiles, self.queue)
+        self.making = Queued(self.database, self.settings, self.profiles, self.queue, self.quotas)
         return self.making
 
     async def start(self) -> None:
@@ -86,6 +86,7 @@ class Service(Planner):
             if clock() >= due["prune"]:
                 due["prune"] = clock() + PRUNE_S
                 await _attempt(self.profiles.prune())
+                await _attempt(self.quotas.prune(self.database))
             await asyncio.sleep(self.settings.fold_interval_s)
 
 

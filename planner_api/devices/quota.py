@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from planner_api.db.engine import WriteSession
+from planner_api.db.engine import Database, WriteSession
 from planner_api.devices import repository
 from planner_api.devices.principal import Principal
 from planner_api.errors import ForbiddenError, TooOftenError
@@ -52,6 +52,11 @@ class Quotas:
         self._uploaded[caller.name] += size
         if self._uploaded[caller.name] > self._per_day["upload_bytes"]:
             raise self.exceeded("upload_bytes", f"{self._per_day['upload_bytes']} a day")
+
+    async def prune(self, database: Database) -> None:
+        """Forget what was used before today."""
+        async with database.write() as session:
+            await repository.prune_usage(session, _today())
 
     def exceeded(self, quota: str, limit: str, *, retry_after_s: int | None = None) -> TooOftenError:
         """Return the error for a caller beyond a quota of the time; None: it may return tomorrow."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import Fanout, FanoutRequest, FleetModelPage, FleetPlanPage, FleetProfilePage, FleetSummary
+from hope_schema import (
+    ContributionPage,
+    Fanout,
+    FanoutRequest,
+    FleetModelPage,
+    FleetPlanPage,
+    FleetProfilePage,
+    FleetSummary,
+    VotePage,
+)
 from planner_api.devices.routes import LABEL, After, Limit
 from planner_api.fleet import service
 from planner_api.http.body import read_message
@@ -88,3 +98,79 @@ async def plans(
     where = {name: value for name, value in wanted.items() if value is not None}
     found = await service.plans(request.app.state.planner.database, where=where, after=after or "", limit=limit)
     return Response(found.model_dump_json(), media_type="application/json")
+
+
+Soc = Annotated[str, Query(max_length=128, pattern=LABEL, description="The SoC")]
+Frequency = Annotated[str, Query(max_length=128, pattern=LABEL, description="The operating point")]
+DeviceName = Annotated[str | None, Query(max_length=128, pattern=LABEL, description="Of this device alone")]
+
+
+@router.get(
+    "/fleet/profiles/contributions",
+    openapi_extra=describe(replies={200: ("One page.", ContributionPage)}, errors=[404, 422]),
+)
+async def contributions(
+    request: Request, soc: Soc, frequency: Frequency, after: After = None, limit: Limit = 100
+) -> Response:
+    """List who had a part in a profile, and how much of it nobody else says."""
+    database = request.app.state.planner.database
+    found = await oversight().contributions(database, soc, frequency, after=after or "", limit=limit)
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.get("/fleet/profiles/votes", openapi_extra=describe(replies={200: ("One page.", VotePage)}, errors=[404, 422]))
+async def votes(
+    request: Request,
+    soc: Soc,
+    frequency: Frequency,
+    device_id: DeviceName = None,
+    offset: Offset = 0,
+    limit: Limit = 100,
+) -> Response:
+    """List who said what of which figure."""
+    database = request.app.state.planner.database
+    found = await oversight().votes(database, soc, frequency, device_id=device_id, offset=offset, limit=limit)
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.delete(
+    "/fleet/profiles/contributions",
+    status_code=204,
+    openapi_extra=describe(replies={204: ("Forgotten.", None)}, errors=[404, 409, 422]),
+)
+async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None) -> Response:
+    """Take back what a device, or everybody, said in a profile; plans that rest on it are solved again."""
+    devices = None if device_id is None else [device_id]
+    await oversight().forget(request.app.state.planner.database, soc, frequency, devices)
+    return Response(status_code=204)
+
+
+@router.post(
+    "/fleet/profiles/rebuild",
+    status_code=204,
+    openapi_extra=describe(replies={204: ("Made anew.", None)}, errors=[404, 409, 422]),
+)
+async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
+    """Make a profile anew of the votes that are kept, without those of revoked devices."""
+    await oversight().rebuild(request.app.state.planner.database, soc, frequency)
+    return Response(status_code=204)
+
+
+@router.put(
+    "/fleet/socs/{soc:path}",
+    status_code=204,
+    openapi_extra=describe(replies={204: ("It counts from now on.", None)}, errors=[422]),
+)
+async def establish(
+    request: Request, soc: Annotated[str, Path(max_length=128, pattern=LABEL, description="The SoC")]
+) -> Response:
+    """Vouch for a SoC, so that releases plan for it however few devices uploaded."""
+    await oversight().establish(request.app.state.planner.database, soc)
+    return Response(status_code=204)
+
+
+def oversight() -> ModuleType:
+    """What an operator does to profiles; loaded with the first use, for it needs NumPy and serving plans does not."""
+    from planner_api.profiles import oversight
+
+    return oversight

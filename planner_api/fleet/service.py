@@ -35,7 +35,7 @@ from planner_api.solving.repository import count_by_status
 MAX_NAMED = 64
 """Processors a request may name."""
 FANOUT_PRIORITY = 0
-"""A device that waits for its plan comes first (``plans.service.DEVICE_WAITS``)."""
+"""A device that waits for its plan comes first (``plans.making.DEVICE_WAITS``)."""
 
 
 async def release(database: Database, queue: SolveQueue, model_hash: str, request: FanoutRequest) -> Fanout:

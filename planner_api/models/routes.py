@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import ModelGraph, ModelReceipt
 from planner_api.compression import unzstd
+from planner_api.devices.principal import principal_of
 from planner_api.http.body import read_large
 from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute
@@ -44,8 +45,13 @@ async def submit_model(request: Request) -> Response:
     """Make a graph known. Weights never leave the device: a graph holds topology, types and shapes."""
     graph, _ = await read_large(request, read_graph, inline=INLINE_BYTES)
     key = request.headers.get("idempotency-key", "")
+    planner = request.app.state.planner
     receipt = await service.submit(
-        request.app.state.planner.database, graph, claimed_hash=key if _DIGEST.fullmatch(key) else None
+        planner.database,
+        graph,
+        claimed_hash=key if _DIGEST.fullmatch(key) else None,
+        caller=principal_of(request.scope),
+        quotas=planner.quotas,
     )
     return Response(
         receipt.model_dump_json(), status_code=201 if receipt.created else 200, media_type="application/json"

@@ -9,22 +9,34 @@ import msgspec
 from hope_schema import ModelReceipt
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, ReadSession
+from planner_api.devices.principal import ANONYMOUS, Principal
+from planner_api.devices.quota import Quotas
 from planner_api.errors import ConflictError, model_unknown
 from planner_api.models import repository
 from planner_api.models.figures import Figures
 from planner_api.models.reading import ReadGraph
 
 
-async def submit(database: Database, graph: ReadGraph, *, claimed_hash: str | None = None) -> ModelReceipt:
+async def submit(
+    database: Database,
+    graph: ReadGraph,
+    *,
+    claimed_hash: str | None = None,
+    caller: Principal = ANONYMOUS,
+    quotas: Quotas | None = None,
+) -> ModelReceipt:
     """Store a graph; storing it again changes nothing.
 
     Args:
         database: where.
         graph: the model.
         claimed_hash: the hash its sender computed, if it said so.
+        caller: who sends it.
+        quotas: what a caller may store; None: anything.
 
     Raises:
         ConflictError: the sender's hash is not this graph's, or another graph stands under this hash.
+        TooOftenError: a caller beyond a quota.
     """
     if claimed_hash is not None and claimed_hash != graph.hash:
         raise ConflictError(
@@ -34,6 +46,9 @@ async def submit(database: Database, graph: ReadGraph, *, claimed_hash: str | No
         )
     async with database.write() as session:
         created = await repository.insert(session, {**msgspec.structs.asdict(graph), "created_at": datetime.now(UTC)})
+        if created and quotas is not None:
+            size = len(graph.graph_zstd) + len(graph.figures_zstd)
+            await quotas.spend(session, caller, models=1, model_bytes=size)
         if not created:
             stored = await repository.find(session, graph.hash)
             if stored is not None and stored.graph_digest != graph.graph_digest:

@@ -44,6 +44,8 @@ class Metrics:
     def __init__(self) -> None:
         self._requests: defaultdict[tuple[str, str, int], Histogram] = defaultdict(lambda: Histogram(REQUEST_BUCKETS_S))
         self._solves: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(SOLVE_BUCKETS_S))
+        self.refused: Mapping[str, int] = {}
+        """Requests refused beyond a quota, by its name."""
         self.gauges: dict[str, tuple[str, Mapping[str, float]]] = {}
         """Set at each scrape: name to (label name, value per label)."""
 
@@ -57,7 +59,7 @@ class Metrics:
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry."""
-        from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         requests = HistogramMetricFamily(
             "hope_http_request_seconds", "Requests by route and status.", labels=["method", "route", "status"]
@@ -69,6 +71,10 @@ class Metrics:
         for outcome, solved in self._solves.items():
             solves.add_metric([outcome], solved.buckets(), solved.sum)
         yield solves
+        refused = CounterMetricFamily("hope_quota_refusals", "Requests beyond a quota.", labels=["quota"])
+        for quota, count in self.refused.items():
+            refused.add_metric([quota], count)
+        yield refused
         for name, (label, values) in self.gauges.items():
             gauge = GaugeMetricFamily(f"hope_{name}", f"{name.replace('_', ' ').capitalize()}.", labels=[label])
             for key, value in values.items():

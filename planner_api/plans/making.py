@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from hope_schema import Method, PlanRequest
 from planner_api.db.engine import Database, ReadSession, WriteSession
+from planner_api.devices.principal import Principal
+from planner_api.devices.quota import Quotas
+from planner_api.locks import Turns
 from planner_api.models.service import load_figures
 from planner_api.plans import repository
 from planner_api.profiles import repository as profile_rows
@@ -14,8 +19,10 @@ from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
 from planner_api.solving.queue import SolveQueue
 
-DEVICE_WAITS = 10
-"""Priority of a solve that a device asked for; a release's fan-out has less."""
+DEVICE_WAITS = 1000
+"""Priority of the first solve a device asks for, one less for each of its own that waits already; a release's has 0."""
+FIRST_PLANS = 2
+"""First plans that are made for devices at once, no two of them for the same device."""
 CHECKED_AT_ONCE = 200
 """Plans compared with a newer profile per round."""
 
@@ -36,8 +43,17 @@ class Making(ABC):
     def first(self, request: PlanRequest) -> tuple[Method, float]:
         """The method, and its budget in seconds, of the plan that is made while its device waits."""
 
+    @asynccontextmanager
+    async def turn(self, caller: Principal) -> AsyncIterator[None]:
+        """Wait until a plan may be made for this caller, and hold its turn."""
+        yield
+
     @abstractmethod
-    async def improve(self, session: WriteSession, plan_id: str, *, fresh: bool) -> None:
+    async def charge(self, caller: Principal) -> None:
+        """Count a plan that is about to be made against what its caller may ask for."""
+
+    @abstractmethod
+    async def improve(self, session: WriteSession, plan_id: str, caller: Principal, *, fresh: bool) -> None:
         """See to a better plan than the provisional one that this transaction stores; ``fresh``: its row is new."""
 
     async def still_holds(self, session: ReadSession, request: PlanRequest, plan_id: str) -> bool:
@@ -74,16 +90,42 @@ class InCall(Making):
         """What was asked for."""
         return request.method, self._settings.solve_budget_s
 
-    async def improve(self, session: WriteSession, plan_id: str, *, fresh: bool) -> None:
+    async def charge(self, caller: Principal) -> None:
+        """Nothing: its one caller is trusted."""
+
+    async def improve(self, session: WriteSession, plan_id: str, caller: Principal, *, fresh: bool) -> None:
         """Nothing: it is not provisional."""
 
 
 class Queued(Making):
     """A first plan at once, a better one from the queue, and another one when a figure moved: a planner of a fleet."""
 
-    def __init__(self, database: Database, settings: Settings, profiles: Profiles, queue: SolveQueue) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, profiles: Profiles, queue: SolveQueue, quotas: Quotas
+    ) -> None:
         super().__init__(database, settings, profiles)
         self._queue = queue
+        self._quotas = quotas
+        self._turns = Turns("first plans", slots=FIRST_PLANS, each=1, waiting=settings.queued_solves)
+
+    @asynccontextmanager
+    async def turn(self, caller: Principal) -> AsyncIterator[None]:
+        """Devices take turns, so that one with a hundred keys delays another's first by one plan at most."""
+        if caller.device_id is None:
+            yield
+            return
+        async with self._turns.turn(caller.name):
+            yield
+
+    async def charge(self, caller: Principal) -> None:
+        """Count a new key. Raises TooOftenError for a device with too many today, or too many that wait."""
+        if caller.device_id is None:
+            return
+        async with self._database.write() as session:
+            most = self._settings.queued_solves
+            if await repository.count_queued(session, caller.name) >= most:
+                raise self._quotas.exceeded("queued_solves", f"{most} that wait", retry_after_s=30)
+            await self._quotas.spend(session, caller, plan_keys=1)
 
     async def holds(self, plan_id: str) -> bool:
         """Always: what no longer holds is served until something better is there."""
@@ -93,9 +135,14 @@ class Queued(Making):
         """The quickest there is."""
         return "greedy", self._settings.provisional_budget_s
 
-    async def improve(self, session: WriteSession, plan_id: str, *, fresh: bool) -> None:
-        """Queue it; a row that a release put there is on its way and overtakes the others."""
-        await (self._queue.enqueue if fresh else self._queue.hasten)(session, plan_id, priority=DEVICE_WAITS)
+    async def improve(self, session: WriteSession, plan_id: str, caller: Principal, *, fresh: bool) -> None:
+        """Queue it; a row that a release put there is on its way and overtakes the others.
+
+        A device's hundredth key waits behind every other device's first.
+        """
+        waiting = 0 if caller.device_id is None else await repository.count_queued(session, caller.name)
+        priority = max(1, DEVICE_WAITS - waiting)
+        await (self._queue.enqueue if fresh else self._queue.hasten)(session, plan_id, priority=priority)
 
     async def resolve_outdated(self) -> int:
         """Compare plans with the newest version of their profile; queue those that rest on moved figures.

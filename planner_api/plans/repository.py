@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, or_, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Job, PlanRequest
@@ -46,7 +46,13 @@ async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
 
 
 async def insert(
-    session: WriteSession, plan_id: str, request: PlanRequest, now: datetime, *, profile_version: int | None = None
+    session: WriteSession,
+    plan_id: str,
+    request: PlanRequest,
+    now: datetime,
+    *,
+    profile_version: int | None = None,
+    asked_by: str | None = None,
 ) -> bool:
     """Claim a plan's row; False when somebody was faster. Who inserts it also enqueues its solve.
 
@@ -56,6 +62,7 @@ async def insert(
         request: its key.
         now: when it was asked for.
         profile_version: one it need not be queued for again, should it fail before it has a body.
+        asked_by: whose queued solves it counts among.
     """
     values = {
         "id": plan_id,
@@ -68,8 +75,15 @@ async def insert(
         "objective": request.objective,
         "created_at": now,
         "checked_version": profile_version,
+        "asked_by": asked_by,
     }
     return await insert_or_ignore(session, PlanRow, values, ["id"])
+
+
+async def count_queued(session: AsyncSession, asked_by: str) -> int:
+    """Plans one caller asked for that wait to be solved."""
+    waiting = PlanRow.status == "queued", PlanRow.queued_at.is_not(None), PlanRow.asked_by == asked_by
+    return (await session.scalar(select(func.count()).where(*waiting))) or 0
 
 
 async def next_version(session: WriteSession, plan_id: str) -> int | None:

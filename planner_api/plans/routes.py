@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import PlanReply, PlanRequest
+from planner_api.devices.principal import principal_of
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute
@@ -46,7 +47,7 @@ async def request_plan(request: Request) -> Response:
     planner = request.app.state.planner
     message = await read_message(request, PlanRequest)
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
-    served = await planner.plans.plan(message)
+    served = await planner.plans.plan(message, principal_of(request.scope))
     request.scope["state"]["plan_id"] = served.stored.plan_id
     stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)
     response = _respond(stored.answer(_header(request, "accept-encoding"), hit=served.hit))

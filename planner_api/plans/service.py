@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from hope_schema import Method, ModelGraph, Plan, PlanRequest, Profile
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
+from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.errors import InvalidError, model_unknown, plan_unknown, profile_unknown
 from planner_api.models import repository as models
 from planner_api.plans import repository
@@ -72,31 +73,34 @@ class Plans:
         self._cache.hits[wanted] += 1
         return stored
 
-    async def plan(self, request: PlanRequest) -> Served:
+    async def plan(self, request: PlanRequest, caller: Principal = ANONYMOUS) -> Served:
         """Return the plan under the request's key, finding a first one when there is none.
 
         Raises:
             NotFoundError: an unknown model or SoC.
             InvalidError: no plan exists.
+            TooOftenError: a device beyond a quota.
         """
         request = normalised(request)
         wanted = plan_id(request)
         stored = await self._newest(wanted)
         if stored is None or not await self._making.holds(wanted):
-            return await self._made.get(wanted, lambda: self._make(request, wanted))
+            return await self._made.get((wanted, caller.name), lambda: self._make(request, wanted, caller))
         self._cache.hits[wanted] += 1
         return Served(stored, hit=True)
 
-    async def _make(self, request: PlanRequest, wanted: str) -> Served:
+    async def _make(self, request: PlanRequest, wanted: str, caller: Principal) -> Served:
         """Make the plan, unless another request did so meanwhile."""
-        before = await self._newest(wanted)
-        if before is not None and await self._making.holds(wanted):
-            return Served(before, hit=True)
-        self.misses[wanted] += 1
-        await self._profiles.fold(request.soc, request.frequency)
-        graphs, profile = await load_problem(self._database, request)
-        method, budget_s = self._making.first(request)
-        found, solve_us = await asyncio.to_thread(_solve, graphs, profile, request, method, budget_s)
+        async with self._making.turn(caller):
+            before = await self._newest(wanted)
+            if before is not None and await self._making.holds(wanted):
+                return Served(before, hit=True)
+            self.misses[wanted] += 1
+            await self._profiles.fold(request.soc, request.frequency)
+            graphs, profile = await load_problem(self._database, request)
+            await self._making.charge(caller)
+            method, budget_s = self._making.first(request)
+            found, solve_us = await asyncio.to_thread(_solve, graphs, profile, request, method, budget_s)
         version = 1 if before is None else before.version + 1
         provisional = method != request.method
         # Made before the transaction, which must not wait for a thread that other plans keep busy.
@@ -104,7 +108,7 @@ class Plans:
             serialise, found, plan_id=wanted, version=version, provisional=provisional, solve_us=solve_us
         )
         async with self._database.write() as session:
-            fresh = await repository.insert(session, wanted, request, datetime.now(UTC))
+            fresh = await repository.insert(session, wanted, request, datetime.now(UTC), asked_by=caller.name)
             if await repository.next_version(session, wanted) != version:
                 newest = await repository.find(session, wanted)  # another replica was faster, and saw to the rest
                 assert newest is not None
@@ -113,7 +117,7 @@ class Plans:
             status = None if not fresh else "queued" if provisional else "done"
             await store_version(session, stored, found, solve_us, status=status)
             if provisional:
-                await self._making.improve(session, wanted, fresh=fresh)
+                await self._making.improve(session, wanted, caller, fresh=fresh)
             await self._events.publish(session, wanted, version)
         self._cache.forget(wanted, version)
         return Served(stored, hit=False)

@@ -1,4 +1,4 @@
-"""``hope-planner profiles``: take a profile out of one planner and into another."""
+"""``hope-planner profiles``: move a profile between planners, see who said what, and take it back."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ from planner_api.usage import UsageError
 EXAMPLES = """examples:
   hope-planner profiles export "$SOC" max > profile.json
   hope-planner profiles import profile.json --database postgresql://db/hope
+  hope-planner profiles who "$SOC" max                       who had a part in it, and how much nobody else says
+  hope-planner profiles forget "$SOC" max --device phone-7   take back what a device said
+  hope-planner profiles rebuild "$SOC" max                   make it anew of what devices in good standing say
+  hope-planner profiles establish "$SOC"                     let releases plan for it however few uploaded
 """
 DEVICE = "operator"
 """In whose name an imported profile stands: one voice among those of the devices."""
 
 
 def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Add ``export`` and ``import``; ``shared`` adds what every command has (``--database``)."""
+    """Add every command on profiles; ``shared`` adds what every command has (``--database``)."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -41,7 +45,18 @@ def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.Arg
     importing = commands.add_parser("import", help="take in the figures of an exported profile")
     importing.add_argument("file", type=Path)
     importing.set_defaults(act=_import)
-    for command in (export, importing):
+    who = commands.add_parser("who", help="list who had a part in a profile")
+    forget = commands.add_parser("forget", help="take back what a device, or everybody, said in a profile")
+    forget.add_argument("--device", help="this device alone")
+    rebuild = commands.add_parser("rebuild", help="make a profile anew, without what revoked devices said")
+    establish = commands.add_parser("establish", help="vouch for a SoC, so that releases plan for it")
+    establish.add_argument("soc")
+    for command, act in ((who, _who), (forget, _forget), (rebuild, _rebuild)):
+        command.add_argument("soc")
+        command.add_argument("frequency")
+        command.set_defaults(act=act)
+    establish.set_defaults(act=_establish)
+    for command in (export, importing, who, forget, rebuild, establish):
         shared(command)
 
 
@@ -55,7 +70,10 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     async def main() -> None:
         database = Database(settings.database_url)
         try:
-            await options.act(Profiles(database, settings), options)
+            if options.act in (_export, _import):
+                await options.act(Profiles(database, settings), options)
+            else:
+                await options.act(database, options)
         finally:
             await database.close()
 
@@ -88,3 +106,38 @@ async def _import(profiles: Profiles, options: argparse.Namespace) -> None:
     await profiles.fold(profile.soc, profile.frequency)
     done = "known already" if receipt.duplicate else f"imported {receipt.rows} figures"
     print(f"{done}: SoC '{profile.soc}' at frequency '{profile.frequency}'")
+
+
+async def _who(database: Database, options: argparse.Namespace) -> None:
+    from planner_api.profiles import oversight
+
+    print(f"{'figures':>8}  {'alone':>8}  {'uploads':>8}  device")
+    after: str | None = ""
+    while after is not None:
+        page = await oversight.contributions(database, options.soc, options.frequency, after=after, limit=1000)
+        for row in page.contributions:
+            unused = f"  ({row.unused})" if row.unused else ""
+            print(f"{row.figures:>8}  {row.alone:>8}  {row.uploads:>8}  {row.device_id}{unused}")
+        after = page.next
+
+
+async def _forget(database: Database, options: argparse.Namespace) -> None:
+    from planner_api.profiles import oversight
+
+    devices = None if options.device is None else [options.device]
+    changed = await oversight.forget(database, options.soc, options.frequency, devices)
+    print("forgotten; the profile has a new version" if changed else "forgotten; no figure changed")
+
+
+async def _rebuild(database: Database, options: argparse.Namespace) -> None:
+    from planner_api.profiles import oversight
+
+    changed = await oversight.rebuild(database, options.soc, options.frequency)
+    print("made anew; the profile has a new version" if changed else "made anew; no figure changed")
+
+
+async def _establish(database: Database, options: argparse.Namespace) -> None:
+    from planner_api.profiles import oversight
+
+    await oversight.establish(database, options.soc)
+    print(f"SoC '{options.soc}' counts")
