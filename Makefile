@@ -12,6 +12,7 @@ help: ## Show this list
 $(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
+	$(BIN)/python -m planner_api.planning
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run tests/networks.txt

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -33,8 +35,13 @@ MANY_OPS = 1500
 """Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out."""
 PIECES_SHARE = 0.4
 """Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
+QUIET_S = 2.0
+"""Loading what is compiled takes less; compiling is said."""
 CLOSED = 1e-5
 """Relative gap at which the search stops: a microsecond in a tenth of a second."""
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,13 @@ def warm() -> None:
 def _after_loading(budget: Budget, stage: Stage) -> Budget:
     """The budget once a stage's kernels are loaded, or compiled: the first use in a process is not charged for it."""
     began = time.monotonic()
-    _load(stage)
+    said = threading.Timer(QUIET_S, _log.warning, ("compiling the planner's search, once on this machine",))
+    said.daemon = True
+    said.start()
+    try:
+        _load(stage)
+    finally:
+        said.cancel()
     return budget.postponed(time.monotonic() - began)
 
 

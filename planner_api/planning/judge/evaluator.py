@@ -258,12 +258,43 @@ def count_in(ends: FloatArray, held: FloatArray, first: int, last: int, end: flo
         held[at] = share
 
 
+@inner_kernel
+def accept(a: Arrays, s: State, first: int, until: int, high: int) -> None:
+    """Make the last trial the schedule."""
+    n = len(s.sequence)
+    for at in range(first, until):
+        op = s.sequence[at]
+        s.spent[op] = s.new_spent[at]
+        for r in range(a.reads_at[op], a.reads_at[op + 1]):
+            tensor = a.reads[r]
+            for place in range(s.payer.shape[1]):
+                if first <= s.payer[tensor, place] < until:
+                    s.payer[tensor, place] = n
+            if a.launches:
+                for p in range(s.taker.shape[1]):
+                    if first <= s.taker[tensor, p] < until:
+                        s.taker[tensor, p] = n
+    for k in range(s.counts[MOVES]):
+        s.payer[s.move_log[k, 0], s.move_log[k, 1]] = s.move_log[k, 2]
+        s.there[s.move_log[k, 0], s.move_log[k, 1]] = s.arrival[s.move_log[k, 0], s.move_log[k, 1]]
+    for k in range(s.counts[TAKES]):
+        s.taker[s.take_log[k, 0], s.take_log[k, 1]] = s.take_log[k, 2]
+    for at in range(first, min(until, high) + 1):
+        for k in range(len(s.ends)):
+            s.ends_at[at, k] = s.new_ends[at, k]
+        for k in range(len(s.ends) if a.length > 1 else 0):
+            s.held_at[at, k] = s.new_held[at, k]
+        for q in range(len(s.queue)):
+            s.queue_at[at, q] = s.new_queue[at, q]
+        s.peak_at[at] = s.new_peak[at]
+
+
 @kernel
 def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, limit: float, number: int) -> float:
     """Time positions ``start`` to ``until``: a new trial from ``first`` on, or the rest of one that got to ``start``.
 
-    What is found stands in the scratch space (and the ops' finish) until `accept` or `reject`. Start and done are
-    written where nothing limits the trial.
+    What is found stands in the scratch space (and the ops' finish) until `accept` or `reject`. Where nothing limits it,
+    the trial is accepted at once, and the ops' start and done are written too.
 
     Args:
         a: the problem.
@@ -424,38 +455,9 @@ def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, li
         s.new_peak[until] = peak
     s.counts[MOVES] = moves
     s.counts[TAKES] = takes
+    if limit == np.inf:
+        accept(a, s, first, until, high)
     return float(peak)
-
-
-@kernel
-def accept(a: Arrays, s: State, first: int, until: int, high: int) -> None:
-    """Make the last trial the schedule."""
-    n = len(s.sequence)
-    for at in range(first, until):
-        op = s.sequence[at]
-        s.spent[op] = s.new_spent[at]
-        for r in range(a.reads_at[op], a.reads_at[op + 1]):
-            tensor = a.reads[r]
-            for place in range(s.payer.shape[1]):
-                if first <= s.payer[tensor, place] < until:
-                    s.payer[tensor, place] = n
-            if a.launches:
-                for p in range(s.taker.shape[1]):
-                    if first <= s.taker[tensor, p] < until:
-                        s.taker[tensor, p] = n
-    for k in range(s.counts[MOVES]):
-        s.payer[s.move_log[k, 0], s.move_log[k, 1]] = s.move_log[k, 2]
-        s.there[s.move_log[k, 0], s.move_log[k, 1]] = s.arrival[s.move_log[k, 0], s.move_log[k, 1]]
-    for k in range(s.counts[TAKES]):
-        s.taker[s.take_log[k, 0], s.take_log[k, 1]] = s.take_log[k, 2]
-    for at in range(first, min(until, high) + 1):
-        for k in range(len(s.ends)):
-            s.ends_at[at, k] = s.new_ends[at, k]
-        for k in range(len(s.ends) if a.length > 1 else 0):
-            s.held_at[at, k] = s.new_held[at, k]
-        for q in range(len(s.queue)):
-            s.queue_at[at, q] = s.new_queue[at, q]
-        s.peak_at[at] = s.new_peak[at]
 
 
 @inner_kernel
@@ -465,9 +467,8 @@ def reject(s: State, first: int) -> None:
         s.finish[s.sequence[at]] = s.old_finish[at]
 
 
-@kernel
 def evaluate(a: Arrays, s: State) -> float:
-    """Time a whole schedule; see `simulator.simulate` for the rules.
+    """Time a whole schedule; see `simulator` for the rules.
 
     Args:
         a: the problem.
@@ -477,15 +478,9 @@ def evaluate(a: Arrays, s: State) -> float:
         The largest ``done - due``: with nothing due the makespan in microseconds.
     """
     n = len(s.sequence)
-    for tensor in range(len(s.payer)):
-        for place in range(s.payer.shape[1]):
-            s.payer[tensor, place] = n
-            s.moved[tensor, place] = 0
-        for p in range(s.taker.shape[1]):
-            s.taker[tensor, p] = n
-            s.took[tensor, p] = 0
-    for at in range(n):
-        s.position[s.sequence[at]] = at
-    value = trial(a, s, 0, 0, n, n, np.inf, 1)
-    accept(a, s, 0, n, n)
-    return value
+    s.payer.fill(n)
+    s.taker.fill(n)
+    s.moved.fill(0)
+    s.took.fill(0)
+    s.position[s.sequence] = np.arange(n)
+    return float(trial(a, s, 0, 0, n, n, np.inf, 1))

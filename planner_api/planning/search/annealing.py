@@ -12,16 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner_api.planning.judge.evaluator import (
-    RETIMED,
-    Arrays,
-    State,
-    accept,
-    count_in,
-    fits,
-    reject,
-    trial,
-)
+from planner_api.planning.judge.evaluator import RETIMED, Arrays, State, accept, count_in, fits, reject, trial
 from planner_api.planning.kernel import copy_into, inner_kernel, kernel
 from planner_api.planning.problem import FloatArray, IntArray
 from planner_api.planning.search.moves import LONGEST_STRETCH, propose, take_back, uniform
@@ -219,7 +210,10 @@ def anneal(
     n = len(s.sequence)
     low, high = w.low, w.high
     _retail(a, s, w, n)
-    current = _estimate(a, s, w, high, trial(a, s, high, high, high, high, np.inf, number), np.inf)
+    for k in range(len(s.ends)):
+        s.ends[k] = s.ends_at[high, k]
+        s.held[k] = s.held_at[high, k]
+    current = _estimate(a, s, w, high, s.peak_at[high], np.inf)
     best = current
     copy_into(w.best_sequence, s.sequence)
     copy_into(w.best_assignment, s.assignment)
@@ -244,11 +238,14 @@ def anneal(
         limit = current - temperature * np.log(max(uniform(random), 1e-300))
         # Past the window only what is paid for the ops that were changed can become less, by ``hope`` at most: near
         # enough to turn most moves down at the window's end.
-        value = trial(a, s, first, first, high, high, limit, number + move)
-        if value <= limit and until > high:
-            value = max(value, _on_resources(a, s, w, high) - hope, w.bypass_at[high] - hope)
-            if value <= limit:
-                value = trial(a, s, first, high, until, high, limit, number + move)
+        value = -np.inf
+        at = first
+        while at < until and value <= limit:
+            to = high if at < high else until
+            value = trial(a, s, first, at, to, high, limit, number + move)
+            at = to
+            if at == high and until > high and value <= limit:
+                value = max(value, _on_resources(a, s, w, high) - hope, w.bypass_at[high] - hope)
         if value <= limit:
             value = _estimate(a, s, w, until, value, limit)
         if value > limit:
