@@ -156,9 +156,8 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> list[Measure]:
         )
         outcome, _ = planned(core_groups(profile), "auto", budget)
         us = outcome.solution.schedule.makespan_us
-        print(
-            f"{profile.stem}: {us / 1e3:.1f} ms on groups, {alone / 1e3:.1f} ms on one, gap {us / outcome.bound.us - 1:.1%}"
-        )
+        gap = us / outcome.bound.us - 1
+        print(f"{profile.stem}: {us / 1e3:.1f} ms on groups, {alone / 1e3:.1f} ms on one, gap {gap:.1%}")
         ratios.append(us / alone)
     found.append(verdict("core groups + GPU / best plan with one group, nasnet-large, worst", max(ratios), 0.97))
     gaps = []

@@ -32,7 +32,9 @@ STARTS = ("single", "heft", "finish", "dmdar", "greedy", "mosaic")
 FIRST_AID = ("greedy", "finish", "heft", "dmdar")
 """What is tried, in this order, when the method asked for fails."""
 MANY_OPS = 1500
-"""Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out."""
+"""Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out,"""
+MANY_CHOICES = 15_000
+"""and above so many pairs of op and processor."""
 PIECES_SHARE = 0.4
 """Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
 QUIET_S = 2.0
@@ -125,11 +127,12 @@ def start(problem: Problem, budget: Budget) -> Solution:
     best: Solution | None = None
     causes = []
     many = len(problem.ops) > MANY_OPS
+    wide = many or len(problem.ops) * problem.host > MANY_CHOICES
     for name in STARTS:
         if best is not None:
             # Zero seconds buy the best of all methods where they are quick, the first two where there are many ops.
             late = budget.left() <= 0 and (budget.seconds > 0 or (many and name not in ("single", "heft")))
-            if late or (many and name == "mosaic"):
+            if late or (wide and name == "mosaic"):
                 break
         if name == "finish" and not _worth_finish(problem):
             continue

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from planner_api.planning import IllegalSchedule, Machine, Move, Problem, Schedule, check, simulate
+from planner_api.planning import (
+    Budget,
+    IllegalSchedule,
+    Job,
+    Machine,
+    Move,
+    Problem,
+    Schedule,
+    check,
+    optimise,
+    simulate,
+)
 from tests.planning.drawn import draw, shuffled
 from tests.planning.oracle import timing
 
@@ -160,7 +171,7 @@ def test_the_checker_names_every_broken_rule():
 @settings(max_examples=80)
 def test_no_op_of_a_semi_active_schedule_can_start_earlier(seed: int, shift: float):
     """Moving any op that waits forward in time breaks a rule: the simulator never leaves a gap that it need not."""
-    problem = draw(seed, 8)
+    problem = draw(seed, 8, hope=True)
     placement, order = shuffled(problem, seed)
     schedule = simulate(problem, placement, order)
     if not math.isfinite(schedule.makespan_us):
@@ -174,3 +185,78 @@ def test_no_op_of_a_semi_active_schedule_can_start_earlier(seed: int, shift: flo
             )
             with pytest.raises(IllegalSchedule):
                 check(problem, earlier)
+
+
+def beside(shares: list[float], **machine: object) -> Problem:
+    """Ops that depend on nothing, 10 us each, on one of two processors: a GPU, and a core in the same memory."""
+    n = len(shares)
+    figures: dict[str, object] = {
+        "processors": ("gpu", "cpu"),
+        "uses": np.eye(2, dtype=bool),
+        "places": ("host", "gpu"),
+        "place": np.array([1, 0]),
+        "busy": np.full((2, 2), -1),
+        "queues": (),
+        "launch_us": np.zeros(2),
+        "end_us": np.zeros(2),
+        "slowdown": np.ones(2),
+        "memory": np.zeros(2, dtype=np.int64),
+    }
+    return Problem(
+        machine=Machine(**(figures | machine)),
+        ops=tuple(f"op{op}" for op in range(n)),
+        latency_us=np.full((n, 2), 10.0),
+        producer=np.arange(n),
+        reads=((),) * n,
+        is_output=np.zeros(n, dtype=bool),
+        transfer_us=np.zeros((n, 2, 2)),
+        tensors=tuple(f"t{op}" for op in range(n)),
+        share=np.array([[share, 1.0] for share in shares]),
+    )
+
+
+def test_what_fits_on_a_resource_runs_at_once():
+    """Shares of a half, a quarter and a quarter run together; the next one waits until it has room."""
+    schedule = simulate(beside([0.5, 0.25, 0.25, 0.5]), [0, 0, 0, 0], [0, 1, 2, 3])
+    assert schedule.start_us == (0.0, 0.0, 0.0, 10.0)
+    crowded = dataclasses.replace(schedule, start_us=(0.0, 0.0, 0.0, 5.0), finish_us=(10.0, 10.0, 10.0, 15.0))
+    with pytest.raises(IllegalSchedule, match="overlaps others"):
+        check(beside([0.5, 0.25, 0.25, 0.5]), crowded)
+
+
+def test_neighbours_slow_each_other_by_what_they_occupy():
+    """Beside a core at work an op on half of the GPU leaves 1.5 resources, of which one is taken."""
+    problem = beside([0.5, 0.5], slowdown=np.array([1.6, 1.0]))
+    schedule = simulate(problem, [0, 1], [1, 0])
+    assert schedule.finish_us[0] == pytest.approx(10.0 * (1 + 0.6 / 1.5))
+    hasty = broken(schedule, "finish_us", 0, 12.0)
+    with pytest.raises(IllegalSchedule, match="less than its latency"):
+        check(problem, hasty)
+
+
+def test_a_crossing_costs_one_launch_and_a_delay():
+    """D takes in two tensors from another processor: one launch on its own time, after the end and the hand-over."""
+    problem = small(transfer_us=np.zeros((4, 3, 3)))
+    machine = dataclasses.replace(
+        problem.machine, launch_us=np.array([3.0, 3.0]), end_us=np.array([0.0, 2.0]), handover_us=1.0
+    )
+    schedule = simulate(dataclasses.replace(problem, machine=machine), [1, 1, 1, 0], [0, 1, 2, 3])
+    assert schedule.start_us[3] == schedule.finish_us[2] + 3.0
+    assert schedule.finish_us[3] == schedule.start_us[3] + 3.0 + 2.0
+
+
+def test_the_latest_job_is_what_counts_for_lateness():
+    """Two networks on one processor: the heavier one goes first though it is released last."""
+    problem = dataclasses.replace(
+        beside([1.0, 1.0]),
+        producer=np.array([-1, -1]),
+        reads=((0,), (1,)),
+        job=np.array([0, 1]),
+        jobs=(Job(0.0, 5.0), Job(4.0, 14.0, 3.0)),
+        objective="lateness",
+    )
+    first, second = simulate(problem, [0, 0], [0, 1]), simulate(problem, [0, 0], [1, 0])
+    assert first.value_us == max(10.0 - 5.0, 3.0 * (20.0 - 14.0))
+    assert second.start_us == (14.0, 4.0)
+    assert second.value_us == max(24.0 - 5.0, 0.0)
+    assert optimise(problem, "auto", Budget(rounds=2)).solution.schedule.value_us <= 5.0

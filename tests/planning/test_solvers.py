@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
-from planner_api.planning.methods import METHODS, features, solve
+from planner_api.planning.methods import METHODS, Solution, UnknownMethod, features, register_solver, solve
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum
 
@@ -160,3 +161,31 @@ def test_a_budget_that_cannot_be_spent_is_an_error(budget: dict[str, float]):
     """NaN, negative and infinite budgets are refused before any work is done."""
     with pytest.raises(PlanningError, match="cannot be spent"):
         Budget(**budget)
+
+
+def backwards(problem: Problem, budget: Budget) -> Solution:
+    """A researcher's own method: every op on its last processor that supports it, in topological order."""
+    home = [max(p for p, us in enumerate(row) if us < math.inf) for row in problem.lists.latency]
+    return Solution(simulate(problem, home, problem.lists.order), "backwards")
+
+
+def test_a_method_of_ones_own_is_named_or_registered(monkeypatch: pytest.MonkeyPatch):
+    """An entry ``module:function`` is a method, under its own name or a short one; one that does not exist is none."""
+    problem = draw(3, 20, plain=True)
+    expected = backwards(problem, Budget(0.0)).schedule
+    entry = f"{__name__}:backwards"
+    assert solve(problem, entry, Budget(0.0)).schedule == expected
+    monkeypatch.setattr("planner_api.planning.methods.METHODS", dict(METHODS))
+    register_solver("mine", entry)
+    assert solve(problem, "mine", Budget(0.0)).schedule == expected
+    with pytest.raises(UnknownMethod, match="no method 'nowhere:solve'"):
+        solve(problem, "nowhere:solve", Budget(0.0))
+
+
+def test_a_method_says_what_it_cannot_serve():
+    """The integer program knows nothing of shares: who asks for it gets another plan, and the reason."""
+    problem = replace(draw(3, 20, plain=True), share=None)
+    shared = replace(problem, share=np.full(problem.latency_us.shape, 0.5))
+    with pytest.raises(PlanningError, match="ilp knows nothing of shares"):
+        solve(shared, "ilp", Budget(0.0))
+    assert any("nothing of shares" in note for note in optimise(shared, "ilp", work(0)).solution.notes)

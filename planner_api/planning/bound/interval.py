@@ -18,8 +18,6 @@ machine are some ten classes on one group of cores, and the program is no weaker
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
 
 import highspy
 import numpy as np
@@ -28,6 +26,7 @@ from numpy.typing import NDArray
 from planner_api.planning.budget import Budget
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Problem
+from planner_api.planning.problem.symmetry import equal_processors, resource_kinds
 
 MOST_HUBS = 400
 """Ops at which intervals may begin, and at which they may end."""
@@ -68,52 +67,6 @@ def interval_load(problem: Problem, budget: Budget) -> Bound | None:
         if slow or turn == ROUNDS - 1 or budget.left() <= 0 or not program.add_violated():
             break
     return None if best is None else Bound(best - SAFETY * (abs(best) + program.unit), "interval-load")
-
-
-def equal_processors(problem: Problem) -> list[list[int]]:
-    """Processors in classes of which each does everything alike and uses equally many resources of the same kind.
-
-    Resources are of one kind when the same classes use them, which is found by refining until nothing changes.
-    """
-    machine = problem.machine
-    own = [
-        (
-            problem.latency_us[:, p].tobytes(),
-            problem.shares[:, p].tobytes(),
-            int(machine.place[p]),
-            float(machine.launch_us[p]),
-            float(machine.lag_us[p]),
-        )
-        for p in range(problem.host)
-    ]
-    kind = _numbered(own)
-    while True:
-        resources = _resource_kinds(problem, kind)
-        finer = _numbered(
-            [
-                (kind[p], tuple(sorted(Counter(resources[r] for r in np.flatnonzero(machine.uses[p])).items())))
-                for p in range(problem.host)
-            ]
-        )
-        if max(finer) == max(kind):
-            break
-        kind = finer
-    classes: list[list[int]] = [[] for _ in range(max(kind) + 1)]
-    for p, k in enumerate(kind):
-        classes[k].append(p)
-    return classes
-
-
-def _resource_kinds(problem: Problem, kind: list[int]) -> list[int]:
-    uses = problem.machine.uses
-    return _numbered(
-        [tuple(sorted(Counter(kind[p] for p in np.flatnonzero(uses[:, r])).items())) for r in range(uses.shape[1])]
-    )
-
-
-def _numbered(keys: Sequence[object]) -> list[int]:
-    number: dict[object, int] = {}
-    return [number.setdefault(key, len(number)) for key in keys]
 
 
 class _Program:
@@ -164,7 +117,7 @@ class _Program:
         for k, members in enumerate(self.classes):
             for p in members:
                 kind[p] = k
-        resources = np.array(_resource_kinds(self.problem, kind))
+        resources = np.array(resource_kinds(self.problem, kind))
         groups = []
         for group in range(resources.max() + 1):
             inside = resources == group

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem.symmetry import equal_processors
 
 
 def singles(problem: Problem) -> dict[int, Schedule]:
     """The schedule of each processor that can run the whole graph alone, by processor."""
-    alone = (
-        simulate(problem, [processor] * len(problem.ops), problem.lists.order) for processor in range(problem.host)
-    )
-    return {processor: plan for processor, plan in enumerate(alone) if plan.makespan_us < math.inf}
+    alone: dict[int, Schedule] = {}
+    for members in equal_processors(problem):
+        plan = simulate(problem, [members[0]] * len(problem.ops), problem.lists.order)
+        if plan.makespan_us < math.inf:
+            alone |= {p: replace(plan, assignment=(p,) * len(problem.ops)) for p in members}
+    return dict(sorted(alone.items()))
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:

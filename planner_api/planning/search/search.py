@@ -24,6 +24,8 @@ POLISH_EVERY = 80
 """and how many more until the next one is."""
 POLISH_SECONDS = 0.4
 """Time for one window."""
+POLISHED = 8
+"""Processors above which its program takes longer to write down than to solve."""
 FEWEST_MOVES = 100
 """Moves of the last window below which it is not worth beginning."""
 HOT = 1.2
@@ -150,7 +152,7 @@ class Search:
                 if budget.timed:
                     rate = (time.monotonic() - began) / moves
                 stale = stale + 1 if self.value_us == before else 0
-                if stale >= STALE and budget.left() > POLISH_SECONDS:
+                if stale >= STALE and budget.left() > POLISH_SECONDS and self.problem.host <= POLISHED:
                     self.polish(POLISH_SECONDS if budget.timed else math.inf)
                     stale = 0 if self.value_us < before else STALE - POLISH_EVERY
 
