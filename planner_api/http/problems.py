@@ -28,7 +28,6 @@ STATUS: dict[type[PlannerError], int] = {
     errors.ConflictError: 409,
     errors.TooOftenError: 429,
     errors.UnavailableError: 503,
-    errors.DatabaseAwayError: 503,
 }
 
 
@@ -45,7 +44,8 @@ def as_http(error: Exception, path: str = "", method: str = "") -> HttpError:
                 headers["Retry-After"] = str(math.ceil(error.retry_after_s))
             if isinstance(error, errors.DatabaseAwayError):
                 log.warning("database_unavailable", path=path, error=error.reason)
-            return HttpError(STATUS[type(error)], error.kind, error.detail, headers=headers, causes=error.causes)
+            status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+            return HttpError(status, error.kind, error.detail, headers=headers, causes=error.causes)
         case RequestValidationError():
             causes = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
             return HttpError(422, "invalid", f"a parameter is not valid: {causes[0]}", causes=causes)
