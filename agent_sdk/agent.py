@@ -141,6 +141,7 @@ class Agent:
         shapes: Shapes | None = None,
         seed: int = 0,
         deterministic: bool = False,
+        background: bool = False,
         all_rivals: bool = False,
     ) -> Session:
         """Read a network, obtain its plan (measuring first what the planner lacks), and make it ready to run.
@@ -153,6 +154,8 @@ class Agent:
             shapes: shapes of inputs by name, where the file leaves them open; a symbol bound once holds everywhere.
             seed: chooses the weights of a zoo network.
             deterministic: one answer for one input, to the bit, as long as the session lives.
+            background: return as soon as the best single runtime has loaded the whole network, which answers while a
+                plan is made behind it.
             all_rivals: keep the whole model ready on every kind of processor, for comparing.
 
         Raises InputError for shapes that contradict the network, ModelError where no installed runtime loads it,
@@ -175,7 +178,10 @@ class Agent:
         try:
             if unreadable is not None:
                 raise unreadable
-            session.prepare(shapes)
+            if background:
+                session.prepare_behind(shapes)
+            else:
+                session.prepare(shapes)
         except OpenShapeError as error:
             if shapes:
                 raise

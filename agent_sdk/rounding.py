@@ -16,12 +16,13 @@ WIDEST: Final = 0.1
 STEP: Final[Mapping[str, float]] = {
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
-    "int8": 1 / 255,
-    "uint8": 1 / 255,
-    "int4": 1 / 15,
-    "uint4": 1 / 15,
+    "int8": 1 / 127,
+    "uint8": 1 / 127,
+    "int4": 1 / 7,
+    "uint4": 1 / 7,
 }
-"""The relative error of rounding once to a type: half a unit in the last place, or a step of a quantised range."""
+"""The relative error of rounding once to a type: half a unit in the last place, or of a quantised range, whose largest
+value is half its steps away from zero, one step."""
 QUANTISING: Final = ("Quantize", "QLinear", "Integer", "QGemm", "QAttention")
 """What the names of operators that compute with quantised numbers contain; other integers are indices and masks."""
 

@@ -239,6 +239,11 @@ class Session:
         bind = self._network.bind if self._network.is_open else self._network.bound_in_place
         return self._kept(self._prepare(bind(shapes)))
 
+    def prepare_behind(self, shapes: Shapes | None = None) -> None:
+        """Have the whole network answer while a plan for these shapes is made. Raises ModelError like ``whole``."""
+        log.info("%s: %s answers until there is a plan", self.name, self.whole.runtime)
+        self._pool("prepare", 1).submit(self._prepare_behind, shapes)
+
     def run_whole(self, why: HopeError) -> None:
         """Have the whole network answer: from now on, or where only shapes are open, until there are plans.
 
@@ -285,10 +290,12 @@ class Session:
                 self._pool("prepare", 1).submit(self._prepare_behind, shapes)
             return None
 
-    def _prepare_behind(self, shapes: Shapes) -> None:
+    def _prepare_behind(self, shapes: Shapes | None) -> None:
         """Make a plan for shapes that the whole network answers meanwhile."""
         assert self._network is not None
-        shown = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
+        shown = (
+            ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()) or "any input"
+        )
         try:
             model = self._network.bind(shapes)
             if self._is_pinned(model):

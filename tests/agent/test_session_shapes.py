@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +20,14 @@ from agent_sdk import Agent, Session, session
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import InputError, ModelError, OpenShapeError, UnplannableError
 from agent_sdk.verify import relative_error
+from tests import CAMPAIGN
+from tests.agent.engine.conftest import WITH_OPENVINO
+from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected, one_op_model
 
 Feed = dict[str, np.ndarray]
+CALLS = 2000 if CAMPAIGN else 200
+TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
 
 
 def open_model(dtype: int = TensorProto.FLOAT) -> bytes:
@@ -93,6 +100,19 @@ def test_shapes_can_be_given_and_prepared_before_the_first_run(agent: Agent) -> 
         assert not [who for who in session.stats.answered if who.startswith("whole")]
         assert session.verify().correct
         assert session.verify(image(4, 3, 8, 8)).correct
+
+
+def test_a_load_in_the_background_answers_at_once(agent: Agent) -> None:
+    """The whole network answers until its plan is there; the answer stays the same."""
+    feed, wanted = expected(BRANCHING, seed=1)
+    with agent.load(BRANCHING, background=True) as opened:
+        assert opened.stats.prepared == 0
+        assert relative_error(opened.run(feed), wanted) < 1e-5
+        until(lambda: opened.stats.prepared == 1)
+        assert relative_error(opened.run(feed), wanted) < 1e-5
+        assert opened.stats.answered["whole:onnxruntime"] == 1
+        assert opened.stats.switches == 1
+        assert opened.model.name == "branching"
 
 
 def test_only_so_many_plans_are_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,3 +310,59 @@ def test_weights_too_large_to_be_cut_run_as_a_whole(
         assert "bytes of weights" in opened.notes[0]
         assert opened.verify().correct
         assert opened.get_inputs()[0].shape == (1, 3, 16, 16)
+
+
+def quantised_model() -> bytes:
+    """Return a network of two quantised convolutions, each between its QuantizeLinear and DequantizeLinear."""
+    rng = np.random.default_rng(5)
+    weights = [numpy_helper.from_array(np.array(0.03, np.float32), "s"), numpy_helper.from_array(np.uint8(128), "o")]
+    nodes, last = [], "x"
+    for layer, (filters, channels) in enumerate(((8, 3), (8, 8))):
+        weights.append(
+            numpy_helper.from_array(rng.integers(-127, 127, (filters, channels, 3, 3)).astype(np.int8), f"w{layer}")
+        )
+        weights.append(numpy_helper.from_array(np.array(0.002, np.float32), f"ws{layer}"))
+        nodes += [
+            helper.make_node("QuantizeLinear", [last, "s", "o"], [f"q{layer}"]),
+            helper.make_node("DequantizeLinear", [f"q{layer}", "s", "o"], [f"d{layer}"]),
+            helper.make_node("DequantizeLinear", [f"w{layer}", f"ws{layer}"], [f"wd{layer}"]),
+            helper.make_node("Conv", [f"d{layer}", f"wd{layer}"], [f"c{layer}"], pads=[1, 1, 1, 1]),
+        ]
+        last = f"c{layer}"
+    nodes += [helper.make_node("QuantizeLinear", [last, "s", "o"], ["qy"])]
+    nodes += [helper.make_node("DequantizeLinear", ["qy", "s", "o"], ["y"])]
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 32, 32])]
+    graph = helper.make_graph(nodes, "quantised", ends, [onnx.ValueInfoProto(name="y")], weights)
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+
+
+@WITH_OPENVINO
+@pytest.mark.parametrize("kind", ["int8", "float16", "float32"])
+def test_the_answer_stays_under_load_that_comes_and_goes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On two runtimes: to the bit for quantised integers and float16, to 1e-4 of the largest value for float32."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    source = quantised_model() if kind == "int8" else open_model(TYPES[kind])
+    feed = image(1, 3, 32, 32, dtype="float32" if kind == "int8" else kind)
+    with (
+        Agent(processors="ort,ov", cache=tmp_path) as agent,
+        agent.load(source, shapes={"x": (1, 3, 32, 32)}) as opened,
+    ):
+        assert opened.verify(feed).correct
+        first, busy = opened.run(feed), None
+        for call in range(CALLS):
+            if call % (CALLS // 8) == 0:
+                if busy is None:
+                    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                else:
+                    busy.kill()
+                    busy.wait()
+                    busy = None
+            answer = opened.run(feed)
+            assert relative_error(answer, first) <= (1e-4 if kind == "float32" else 0.0)
+        assert kind == "float32" or opened.stats.switches == 0
+        assert sum(opened.stats.answered.values()) >= CALLS
