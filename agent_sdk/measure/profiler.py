@@ -7,7 +7,9 @@ that runs out leaves the least useful figures absent:
    latencies of fused kernels in the layouts they really use, scaled so that together they give the whole's;
 2. super-ops alone, for what such a run does not show (an op the runtime fused away, a network it refuses whole);
 3. transfers: the change of layout on either side plus the move;
-4. the engine's fixed costs: a launch per kind, a hand-over between threads.
+4. the engine's fixed costs: a segment's launch and end per kind, a hand-over between threads.
+
+Between the first two, what working side by side costs each kind (``neighbours.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from onnx import TensorProto, helper
 from agent_sdk.device.cores import bind_to, bound_to
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.measure.alone import bound, time_executable, time_segment, whole_network
+from agent_sdk.measure.neighbours import end_us, slowdown
 from agent_sdk.measure.timing import NOTHING, Timing, measure, scaled, summarise, take_turns
 from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import Model, read_model
@@ -66,6 +69,8 @@ REFUSALS: Final = (UnsupportedOp, CompilationFailed, SilentFallback, WrongOutput
 """Failures that say: this op cannot run there. Anything else leaves the figure absent."""
 WHOLE_SHARE: Final = 0.5
 """Part of the budget that whole-network runs may take, so that something is left for the rest."""
+NEIGHBOURS_SHARE: Final = 0.15
+"""Part of the budget for what working side by side costs."""
 PROFILERS_SHARE: Final = 0.7
 """Part of that which the runtimes' profilers may take; the rest is for timing the networks without them."""
 ROUNDS: Final = 9
@@ -95,12 +100,14 @@ def profile(
     """
     run = _Profiling(model, processors, missing, time.monotonic() + budget_s, progress or (lambda *_: None))
     run.whole_networks(time.monotonic() + WHOLE_SHARE * budget_s)
+    slower = run.slowdowns(time.monotonic() + NEIGHBOURS_SHARE * budget_s)
     run.single_super_ops()
     run.transfers()
     overheads = Overheads(
-        launch_us=run.launches(),
+        launch_us=(launch_us := run.launches()),
+        end_us=run.ends(launch_us),
         handover_us=handover_us(processors),
-        slowdown={processor.spec.kind: processor.slowdown for processor in processors if processor.slowdown > 1.0},
+        slowdown=slower,
     )
     return Observations(
         soc=soc,
@@ -290,6 +297,32 @@ class _Profiling:
     def _rested(self, processor: Processor, model: Model) -> float:
         with closing(processor.compile(whole_network(model))) as executable:
             return time_executable(executable, self.deadline, after=lambda _: time.sleep(REST_S)).us
+
+    def slowdowns(self, deadline: float) -> dict[str, float]:
+        """By how much each kind is slowed down while its neighbours work, the widest kinds first."""
+        found = {kind: own.slowdown for kind, own in self.by_kind.items() if own.slowdown > 1.0}
+        for kind, processor in sorted(self.by_kind.items(), key=lambda item: -item[1].spec.threads):
+            if kind in found or not self.asked or time.monotonic() >= deadline or not copies_at_once(self.model) > 1:
+                continue
+            self.done(f"{processor.id} beside its neighbours")
+            try:
+                factor = slowdown(processor, self.processors, self.model, deadline)
+            except ProcessorError as error:
+                log.info("not measured beside its neighbours: %s", error)
+                continue
+            if factor is not None:
+                found[kind] = factor
+        return found
+
+    def ends(self, launch_us: Mapping[str, float]) -> dict[str, float]:
+        """What the end of a segment costs per kind where another lane reads what it made."""
+        found = {}
+        for kind, launch in launch_us.items():
+            try:
+                found[kind] = end_us(self.by_kind[kind], self.model, launch, self.deadline)
+            except ProcessorError as error:
+                log.info("a segment's end was not measured: %s", error)
+        return found
 
     def latency_columns(self) -> LatencyColumns:
         rows = list(self.latencies.items())
