@@ -53,6 +53,7 @@ def script_turns(monkeypatch: pytest.MonkeyPatch, turn: Callable[[str], Turn]) -
     """Have whole networks take what a script says, by kind of processor."""
     monkeypatch.setattr(profiler, "_on_its_cores", lambda processor, call: turn(processor.spec.kind))
     monkeypatch.setattr(timing, "_turn", lambda call, witness: call())
+    monkeypatch.setattr(profiler, "slowdown", lambda *_: None)
 
 
 def test_everything_missing_is_measured_once(processors: list[Processor]) -> None:
