@@ -13,7 +13,8 @@ Configurations, all of one network, weights and precision, interleaved, medians 
 
 ``ratio_to_graph`` is against torch's own calls in a graph, ``ratio_to_one_stream`` against our kernels one after the
 other: the second is what running side by side gives alone. ``--pair`` plans networks for 8 multiprocessors of the GPU
-beside all cores, which is the ratio of a phone's GPU to its CPU.
+beside all cores, which is the ratio of a phone's GPU to its CPU. What stands in the file of ``--json`` and is not
+measured again stays in it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import json
 import logging
 import statistics
 import time
@@ -34,6 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from agent_sdk.device.cores import name_cores
 from agent_sdk.device.discovery import discover
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device, Executor, build_program
@@ -57,7 +60,7 @@ ONE_STREAM_MUST = {"inception_v3": 0.65, "inception_v4": 0.65, "nasnet_large": 0
 RIGHT = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 1e-2}
 ROUNDS = 40
 BUDGET_S = 5.0
-PAIR = ("cuda:0/8sm", 8)
+MULTIPROCESSORS = 8
 
 Launch = Callable[[], object]
 
@@ -278,7 +281,7 @@ def pair_rows(name: str) -> list[dict[str, Any]]:
     """A small GPU beside the cores: the plan against the best single processor."""
     model = read_model(name)
     feeds = random_inputs(model.graph, 0)
-    processors = discover("cuda:0/8sm,ort")
+    processors = discover(f"cuda:0/{MULTIPROCESSORS}sm,ort@{name_cores(tuple(sorted(read_soc().cores)))}")
     figures = measured(model, processors)
     plans = {
         own.id: single_processor_plan(model.graph, own.id, soc=figures.soc, frequency=figures.frequency)
@@ -297,8 +300,8 @@ def pair_rows(name: str) -> list[dict[str, Any]]:
             "config": f"pair {label}",
             "median_us": round(wall, 1),
             "ratio_to_best_single": round(wall / best, 4),
-            "predicted_us": round(plans[label].makespan_us, 1),
-            "prediction_error": round(plans[label].makespan_us / wall - 1, 4),
+            "predicted_us": round(plans[label].makespan_us, 1) or None,
+            "prediction_error": round(plans[label].makespan_us / wall - 1, 4) if plans[label].makespan_us else None,
             "processors": list(plans[label].processors_used),
         }
         rows.append(row)
@@ -349,13 +352,22 @@ def main() -> None:
     for name in filter(None, options.pair.split(",")):
         tasks.append((f"{name}, pair", partial(pair_rows, name)))
     rows: list[dict[str, Any]] = []
+    if options.json and options.json.exists():
+        rows = json.loads(options.json.read_text())["networks"]
     for what, task in tasks:
-        rows += _left_out_where_it_fails(task, what)
+        found = _left_out_where_it_fails(task, what)
+        fresh = {_group(row) for row in found}
+        rows = [row for row in rows if _group(row) not in fresh] + found
         if options.json:  # after every network: a lent machine may be taken back
             with contextlib.redirect_stdout(None):
-                found = verdicts(rows)
-            write(options.json, found, gpu=torch.cuda.get_device_name(0), torch=torch.__version__, networks=rows)
+                table = verdicts(rows)
+            write(options.json, table, gpu=torch.cuda.get_device_name(0), torch=torch.__version__, networks=rows)
     verdicts(rows)
+
+
+def _group(row: Mapping[str, Any]) -> tuple[str, str, bool]:
+    """What was measured together."""
+    return row["model"], row["precision"], row["config"].startswith("pair")
 
 
 def _left_out_where_it_fails(work: Callable[[], list[dict[str, Any]]], what: str) -> list[dict[str, Any]]:

@@ -296,17 +296,24 @@ def _devices(options: argparse.Namespace) -> int:
     soc = read_soc()
     processors = discover(soc=soc)
     specs = [processor.spec for processor in processors]
+    details = [processor.details for processor in processors]
     for processor in processors:
         processor.close()
     if options.json:
-        rows = [spec.model_dump(mode="json") | {"kind": spec.kind} for spec in specs]
+        rows = [
+            spec.model_dump(mode="json") | {"kind": spec.kind, "details": text}
+            for spec, text in zip(specs, details, strict=True)
+        ]
         print(json.dumps({"soc": soc.name, "frequency": soc.frequency, "processors": rows}))
         return OK
     Console().print(
         list_rows(
             f"{soc.name} at {soc.frequency}",
             ("processor", "runtime", "threads", "core class", "resources"),
-            [(s.id, f"{s.runtime} {s.version}", str(s.threads), s.core_class, ", ".join(s.resources)) for s in specs],
+            [
+                (s.id, f"{s.runtime} {s.version}", str(s.threads), text or s.core_class, ", ".join(s.resources))
+                for s, text in zip(specs, details, strict=True)
+            ],
         )
     )
     return OK

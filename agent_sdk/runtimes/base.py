@@ -321,6 +321,11 @@ class Processor(ABC):
         """
         return {}
 
+    @property
+    def details(self) -> str:
+        """What an accelerator says of itself, for people: its name, memory, multiprocessors; empty for cores."""
+        return ""
+
     def share(self, signature: str) -> float:
         """The part of each of its resources that an op of this signature takes while it runs; all, unless measured."""
         return 1.0

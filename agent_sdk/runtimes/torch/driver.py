@@ -67,8 +67,11 @@ class Driver(ABC):
         return nullcontext()
 
     @abstractmethod
-    def synchronise(self) -> None:
-        """Return when the device has finished what was launched on the first stream."""
+    def synchronise(self, *, asleep: bool = False) -> None:
+        """Return when the device has finished what was launched on the first stream.
+
+        ``asleep`` leaves the core that waits to others, at the price of being woken.
+        """
 
 
 def record(schedule: Schedule, kernels: Sequence[Kernel], memory: Memory, driver: Driver) -> None:
@@ -94,6 +97,7 @@ class CudaGraphs(Driver):
         self.device = device
         self._make = make_stream or (lambda: torch.cuda.Stream(device))
         self._streams: list[torch.cuda.Stream] = []
+        self._asleep = torch.cuda.Event(blocking=True)
 
     def stream(self, number: int) -> torch.cuda.Stream:
         """A stream by number; made once, because libraries keep workspaces per stream."""
@@ -146,8 +150,12 @@ class CudaGraphs(Driver):
         with torch.cuda.stream(self.stream(0)):
             yield
 
-    def synchronise(self) -> None:
-        self.stream(0).synchronize()
+    def synchronise(self, *, asleep: bool = False) -> None:
+        if asleep:
+            self._asleep.record(self.stream(0))
+            self._asleep.synchronize()
+        else:
+            self.stream(0).synchronize()
 
 
 class _Graph(Recording):
@@ -192,7 +200,7 @@ class Eager(Driver):
     def wait(self, stream: int, event: Any) -> None:
         pass
 
-    def synchronise(self) -> None:
+    def synchronise(self, *, asleep: bool = False) -> None:
         if self.device.type in ("xpu", "mps"):
             getattr(torch, self.device.type).synchronize()
 

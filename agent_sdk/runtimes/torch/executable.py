@@ -33,6 +33,7 @@ class TorchExecutable(Executable):
     Attributes:
         kernels: in the order of issue.
         schedule: streams, events and frees; issue i launches kernel i.
+        beside: whether the rest of the network runs elsewhere, perhaps on the core that would wait for this.
     """
 
     def __init__(self, processor: TorchProcessor, segment: Segment, kernels: Sequence[Kernel]) -> None:
@@ -43,6 +44,7 @@ class TorchExecutable(Executable):
         self._processor = processor
         self.kernels, self.schedule = scheduled(kernels, segment)
         self._closed = False
+        self.beside = len(segment.ops) < len(graph.ops)
 
     @property
     def processor(self) -> TorchProcessor:
@@ -136,7 +138,7 @@ class TorchCall(BoundCall):
     def __call__(self) -> None:
         try:
             self.launch()
-            self._executable.processor.driver.synchronise()
+            self._executable.processor.driver.synchronise(asleep=self._executable.beside)
         except Exception as error:
             where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
             raise translated(error, where, ProcessorLost) from error

@@ -60,7 +60,7 @@ def empty(kind: TensorType, device: torch.device) -> DeviceTensor:
 
 
 class CopyQueue:
-    """The stream of a device on which tensors come from the host, while its multiprocessors do something else.
+    """The stream of a device on which tensors come and go, while its multiprocessors do something else.
 
     Whoever launches what may read them waits for ``arrived`` on its own stream: nobody waits on the host.
     """
@@ -84,6 +84,17 @@ class CopyQueue:
             into.tensor.copy_(into.staging, non_blocking=True)
             into.copied.record(self._stream)
         self._arrived = into.copied
+
+    def copy_out(self, source: DeviceTensor, behind: torch.cuda.Stream | None) -> np.ndarray:
+        """A device tensor on the host, behind all that was launched on a stream; the next copy overwrites it."""
+        if self._stream is None or behind is None:
+            return source.tensor.numpy() if source.tensor.device.type == "cpu" else source.tensor.cpu().numpy()
+        # NOTE: pinned memory remembers the streams it was used on, and those of a green context come to an end.
+        self._stream.wait_stream(behind)
+        with torch.cuda.stream(self._stream):
+            source.staging.copy_(source.tensor, non_blocking=True)
+        self._stream.synchronize()
+        return source.staging.numpy()
 
     def wait_on(self, stream: torch.cuda.Stream) -> None:
         """Let what is launched on a stream from now on wait for what has been brought here so far."""

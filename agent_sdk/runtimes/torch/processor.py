@@ -221,15 +221,11 @@ class TorchProcessor(Processor):
         return into
 
     def to_host(self, buffer: DeviceTensor) -> np.ndarray:
-        if self.device.type == "cpu":
-            return buffer.tensor.numpy()
         try:
-            with self.driver.first():
-                buffer.staging.copy_(buffer.tensor, non_blocking=True)
-            self.driver.synchronise()
+            behind = self.driver.stream(0) if isinstance(self.driver, CudaGraphs) else None
+            return copy_queue(self.device).copy_out(buffer, behind)
         except RuntimeError as error:
             raise translated(error, f"{self.id}, copying to the host", ProcessorLost) from error
-        return buffer.staging.numpy()
 
     def same_layout(self, other: Processor) -> bool:
         return isinstance(other, TorchProcessor) and other.device == self.device
@@ -244,20 +240,12 @@ class TorchProcessor(Processor):
             self._green.close()
 
     @cached_property
-    def multiprocessors(self) -> int:
-        """How many multiprocessors it computes on; 0 where the device does not say."""
-        if self._green is not None:
-            return self._green.multiprocessors
+    def details(self) -> str:
         if self.device.type != "cuda":
-            return 0
-        return int(torch.cuda.get_device_properties(self.device).multi_processor_count)
-
-    @cached_property
-    def memory_bytes(self) -> int:
-        """The device's memory; 0 where it does not say."""
-        if self.device.type != "cuda":
-            return 0
-        return int(torch.cuda.get_device_properties(self.device).total_memory)
+            return ""
+        properties = torch.cuda.get_device_properties(self.device)
+        count = self._green.multiprocessors if self._green is not None else properties.multi_processor_count
+        return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {count} multiprocessors"
 
 
 def _merged(model: Model) -> tuple[SuperOp, ...]:

@@ -137,7 +137,7 @@ class Simulated(Driver):
         for stream in range(1, streams):
             self.wait(stream, self.fork_event)
 
-    def synchronise(self) -> None:
+    def synchronise(self, *, asleep: bool = False) -> None:
         """Replays are over when they return."""
 
 
