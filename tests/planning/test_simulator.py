@@ -187,6 +187,30 @@ def test_no_op_of_a_semi_active_schedule_can_start_earlier(seed: int, shift: flo
                 check(problem, earlier)
 
 
+@given(seed=st.integers(0, 10**6), part=st.floats(0.05, 0.95))
+@settings(max_examples=100)
+def test_no_schedule_of_any_machine_can_be_told_shorter(seed: int, part: float):
+    """An op, a move or the whole that claims to take less than it does is found, whatever the machine."""
+    problem = draw(seed, 10)
+    schedule = simulate(problem, *shuffled(problem, seed))
+    if not math.isfinite(schedule.makespan_us) or schedule.makespan_us < 1.0:
+        return
+    random = np.random.default_rng(seed)
+    op = int(random.integers(len(problem.ops)))
+    start, finish = schedule.start_us[op], schedule.finish_us[op]
+    told = [dataclasses.replace(schedule, makespan_us=part * schedule.makespan_us)]
+    if finish - start > 0.01:
+        told.append(broken(schedule, "finish_us", op, start + part * (finish - start)))
+    for index, move in enumerate(schedule.transfers):
+        if move.finish_us - move.start_us > 0.01:
+            quick = move._replace(finish_us=move.start_us + part * (move.finish_us - move.start_us))
+            moves = (*schedule.transfers[:index], quick, *schedule.transfers[index + 1 :])
+            told.append(dataclasses.replace(schedule, transfers=moves))
+    for one in told:
+        with pytest.raises(IllegalSchedule):
+            check(problem, one)
+
+
 def beside(shares: list[float], **machine: object) -> Problem:
     """Ops that depend on nothing, 10 us each, on one of two processors: a GPU, and a core in the same memory."""
     n = len(shares)
