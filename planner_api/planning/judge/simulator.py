@@ -134,6 +134,7 @@ class Decoder:
         length = line_length(problem)
         self.lines = [Line(length) for _ in range(machine.uses.shape[1])]
         self.queues = [0.0] * len(machine.queues)
+        self.latest = 0.0
         self.start, self.finish, self.done = [0.0] * n, [0.0] * n, [0.0] * n
         self.home = [-1] * n
         self.sequence: list[int] = []
@@ -210,6 +211,7 @@ class Decoder:
             self.taken[tensor].add(here)
         self.start[op], self.finish[op], self.done[op], self.home[op] = times.start, times.finish, times.finish, here
         self.sequence.append(op)
+        self.latest = max(self.latest, times.finish)
         share = 1.0 if self.whole else float(self.problem.shares[op, here])
         for resource in self.uses[here]:
             self.lines[resource].add(times.finish, share)
@@ -225,6 +227,8 @@ class Decoder:
 
     def _pressure(self, here: int, share: float, at: float) -> float:
         """How much of what the op leaves of its memory's resources is taken when it starts, from 0 to 1."""
+        if at >= self.latest:
+            return 0.0
         taken = 0.0
         for resource in self.near[here]:
             taken += self.lines[resource].taken(at)
