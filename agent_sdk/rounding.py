@@ -15,6 +15,7 @@ WIDEST: Final = 0.1
 """More than this no rounding explains."""
 STEP: Final[Mapping[str, float]] = {
     "float16": 2.0**-11,
+    "tf32": 2.0**-11,
     "bfloat16": 2.0**-8,
     "int8": 1 / 127,
     "uint8": 1 / 127,
@@ -47,16 +48,19 @@ class Rounding:
         return f"rounding of {self.dtype} between runtimes"
 
 
-def rounding(graph: ModelGraph) -> Rounding:
-    """The rounding of a network: its steps add up at random, like a walk of as many as lie on one path (their root)."""
+def rounding(graph: ModelGraph, precision: str = "model") -> Rounding:
+    """The rounding of a network: its steps add up at random, like a walk of as many as lie on one path (their root).
+
+    ``precision`` is what float32 is computed in: ``tf32``, ``float16``, or what the model says.
+    """
     coarsest, step = "float32", 0.0
     for op in graph.ops:
-        for dtype in _computed_in(graph, op):
+        for dtype in _computed_in(graph, op, precision):
             if STEP.get(dtype, 0.0) > step:
                 coarsest, step = dtype, STEP[dtype]
     if not step:
         return Rounding(coarsest, FLOAT32, differs=False)
-    steps = longest_path(graph, {op.id for op in graph.ops if coarsest in _computed_in(graph, op)})
+    steps = longest_path(graph, {op.id for op in graph.ops if coarsest in _computed_in(graph, op, precision)})
     return Rounding(coarsest, max(FLOAT32, min(WIDEST, step * math.sqrt(steps))), differs=True)
 
 
@@ -69,10 +73,11 @@ def longest_path(graph: ModelGraph, counted: Collection[str]) -> int:
     return max(behind.values())
 
 
-def _computed_in(graph: ModelGraph, op: Op) -> set[str]:
+def _computed_in(graph: ModelGraph, op: Op, precision: str) -> set[str]:
     """The types that an op rounds to: floats that it makes, and integers where it quantises or reads quantised ones."""
-    made = {graph.tensor[name].dtype for name in op.outputs}
+    narrowed = {} if precision == "model" else {"float32": precision}
+    made: set[str] = {narrowed.get(graph.tensor[name].dtype, graph.tensor[name].dtype) for name in op.outputs}
     if not any(mark in f"{op.type}+{op.attributes.get('ops', '')}" for mark in QUANTISING):
-        return {dtype for dtype in made if "float" in dtype}
+        return {dtype for dtype in made if "float" in dtype or dtype == precision}
     touched = made | {graph.tensor[name].dtype for name in op.inputs} | {kind.dtype for kind in op.parameters}
     return {*touched} or {"int8"}

@@ -127,10 +127,11 @@ def verdict(
     model: Model, inputs: Mapping[str, np.ndarray], executors: Collection[Executor], tolerance: float | None = None
 ) -> Verdict:
     """Judge executors, of which the worst counts, by the uncut model on one thread of ONNX Runtime."""
-    rounds = rounding(model.graph)
+    used = {own.spec.precision for executor in executors for own in executor.program.processors.values()}
+    coarsest = max((rounding(model.graph, precision) for precision in used), key=lambda one: one.tolerance)
     expected = reference(model, inputs, pre_softmax_outputs(model.graph))
     error = max(executor_error(executor, model, inputs, expected) for executor in executors)
-    return Verdict(error, rounds.tolerance if tolerance is None else tolerance, rounds.cause)
+    return Verdict(error, coarsest.tolerance if tolerance is None else tolerance, coarsest.cause)
 
 
 def executor_error(

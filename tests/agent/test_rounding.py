@@ -37,3 +37,10 @@ def test_integers_that_count_round_nothing() -> None:
     """Indices, masks and pixels are no quantised numbers."""
     assert rounding(chain("uint8", 9, "Gather")).tolerance == FLOAT32
     assert not rounding(chain("int8", 9, "Add")).differs
+
+
+def test_a_network_computed_in_less_may_differ_by_more() -> None:
+    """What a processor computes float32 in counts like the model's own type."""
+    network = chain("float32", 100)
+    assert rounding(network, "float16") == rounding(chain("float16", 100))
+    assert rounding(network, "tf32").tolerance == rounding(network, "float16").tolerance > rounding(network).tolerance
