@@ -202,7 +202,7 @@ def _make_dense(graph: onnx.GraphProto, where: str) -> None:
             values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
             array = np.zeros(tuple(sparse.dims), values.dtype)
             array[tuple(indices.T) if indices.ndim > 1 else np.unravel_index(indices, array.shape)] = values
-        except (ValueError, IndexError, TypeError) as error:
+        except (ValueError, LookupError, TypeError) as error:
             raise ModelError(f"{where}: the sparse weights '{dense.name}' contradict themselves: {error}") from error
         graph.initializer.append(numpy_helper.from_array(array, dense.name))
     del graph.sparse_initializer[:]

@@ -17,6 +17,7 @@ from agent_sdk.errors import HopeError
 from agent_sdk.model import ModelError, fold, read_model, source
 from tests import CAMPAIGN
 from tests.agent.model.random_models import RandomModel
+from tests.agent.model.test_opaque import ALL as OPAQUE_MODELS
 from tests.agent.model.test_reader import model_of
 
 MUTANTS = 20_000 if CAMPAIGN else 400
@@ -248,6 +249,7 @@ def test_mutated_files_give_a_model_or_one_clear_line() -> None:
     """Random damage to a model's bytes never ends in any exception but ours."""
     rng = random.Random(2)
     originals = [RandomModel(seed, 10).proto.SerializeToString() for seed in range(8)]
+    originals += [build().SerializeToString() for build in OPAQUE_MODELS]
     read, messages = 0, []
     for _ in range(MUTANTS):
         data = bytearray(rng.choice(originals))
@@ -285,6 +287,10 @@ def test_sparse_weights_that_contradict_themselves_are_refused() -> None:
         proto = model_of([add], X, ["y"])
         proto.graph.sparse_initializer.append(sparse(dims, two, np.array(indices)))
         refused(proto, "sparse weights")
+    unknown = model_of([add], X, ["y"])
+    unknown.graph.sparse_initializer.append(sparse([4], two, np.array([0, 1])))
+    unknown.graph.sparse_initializer[0].indices.data_type = 47
+    refused(unknown, "sparse weights")
 
 
 def test_names_inside_branches_are_checked() -> None:
