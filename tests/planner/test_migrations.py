@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import io
 import itertools
 import json
 import subprocess
@@ -11,8 +13,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import sqlalchemy as sa
 from alembic import command
 from alembic.script import ScriptDirectory
 from pytest_alembic.tests import (
@@ -24,10 +29,13 @@ from pytest_alembic.tests import (
 from sqlalchemy import JSON, Boolean, DateTime, Engine, Integer, MetaData, inspect, text
 
 from hope_schema import PlanReply, Profile
+from planner_api.compression import unzstd, zstd
 from planner_api.db.engine import sync_engine
 from planner_api.db.migrate import HEAD, current_revision, upgrade
 from planner_api.db.migrate import alembic_config as configuration
 from planner_api.db.tables import Base
+from planner_api.profiles.folding import estimate
+from planner_api.profiles.statistics import FAMILIES, VOTES, Statistics, device_hash
 from tests.planner.postgres import Postgres
 from tests.planner.samples import FREQUENCY, SOC, chain, serving
 
@@ -187,3 +195,73 @@ def _value(kind: object, value: object, url: str) -> object:
     if isinstance(value, str) and isinstance(kind, JSON):
         return json.loads(value)
     return bool(value) if isinstance(kind, Boolean) and value is not None else value
+
+
+def test_figures_by_agreement_keeps_what_was_said(empty_url: str) -> None:
+    """0003 keeps every vote under its device's wider hash, drops absurd figures, and lets known SoCs go on counting."""
+
+    def narrow(name: str) -> int:
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little") or 1
+
+    upgrade(empty_url, "0002")
+    keys = [["sig", "ort-1/1xbig"], ["absurd", "ort-1/1xbig"]]
+    arrays: dict[str, Any] = {}
+    for family in FAMILIES:
+        count = len(keys) if family == "latencies" else 0
+        device, us = np.zeros((count, VOTES), dtype=np.uint32), np.full((count, VOTES), np.nan)
+        if count:
+            device[:, -2:] = [narrow("one"), narrow("gone")]
+            us[0, -2:], us[1, -2:] = (10.0, 12.0), (1e12, 5.0)
+        arrays |= {
+            f"{family}.device": device, f"{family}.us": us,
+            f"{family}.spread": np.zeros((count, VOTES), dtype=np.float32), f"{family}.settled": np.zeros((count, 3)),
+            f"{family}.count": np.ones(count, dtype=np.int64), f"{family}.published": np.full(count, np.nan),
+        }  # fmt: skip
+    head = {
+        "processors": {"{}": [narrow("one")]},
+        "channels": {},
+        **{family: [] for family in FAMILIES},
+        "latencies": keys,
+    }
+    arrays["head"] = np.frombuffer(json.dumps(head).encode(), dtype=np.uint8)
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    columns = {"signature": ["sig", "absurd"], "kind": ["k", "k"], "us": [10.0, 1e12], "spread_us": [0.0, 0.0]}
+    body = {
+        "latencies": {**columns, "count": [1, 1]}, "overheads": {"launch_us": {"k": 1e12}, "handover_us": 0.5},
+        "transfers": {"tensor": [], "source": [], "target": [], "us": [], "spread_us": [], "count": []},
+    }  # fmt: skip
+    engine, now = sync_engine(empty_url), datetime.now(UTC)
+    with engine.begin() as connection:
+
+        def add(table: str, **values: object) -> None:
+            rows = sa.Table(table, sa.MetaData(), autoload_with=connection)
+            connection.execute(sa.insert(rows).values(**values))
+
+        add("socs", id=1, name="soc", created_at=now)
+        add(
+            "profiles", id=1, soc_id=1, frequency="max", version=1, statistics=zstd(out.getvalue()), latencies=2,
+            transfers=0, devices=2, uploads=2, rejected=0, created_at=now, updated_at=now,
+        )  # fmt: skip
+        add("profile_versions", profile_id=1, version=1, body_zstd=zstd(json.dumps(body).encode()), created_at=now)
+        add(
+            "inbox", id=1, device_id="one", upload_id="u", soc="soc", frequency="max", rows=1, encoding="zstd",
+            received_at=now, folded_at=now,
+        )  # fmt: skip
+    assert upgrade(empty_url) is True
+    with engine.connect() as connection:
+        dumped = connection.execute(sa.text("SELECT statistics FROM profiles")).scalar_one()
+        stored = connection.execute(sa.text("SELECT body_zstd FROM profile_versions")).scalar_one()
+        said = connection.execute(sa.text("SELECT device_id, uploads FROM contributions")).all()
+        counted = connection.execute(sa.text("SELECT established_at IS NOT NULL FROM socs")).scalar_one()
+    statistics = Statistics.load(bytes(dumped))
+    votes = statistics.latencies
+    assert estimate(votes)[0].tolist() == [11.0, 5.0], "an absurd vote is gone, the others stand"
+    assert set(votes.device[0, :2].tolist()) == {device_hash("one"), narrow("gone")}
+    assert not votes.device[0, 2:].any()
+    assert statistics.processors == {"{}": [device_hash("one")]}
+    found = json.loads(unzstd(bytes(stored)))
+    assert (found["latencies"]["us"], found["overheads"]) == ([10.0], {"launch_us": {}, "handover_us": 0.5})
+    assert [tuple(row) for row in said] == [("one", 1)]
+    assert counted
+    engine.dispose()

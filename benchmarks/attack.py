@@ -1,0 +1,284 @@
+"""Attack a planner on loopback with one enrolled device, and write down what the others notice.
+
+Example:
+  python -m benchmarks.attack --json benchmarks/results/attack.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from benchmarks.service.fixtures import key, ladder, upload
+from benchmarks.service.measures import _subsets, fresh, prepare
+from benchmarks.service.pump import Pump, request
+from benchmarks.service.stage import Server, Stage, call, databases
+from hope_schema import Enrolment, Profile
+from planner_api.devices import repository as devices
+from planner_api.devices.tokens import hash_token, new_token
+from planner_api.profiles.folding import Folder, wanted
+from planner_api.profiles.snapshot import publish
+from planner_api.profiles.statistics import Statistics, device_hash
+
+Row = dict[str, Any]
+MIB = 2**20
+
+
+def bomb(before: str, unit: str, after: str) -> bytes:
+    """A body that inflates to almost 16 MiB."""
+    count = (16 * MIB - 1024) // len(unit)
+    return zstandard.compress((before + unit * count + unit.rstrip(",") + after).encode())
+
+
+HOSTILE = {
+    "enrolment": ("POST", "/devices", bomb('{"device_id":"x","versions":{', '"":1,', "}}")),
+    "report": ("PUT", "/devices/attacker/report", bomb('{"measured":[', "{},", "]}")),
+    "graph": ("POST", "/models", bomb('{"ops":[{"attributes":{"a":[', "{},", "]}}]}")),
+    "upload": ("POST", "/profiles", bomb('{"latencies":{"us":[', '"",', "]}}")),
+    "long upload": ("POST", "/profiles", bomb('{"latencies":{"us":[', "1.5,", "]}}")),
+    "question": ("POST", "/profiles/missing", bomb('{"processors":[', "{},", "]}")),
+}
+
+
+async def enrol(stage: Stage, name: str) -> str:
+    """A device's own token, put into the database directly."""
+    token = new_token("device")
+    async with stage.database.write() as session:
+        await devices.enrol(session, name, Enrolment(device_id=name).model_dump(exclude={"device_id"}))
+        await devices.add_token(session, hash_token(token), "device", device_id=name)
+    return token
+
+
+def attacks(token: str) -> dict[str, bytes]:
+    """The hostile requests, with a device's token."""
+    headers = {"content-encoding": "zstd"}
+    return {
+        name: request(method, path, body, token=token, headers=headers)
+        for name, (method, path, body) in HOSTILE.items()
+    }
+
+
+def tree_memory(server: Server) -> int:
+    """Resident bytes of a server and its children at their peaks."""
+    children = subprocess.run(["pgrep", "-P", str(server.pid)], capture_output=True, text=True).stdout.split()
+    total = server.memory()[1]
+    for child in children:
+        try:
+            status = Path(f"/proc/{child}/status").read_text()
+        except OSError:
+            continue
+        total += int(status.split("VmHWM:")[1].split()[0]) * 1024
+    return total
+
+
+async def single(stage: Stage) -> list[Row]:
+    """Each hostile request alone: the longest a probe waited for the event loop, and the memory it took."""
+    server = await stage.server("attack-single")
+    token = await enrol(stage, "attacker")
+    probe = request("GET", "/healthz")
+    await call(server.address, attacks(token)["long upload"])  # the reading process is part of an idle server's memory
+    worst_ms, worst_bytes = 0.0, 0
+    for raw in attacks(token).values():
+        server.reset_peak()
+        idle = tree_memory(server)
+        attack = asyncio.create_task(call(server.address, raw))
+        waited = 0.0
+        while not attack.done():
+            started = time.perf_counter()
+            await call(server.address, probe)
+            waited = max(waited, time.perf_counter() - started)
+        await attack
+        worst_ms, worst_bytes = max(worst_ms, waited * 1000), max(worst_bytes, tree_memory(server) - idle)
+    await asyncio.to_thread(server.stop)
+    return [
+        row(stage, "one hostile request: a probe beside it waits, ms", round(worst_ms, 1), "<= 250", worst_ms <= 250),
+        row(stage, "the same: memory, MiB", round(worst_bytes / MIB, 1), "<= 256", worst_bytes <= 256 * MIB),
+    ]
+
+
+async def others(stage: Stage, seconds: float) -> list[Row]:
+    """The p99 of another device's cached GETs, alone and while one device sends everything hostile."""
+    server = await stage.server("attack-others")
+    soc = fresh("soc")
+    graph = await prepare(stage, server, 300, "others", soc)
+    first = json.loads((await call(server.address, stage.request("POST", "/plans", key(graph, soc)))).body)
+    raw = stage.request("GET", f"/plans/{first['plan_id']}", accept_encoding="zstd")
+    token = await enrol(stage, fresh("attacker"))
+
+    async def p99() -> float:
+        tally = await Pump([server.address], paced(raw), connections=1, seconds=seconds).run()
+        return tally.percentile(0.99) * 1000
+
+    def paced(raw: bytes) -> Iterator[bytes]:
+        while True:
+            yield raw
+
+    alone = await p99()
+    hostile = itertools.cycle(attacks(token).values())
+    attack = asyncio.create_task(Pump([server.address], hostile, connections=4, seconds=seconds + 1).run())
+    beside = await p99()
+    await attack
+    await asyncio.to_thread(server.stop)
+    ratio = beside / alone
+    details = {"alone_ms": round(alone, 2), "beside_ms": round(beside, 2)}
+    return [row(stage, "cached GET p99 of others under attack / alone", round(ratio, 2), "<= 3", ratio <= 3, **details)]
+
+
+async def first_plan(stage: Stage, keys: int) -> list[Row]:
+    """A device's first plan, and its better one, while another device asks for many keys."""
+    server = await stage.server("attack-keys")
+    worker = stage.worker("attack-worker", solve_budget_s=1.0)
+    soc = fresh("soc")
+    graph = await prepare(stage, server, 200, "keys", soc, 10)
+    greedy, modest = await enrol(stage, fresh("greedy")), await enrol(stage, fresh("modest"))
+    raws = [
+        request("POST", "/plans", key(graph, soc, each), token=greedy) for each in itertools.islice(_subsets(10), keys)
+    ]
+    flood = asyncio.create_task(Pump([server.address], iter(raws), connections=50).run())
+    await asyncio.sleep(1.0)
+    started = time.perf_counter()
+    answer = await call(server.address, request("POST", "/plans", key(graph, soc), token=modest))
+    greedy_s = time.perf_counter() - started
+    plan_id = json.loads(answer.body)["plan_id"]
+    done = await stage.until(f"SELECT COUNT(*) FROM plans WHERE id = '{plan_id}' AND status = 'done'", 1, 30.0)
+    better_s = time.perf_counter() - started
+    statuses = {str(status): count for status, count in (await flood).statuses.items()}
+    for process in (server, worker):
+        await asyncio.to_thread(process.stop)
+    return [
+        row(
+            stage,
+            f"first plan beside {keys} keys of another, s",
+            round(greedy_s, 2),
+            "<= 2",
+            greedy_s <= 2,
+            statuses=statuses,
+        ),
+        row(stage, "the same: optimised after, budgets", round(better_s, 1), "<= 3", bool(done) and better_s <= 3),
+    ]
+
+
+def liars(fleet: int = 200, share: float = 0.05) -> list[Row]:
+    """Five per cent of devices lie alike, first and again: how far the greedy plan's makespan is from the truth's."""
+    from planner_api.planning import plan
+
+    graph, truth = ladder(60, "liars"), random.Random(7)
+    true = upload([graph], "soc", device="truth", seed=7).model_dump(mode="json")
+    folder = Folder(Statistics())
+    lying = [f"liar-{n}" for n in range(round(fleet * share))]
+    factors = [truth.choice((0.02, 50.0)) for _ in true["latencies"]["us"]]
+
+    def said(factor: list[float], noise: random.Random | None = None, rows: list[int] | None = None) -> dict[str, Any]:
+        columns = true["latencies"]
+        at = range(len(factor)) if rows is None else rows
+        us = [columns["us"][n] * factor[n] * (1.0 if noise is None else noise.gauss(1.0, 0.01)) for n in at]
+        chosen = {name: [column[n] for n in at] for name, column in columns.items() if column}
+        return {**true, "latencies": {**chosen, "us": us}}
+
+    for _ in range(3):
+        folder.fold([(name, said(factors)) for name in lying])
+    keys = list(zip(true["latencies"]["signature"], true["latencies"]["kind"], strict=True))
+    ones, row_of = [1.0] * len(keys), {key: at for at, key in enumerate(keys)}
+    asked = 0
+    for number in range(fleet - len(lying)):
+        name = f"honest-{number}"
+        mine = wanted(folder.statistics.latencies, device_hash(name), keys, 200)
+        asked += len(mine)
+        if mine:
+            folder.fold([(name, said(ones, random.Random(number), [row_of[key] for key in mine]))])
+        folder.fold([(lying[number % len(lying)], said(factors))])
+    honest = Folder(Statistics())
+    honest.fold([("truth", said(ones))])
+    profiles = [Profile.model_validate_json(publish(each.statistics, "soc", "max", 1)) for each in (honest, folder)]
+    best = plan(graph, profiles[0], method="greedy", budget_s=1.0).makespan_us
+    told = plan(graph, profiles[1], method="greedy", budget_s=1.0).makespan_us
+    off = np.abs(
+        np.array(profiles[1].latencies.us, dtype=float) / np.array(profiles[0].latencies.us, dtype=float) - 1.0
+    )
+    loss = abs(told / best - 1.0) * 100
+    details = {
+        "figures": len(keys),
+        "asked_per_device": round(asked / fleet, 1),
+        "worst_figure": round(float(off.max()), 3),
+    }
+    return [{
+        "measure": f"{share:.0%} of {fleet} devices lie: makespan of the plan against that of the truth, %",
+        "database": "none", "value": round(loss, 2), "must": "<= 3", "ok": loss <= 3, "details": details,
+    }]  # fmt: skip
+
+
+def row(stage: Stage, measure: str, value: Any, must: str, ok: bool, **details: Any) -> Row:
+    """One line of the table."""
+    return {"measure": measure, "database": stage.dialect, "value": value, "must": must, "ok": ok, "details": details}
+
+
+async def measure(url: str, options: argparse.Namespace) -> list[Row]:
+    """Run every attack on one database."""
+    with tempfile.TemporaryDirectory(prefix="hope-attack-") as folder:
+        stage = Stage(url, Path(folder))
+        await stage.open()
+        try:
+            return [
+                *await single(stage),
+                *await others(stage, options.seconds),
+                *await first_plan(stage, options.keys),
+            ]
+        finally:
+            await stage.close()
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on, when, and of which commit."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "machine": f"{platform.machine()}, {cores} cores, {platform.system()} {platform.release()}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit,
+    }
+
+
+def main() -> int:
+    """Run; 0 when every row holds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the attack on others (default: %(default)s)")
+    parser.add_argument("--keys", type=int, default=500, help="that the greedy device asks for (default: %(default)s)")
+    options = parser.parse_args()
+    rows = liars()
+    with databases(None) as urls:
+        for url in urls:
+            rows += asyncio.run(measure(url, options))
+    for each in rows:
+        print(
+            "ok  " if each["ok"] else "MISS",
+            each["database"],
+            each["measure"],
+            each["value"],
+            each["must"],
+            each["details"],
+        )
+    if options.json is not None:
+        options.json.parent.mkdir(exist_ok=True)
+        options.json.write_text(json.dumps({**machine(), "rows": rows}, indent=1) + "\n")
+    return 0 if all(each["ok"] for each in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
