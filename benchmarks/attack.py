@@ -146,6 +146,9 @@ async def first_plan(stage: Stage, keys: int) -> list[Row]:
     worker = stage.worker("attack-worker", solve_budget_s=1.0)
     soc = fresh("soc")
     graph = await prepare(stage, server, 200, "keys", soc, 10)
+    # The worker is up and warm before it counts.
+    await call(server.address, stage.request("POST", "/plans", key(graph, soc, ("ort@9",))))
+    await stage.until(f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND status = 'done'", 1, 60.0)
     greedy, modest = await enrol(stage, fresh("greedy")), await enrol(stage, fresh("modest"))
     raws = [
         request("POST", "/plans", key(graph, soc, each), token=greedy) for each in itertools.islice(_subsets(10), keys)
