@@ -116,14 +116,14 @@ def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Co
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
-    inputs = {name: own.from_host(array) for name, array in feeds.items()}
-    outputs = {name: own.allocate(kind) for name, kind in executable.output_types.items()}
+    inputs = {name: own.place.from_host(array) for name, array in feeds.items()}
+    outputs = {name: own.place.allocate(kind) for name, kind in executable.output_types.items()}
     call = executable.bind(inputs, outputs)
     assert isinstance(call, TorchCall)
     torch.cuda.empty_cache()
     return Configuration(
         call.launch,
-        lambda: {name: own.to_host(buffer).copy() for name, buffer in outputs.items()},
+        lambda: {name: own.place.to_host(buffer).copy() for name, buffer in outputs.items()},
         streams=executable.schedule.streams,
         events=sum(len(issue.waits) for issue in executable.schedule.issues),
         graph_bytes=torch.cuda.memory_reserved() - before,

@@ -13,11 +13,12 @@ from agent_sdk.engine.errors import (
     SegmentFailedError,
 )
 from agent_sdk.engine.executor import Executor
-from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait
+from agent_sdk.engine.program import Event, Move, Program, ProgramSegment, Work
 
 __all__ = [
     "Device",
     "DeviceClosedError",
+    "Event",
     "Executor",
     "FeedError",
     "IllegalPlanError",
@@ -26,6 +27,6 @@ __all__ = [
     "ProgramSegment",
     "RunTimeoutError",
     "SegmentFailedError",
-    "Wait",
+    "Work",
     "build_program",
 ]

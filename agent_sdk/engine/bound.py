@@ -11,16 +11,18 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from agent_sdk.device.cores import bound_to
 from agent_sdk.engine.errors import FeedError
 from agent_sdk.engine.loops import Instruction, Loop, loop_for
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
-from agent_sdk.engine.program import Program, ProgramSegment
-from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Processor, WrongOutput
+from agent_sdk.engine.program import Program, ProgramSegment, Work
+from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Place, Processor, WrongOutput
 from hope_schema import HOST
 
 COPY_BELOW_BYTES = 128 * 1024
@@ -36,15 +38,15 @@ class _Load:
 
     Attributes:
         tensor: its name.
-        keeper: the processor whose memory holds it.
-        own: that memory, used when the caller's array cannot be.
-        readers: the segments that read it there, or through a view.
+        place: the memory that holds it.
+        own: a buffer there, used when the caller's array cannot be.
+        readers: the segments that read it there.
         shares: whether the caller's array may be used in place.
         bound: the caller's array that the readers are bound to; None when they are bound to ``own``.
     """
 
     tensor: str
-    keeper: Processor
+    place: Place
     own: Buffer
     readers: tuple[ProgramSegment, ...]
     shares: bool
@@ -72,7 +74,9 @@ class BoundProgram:
         _OPEN.add(self)
         try:
             for segment in program.segments:
-                executable = program.processors[segment.processor].compile(segment.segment)
+                processor = program.processors[segment.processor]
+                with bound_to(_near(processor)):
+                    executable = processor.compile(segment.segment)
                 self.executables.append(executable)
                 _check_types(program, segment, executable)
             self.memory = plan_memory(
@@ -84,7 +88,7 @@ class BoundProgram:
             )
             self._buffers = allocate(program, self.memory)
             self._calls = [self._call(segment) for segment in program.segments]
-            self.loop = loop_for([[self._instruction(segment) for segment in row] for row in program.by_lane])
+            self.loop = loop_for([[self._instruction(work) for work in row] for row in program.by_lane])
             self._loads = self._plan_loads()
         except BaseException:
             self.close()
@@ -94,8 +98,8 @@ class BoundProgram:
             (
                 name,
                 graph.tensor[name].shape,
-                program.processors[program.home[name]],
-                self._buffers[name, program.home[name]],
+                program.places[program.memory_of(name)],
+                self._buffers[name, program.memory_of(name)],
             )
             for name in graph.outputs
             if name in graph.producer
@@ -103,38 +107,35 @@ class BoundProgram:
         self._unchanged = [name for name in graph.outputs if name not in graph.producer]
         self._wanted = {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in graph.inputs}
 
-    def _instruction(self, segment: ProgramSegment) -> Instruction:
+    def _instruction(self, work: Work) -> Instruction:
+        segment = work if isinstance(work, ProgramSegment) else None
         return Instruction(
-            segment,
-            cores=self.program.rebinds.get(segment.index, frozenset()),
-            copies=tuple(copies(self.program, self._buffers, segment)),
-            call=self._calls[segment.index],
-            check=partial(_check_outputs, self.program, self._buffers, segment),
+            work,
+            cores=self.program.rebinds.get(work.index, frozenset()) if segment else frozenset(),
+            copies=tuple(copies(self.program, self._buffers, work)),
+            call=self._calls[segment.index] if segment else None,
+            check=partial(_check_outputs, self.program, self._buffers, segment) if segment else None,
         )
 
     def _call(self, segment: ProgramSegment) -> BoundCall:
+        memory = self.program.processors[segment.processor].place.memory
         return self.executables[segment.index].bind(
-            {name: self._buffers[name, segment.processor] for name in segment.segment.inputs},
-            {name: self._buffers[name, segment.processor] for name in segment.segment.outputs},
+            {name: self._buffers[name, memory] for name in segment.segment.inputs},
+            {name: self._buffers[name, memory] for name in segment.segment.outputs},
         )
 
     def _plan_loads(self) -> list[_Load]:
         loads = []
-        moves = [move for segment in self.program.segments for move in segment.moves if move.source == HOST]
-        for move in moves:
-            if move.keeper != move.target:
-                continue
-            viewers = {other.target for other in moves if (other.tensor, other.keeper) == (move.tensor, move.keeper)}
-            readers = tuple(
-                segment
-                for segment in self.program.segments
-                if segment.processor in viewers and move.tensor in segment.segment.inputs
-            )
-            own = self._buffers[move.tensor, move.target]
-            keeper = self.program.processors[move.target]
-            kind = self.program.graph.tensor[move.tensor]
-            shares = kind.bytes >= COPY_BELOW_BYTES * len(readers) and _uses_in_place(keeper, own)
-            loads.append(_Load(move.tensor, keeper, own, readers, shares))
+        readers: dict[tuple[str, str], list[ProgramSegment]] = {}
+        for segment in self.program.segments:
+            memory = self.program.processors[segment.processor].place.memory
+            for name in segment.segment.inputs:
+                if self.program.home[name] == HOST:
+                    readers.setdefault((name, memory), []).append(segment)
+        for (name, memory), segments in readers.items():
+            place, own = self.program.places[memory], self._buffers[name, memory]
+            enough = self.program.graph.tensor[name].bytes >= COPY_BELOW_BYTES * len(segments)
+            loads.append(_Load(name, place, own, tuple(segments), enough and _uses_in_place(place, own)))
         return loads
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> Feeds:
@@ -161,25 +162,23 @@ class BoundProgram:
             array = feeds[load.tensor]
             if load.shares and array.flags.carray:
                 if array is not load.bound:
-                    self._rebind(load, load.keeper.from_host(array), array)
+                    self._rebind(load, load.place.from_host(array), array)
             else:
                 if load.bound is not None:
                     self._rebind(load, load.own, None)
-                load.keeper.from_host(array, load.own)
+                load.place.from_host(array, load.own)
 
     def _rebind(self, load: _Load, buffer: Buffer, array: np.ndarray | None) -> None:
         """Have the readers of an input read ``buffer`` from now on."""
         for segment in load.readers:
-            here = self.program.processors[segment.processor]
-            view = buffer if here is load.keeper else here.transfer(buffer, load.keeper)
-            self._calls[segment.index].rebind(load.tensor, view)
+            self._calls[segment.index].rebind(load.tensor, buffer)
         load.bound = array
 
     def store(self, feeds: Feeds) -> Outputs:
         """Return copies of the outputs that no later run overwrites. Raises WrongOutput."""
         outputs = {}
-        for name, shape, processor, buffer in self._stores:
-            array = processor.to_host(buffer)
+        for name, shape, place, buffer in self._stores:
+            array = place.to_host(buffer)
             if array.shape != shape:
                 declared = self.program.graph.tensor[name]
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
@@ -199,34 +198,34 @@ class BoundProgram:
         self._unchanged = []
 
 
+@cache
+def memory_nodes() -> int:
+    """How many parts this machine's memory has that are not equally near to all cores."""
+    return len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
+
+
+def _near(processor: Processor) -> frozenset[int]:
+    """Where to compile for a processor, so that the weights a runtime packs stand in its cores' own memory."""
+    return processor.caller_cores & os.sched_getaffinity(0) if memory_nodes() > 1 else frozenset()
+
+
 def allocate(program: Program, memory: MemoryPlan) -> dict[tuple[str, str], Buffer]:
-    """A buffer for every (tensor, processor): in its slot's memory, or another processor's view of that."""
-    processors = program.processors
-    slots = {id(slot): processors[slot.processor].allocate(slot.kind) for slot in memory.slots}
-    buffers: dict[tuple[str, str], Buffer] = {}
-    for (tensor, processor), place in memory.place.items():
-        owner = processors[place.slot.processor]
-        buffer = owner.view(slots[id(place.slot)], place.kind)
-        if processor != owner.id:
-            buffer = processors[processor].transfer(buffer, owner)
-        buffers[tensor, processor] = buffer
-    return buffers
+    """A buffer for every (tensor, memory), in its slot."""
+    places = {id(slot): program.processors[slot.processor].place for slot in memory.slots}
+    slots = {id(slot): places[id(slot)].allocate(slot.kind) for slot in memory.slots}
+    return {key: places[id(spot.slot)].view(slots[id(spot.slot)], spot.kind) for key, spot in memory.spot.items()}
 
 
-def copies(
-    program: Program, buffers: Mapping[tuple[str, str], Buffer], segment: ProgramSegment
-) -> list[Callable[[], Any]]:
-    """What brings the tensors to a segment that it does not read where they were made."""
-    here = program.processors[segment.processor]
+def copies(program: Program, buffers: Mapping[tuple[str, str], Buffer], work: Work) -> list[Callable[[], Any]]:
+    """What brings tensors from one memory to another."""
     return [
         partial(
-            here.transfer,
+            program.places[move.target].bring,
             buffers[move.tensor, move.source],
-            program.processors[move.source],
-            buffers[move.tensor, here.id],
+            program.places[move.source],
+            buffers[move.tensor, move.target],
         )
-        for move in segment.moves
-        if move.copies
+        for move in work.moves
     ]
 
 
@@ -235,17 +234,19 @@ def _check_outputs(program: Program, buffers: Mapping[tuple[str, str], Buffer], 
 
     Later runs write into the same buffers and are not looked at: it would cost a copy on some processors.
     """
-    here = program.processors[segment.processor]
+    place = program.processors[segment.processor].place
     for name in segment.segment.exports:
-        made, declared = here.to_host(buffers[name, here.id]), program.graph.tensor[name].type
+        made, declared = place.to_host(buffers[name, place.memory]), program.graph.tensor[name].type
         if made.shape != declared.shape or made.dtype != declared.dtype:
-            raise WrongOutput(f"'{here.id}' made {made.dtype}{list(made.shape)} of '{name}', declared {declared}")
+            raise WrongOutput(
+                f"'{segment.processor}' made {made.dtype}{list(made.shape)} of '{name}', declared {declared}"
+            )
 
 
-def _uses_in_place(processor: Processor, buffer: Buffer) -> bool:
-    """Whether ``from_host`` of this processor uses an array's memory as it is."""
-    array = np.empty_like(processor.to_host(buffer))
-    return array.flags.carray and bool(np.may_share_memory(processor.to_host(processor.from_host(array)), array))
+def _uses_in_place(place: Place, buffer: Buffer) -> bool:
+    """Whether ``from_host`` of this place uses an array's memory as it is."""
+    array = np.empty_like(place.to_host(buffer))
+    return array.flags.carray and bool(np.may_share_memory(place.to_host(place.from_host(array)), array))
 
 
 def _check_types(program: Program, segment: ProgramSegment, executable: Executable) -> None:

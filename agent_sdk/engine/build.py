@@ -3,20 +3,21 @@
 Numbered passes, each a function:
 
 1. ``_live_steps``: the plan is checked against the model, steps that no output depends on are left out.
-2. ``_synchronise``: vector clocks find the fewest waits between lanes that keep data and resource order.
+2. ``_synchronise``: steps and copies are queued; vector clocks find the fewest waits between queues that keep data and
+   resource order.
 3. ``_cut``: steps become segments, cut only where somebody waits (HOPE section 4.2 launches single ops; a
    segment is the longest run of them that delays nobody).
-4. ``_assemble``: borders, layouts and transfers of each segment.
+4. ``_assemble``: borders, layouts and copies of each piece of work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_sdk.engine.errors import IllegalPlanError
-from agent_sdk.engine.program import Move, Program, ProgramSegment, Wait, lane_of
+from agent_sdk.engine.program import Event, Move, Program, ProgramSegment, Work, lane_of
 from agent_sdk.errors import PlanMismatchError
 from agent_sdk.runtimes.base import Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan, Step
@@ -40,7 +41,7 @@ def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor])
     _check_identity(plan, model, processors)
     steps, dead = _live_steps(plan, model.graph)
     used = {step.processor: processors[step.processor] for step in steps}
-    nodes, lanes = _synchronise(steps, model.graph, used)
+    nodes, lanes = _synchronise(steps, plan, model.graph, used)
     _cut(nodes)
     return _assemble(plan, model, used, nodes, lanes, dead, _floats(used, processors))
 
@@ -55,7 +56,7 @@ def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) 
 
 @dataclass
 class _Node:
-    """A step on its way to becoming part of a segment."""
+    """A step, or a copy that a resource of its own carries, on its way to becoming part of a piece of work."""
 
     index: int
     step: Step
@@ -63,11 +64,12 @@ class _Node:
     lane: int
     position: int
     reads: tuple[str, ...]
+    copies: Move | None = None
     waits: list[_Node] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
     begins: bool = False
     ends: bool = False
-    segment: int = -1
+    group: int = -1
 
 
 def _check_identity(plan: Plan, model: Model, processors: Mapping[str, Processor]) -> None:
@@ -76,6 +78,8 @@ def _check_identity(plan: Plan, model: Model, processors: Mapping[str, Processor
             f"the plan is for model {plan.model_hash[:12]}, not for '{model.graph.name}' "
             f"({model.graph.model_hash[:12]}); ask the planner for a plan of this model"
         )
+    if len(plan.jobs) > 1:
+        raise IllegalPlanError(f"the plan runs {len(plan.jobs)} networks side by side, which this agent cannot do yet")
     for step in plan.steps:
         if step.processor not in processors:
             raise PlanMismatchError(
@@ -142,45 +146,92 @@ def _inside(step: Step, graph: ModelGraph) -> tuple[tuple[str, ...], tuple[str, 
     return tuple(order), tuple(reads)
 
 
-def _synchronise(
-    steps: Sequence[Step], graph: ModelGraph, processors: Mapping[str, Processor]
-) -> tuple[list[_Node], tuple[str, ...]]:
-    """Give every step the waits it needs, and no more.
+def _carried(
+    plan: Plan, graph: ModelGraph, processors: Mapping[str, Processor], home: Mapping[str, str]
+) -> dict[str, list[Move]]:
+    """The plan's transfers that a resource of their own carries between memories, by tensor; the rest is the readers'.
 
-    ``known[l]`` of a step counts the steps of lane l that are finished whenever it starts. A dependency that
+    Graph inputs are loaded before a run and outputs stored after it, whatever carries them. Raises IllegalPlanError for
+    what cannot be executed.
+    """
+    memories = {processor.place.memory for processor in processors.values()}
+    carried: dict[str, list[Move]] = {}
+    for transfer in plan.transfers:
+        what = f"the plan moves '{transfer.tensor}' from {transfer.source} to {transfer.target}"
+        if transfer.region is not None:
+            raise IllegalPlanError(f"{what} in part, which this agent cannot do yet")
+        if transfer.tensor not in graph.tensor:
+            raise IllegalPlanError(f"{what}, which model '{graph.name}' does not have")
+        source, target = (place.partition("/")[0] for place in (transfer.source, transfer.target))
+        if {source, target} - memories - {HOST}:
+            raise IllegalPlanError(f"{what}, where none of its processors computes")
+        if source == target or transfer.tensor not in home:
+            continue
+        if home[transfer.tensor] == HOST or target not in memories:
+            continue
+        before = carried.setdefault(transfer.tensor, [])
+        if source not in {home[transfer.tensor], *(move.target for move in before)}:
+            raise IllegalPlanError(f"{what}, but it is not there")
+        if transfer.over is not None:
+            before.append(Move(transfer.tensor, source, target, transfer.over))
+    return carried
+
+
+def _synchronise(
+    steps: Sequence[Step], plan: Plan, graph: ModelGraph, processors: Mapping[str, Processor]
+) -> tuple[list[_Node], tuple[str, ...]]:
+    """Give every step, and every copy behind the step that makes the tensor, the waits it needs, and no more.
+
+    ``known[l]`` of a node counts the nodes of queue l that are finished whenever it starts. A dependency that
     ``known`` covers already, by program order or through another wait, needs no wait of its own.
     """
-    lanes = tuple(dict.fromkeys(lane_of(processors[step.processor]) for step in steps))
-    length = [0] * len(lanes)
-    last_in_lane: list[_Node | None] = [None] * len(lanes)
+    home = dict.fromkeys(graph.inputs, HOST) | {
+        name: processors[step.processor].place.memory
+        for step in steps
+        for op in step.ops
+        for name in graph.op[op].outputs
+    }
+    carried = _carried(plan, graph, processors, home)
+    carriers = (move.over or "" for moves in carried.values() for move in moves)
+    lanes = tuple(dict.fromkeys([*(lane_of(processors[step.processor]) for step in steps), *carriers]))
+    last_in_lane: dict[int, _Node] = {}
     last_user: dict[str, _Node] = {}
-    maker: dict[str, _Node] = {}
+    there: dict[tuple[str, str], _Node] = {}  # who makes or brings a tensor, by memory
     nodes: list[_Node] = []
-    for step in steps:
-        processor = processors[step.processor]
-        lane = lanes.index(lane_of(processor))
-        ops, reads = _inside(step, graph)
-        node = _Node(len(nodes), step, ops, lane, length[lane], reads)
-        before = last_in_lane[lane]
+
+    def enqueue(node: _Node, wanted: Iterable[_Node]) -> None:
+        before = last_in_lane.get(node.lane)
+        node.position = before.position + 1 if before else 0
         node.known = list(before.known) if before else [0] * len(lanes)
-        node.known[lane] = node.position
-        rivals = [last_user[resource] for resource in processor.spec.resources if resource in last_user]
-        wanted = {id(other): other for other in (*rivals, *(maker[name] for name in reads if name in maker))}
-        # Latest first: what a later step of another lane knows often makes an earlier wait needless.
-        for other in sorted(wanted.values(), key=lambda other: other.index, reverse=True):
+        node.known[node.lane] = node.position
+        # Latest first: what a later node of another queue knows often makes an earlier wait needless.
+        for other in sorted({id(one): one for one in wanted}.values(), key=lambda one: one.index, reverse=True):
             if other.position < node.known[other.lane]:
                 continue
             node.waits.append(other)
             node.known = [max(a, b) for a, b in zip(node.known, other.known, strict=True)]
             node.known[other.lane] = max(node.known[other.lane], other.position + 1)
-        length[lane] += 1
-        last_in_lane[lane] = node
-        for resource in processor.spec.resources:
-            last_user[resource] = node
-        for op in ops:
-            for name in graph.op[op].outputs:
-                maker[name] = node
+        last_in_lane[node.lane] = node
         nodes.append(node)
+
+    for step in steps:
+        processor = processors[step.processor]
+        memory, resources = processor.place.memory, processor.spec.resources
+        ops, reads = _inside(step, graph)
+        node = _Node(len(nodes), step, ops, lanes.index(lane_of(processor)), 0, reads)
+        sources = [there.get((name, memory)) or there.get((name, home[name])) for name in reads]
+        rivals = [last_user.get(resource) for resource in resources]
+        enqueue(node, [other for other in (*sources, *rivals) if other is not None])
+        last_user |= dict.fromkeys(resources, node)
+        for name in reads:  # from here on it is here, because this step has brought it if nobody had
+            if home[name] != HOST:
+                there.setdefault((name, memory), node)
+        for name in (name for op in ops for name in graph.op[op].outputs):
+            there[name, memory] = node
+            for move in carried.get(name, ()):
+                copy = _Node(len(nodes), step, (), lanes.index(move.over or ""), 0, (), move)
+                enqueue(copy, [there[name, move.source]])
+                there[name, move.target] = copy
     return nodes, lanes
 
 
@@ -193,7 +244,7 @@ def _cut(nodes: Sequence[_Node]) -> None:
     before: dict[int, _Node] = {}
     for node in nodes:
         previous = before.get(node.lane)
-        if previous is None or node.waits or previous.step.processor != node.step.processor:
+        if previous is None or node.waits or node.copies or previous.step.processor != node.step.processor:
             node.begins = True
         for other in node.waits:
             other.ends = True
@@ -222,38 +273,48 @@ def _assemble(
         if node.begins:
             current[node.lane] = len(groups)
             groups.append([])
-        node.segment = current[node.lane]
-        groups[node.segment].append(node)
+        node.group = current[node.lane]
+        groups[node.group].append(node)
     position: list[int] = []
     per_lane = [0] * len(lanes)
-    # upto[l][n]: how many segments of lane l are finished once its first n steps are.
+    # upto[l][n]: how much work of queue l is finished once its first n nodes are.
     upto: list[list[int]] = [[0] for _ in lanes]
     for group in groups:
         position.append(per_lane[group[0].lane])
         per_lane[group[0].lane] += 1
     for node in nodes:
-        last = groups[node.segment][-1] is node
-        upto[node.lane].append(position[node.segment] + (1 if last else 0))
+        last = groups[node.group][-1] is node
+        upto[node.lane].append(position[node.group] + (1 if last else 0))
     border = _Border(model.graph, processors, groups)
-    segments = []
+    work: list[Work] = []
+    segments = 0
     for index, group in enumerate(groups):
         first = group[0]
-        segments.append(
+        common: dict[str, Any] = {
+            "lane": first.lane,
+            "position": position[index],
+            "processor": next(p.id for p in processors.values() if p.place.memory == first.copies.target)
+            if first.copies
+            else first.step.processor,
+            "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
+            "moves": (first.copies,) if first.copies else border.moves(index),
+            "finished": tuple(upto[lane][count] for lane, count in enumerate(first.known)),
+        }
+        if first.copies:
+            work.append(Work(**common))
+            continue
+        work.append(
             ProgramSegment(
-                index=index,
-                lane=first.lane,
-                position=position[index],
-                processor=first.step.processor,
+                **common,
+                number=segments,
                 segment=border.segment(index, model),
                 steps=tuple(node.step.id for node in group),
-                waits=tuple(Wait(other.lane, position[other.segment] + 1) for other in first.waits),
-                moves=border.moves(index),
-                finished=tuple(upto[lane][count] for lane, count in enumerate(first.known)),
                 start_us=first.step.start_us,
                 finish_us=max(node.step.finish_us for node in group),
             )
         )
-    return Program(plan, model, dict(processors), lanes, tuple(segments), border.home, dead, floats)
+        segments += 1
+    return Program(plan, model, dict(processors), lanes, tuple(work), border.home, dead, floats)
 
 
 class _Border:
@@ -292,14 +353,17 @@ class _Border:
             for name, home in self.home.items()
             if home == HOST
             or name in kept
-            or any(not self._processor(r).same_layout(processors[home]) for r in readers.get(name, ()))
+            or any(self._processor(r).place.name != processors[home].place.name for r in readers.get(name, ()))
         }
-        # Graph inputs: the processors that have been given memory of their own for each.
-        self._loaded: dict[str, list[str]] = {}
-        self._first: dict[tuple[str, str], int] = {}
+        # Who brings a tensor to a memory: what copies only, else the first reader.
+        self._first: dict[tuple[str, str], int] = {
+            (group[0].copies.tensor, group[0].copies.target): index
+            for index, group in enumerate(groups)
+            if group[0].copies
+        }
         for name, indices in readers.items():
             for index in indices:
-                self._first.setdefault((name, self._processor(index).id), index)
+                self._first.setdefault((name, self._processor(index).place.memory), index)
 
     def _processor(self, index: int) -> Processor:
         return self._processors[self._groups[index][0].step.processor]
@@ -321,21 +385,12 @@ class _Border:
         )
 
     def moves(self, index: int) -> tuple[Move, ...]:
-        """The tensors that this segment, as the first reader on its processor, brings there."""
-        target = self._processor(index)
-        moves = []
-        for name in self._reads[index]:
-            source = self.home[name]
-            if source == target.id or self._first[(name, target.id)] != index:
-                continue
-            keepers = self._loaded.setdefault(name, []) if source == HOST else [source]
-            keeper = next((k for k in keepers if _sees(target, self._processors[k])), target.id)
-            if source == HOST and keeper == target.id:
-                keepers.append(keeper)
-            moves.append(Move(name, source, target.id, keeper))
-        return tuple(moves)
-
-
-def _sees(processor: Processor, other: Processor) -> bool:
-    """Whether ``processor`` reads plain memory of ``other`` without a copy."""
-    return processor.same_layout(other) or processor.shares_memory(other)
+        """The tensors that this segment, as the first reader in its memory, brings there from another one."""
+        target = self._processor(index).place.memory
+        return tuple(
+            Move(name, source, target)
+            for name in self._reads[index]
+            if self.home[name] != HOST
+            and self._first[name, target] == index
+            and (source := self._processors[self.home[name]].place.memory) != target
+        )

@@ -15,26 +15,22 @@ import contextlib
 import os
 import threading
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic, sleep
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from agent_sdk.device.cores import bind_to, bound_to
 from agent_sdk.engine.errors import DeviceClosedError
-from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.program import lane_of
+from agent_sdk.engine.queue import CLOSED, Queue
 from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
-from agent_sdk.runtimes.base import Processor, ProcessorLost
-
-T = TypeVar("T")
+from agent_sdk.runtimes.base import Processor
 
 JOIN_S = 10.0
 """How long ``close`` waits for a thread before it gives up on a runtime that hangs."""
 
-CLOSED = "the device is closed; open a new one"
 FORKED = "this process was forked from the one that opened the device, and has none of its threads; open a new one"
 
 
@@ -75,87 +71,6 @@ class Ticket:
         self.hangs = ""
 
 
-class Lane:
-    """The thread of one leading resource. It ends with the device."""
-
-    def __init__(self, name: str, cores: frozenset[int]) -> None:
-        self.name = name
-        self.cores = cores
-        self._jobs: deque[Callable[[], None] | None] = deque()
-        self._idle = threading.Lock()
-        self._idle.acquire()
-        self._asleep: list[bool] = []
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._ended = False
-
-    def start(self) -> None:
-        """Have a thread ready for jobs; for those who will submit some, before others may wait for them.
-
-        Raises ProcessorLost where this process may start no more threads, DeviceClosedError once it was stopped.
-        """
-        if self._thread is not None:
-            return
-        with self._starting:
-            if self._ended:
-                raise DeviceClosedError(CLOSED)
-            if self._thread is None:
-                thread = threading.Thread(target=self._serve, name=f"hope-{self.name}", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:
-                    raise ProcessorLost(f"no thread could be started for {self.name}: {error}") from error
-                self._thread = thread
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run ``job``, which must not raise, on this lane's thread, which has been started, after earlier ones."""
-        self._jobs.append(job)
-        self._wake()
-
-    def stop(self, timeout_s: float) -> bool:
-        """End the thread after its last job; False when it did not end in time."""
-        with self._starting:
-            self._ended = True
-        thread = self._thread
-        if thread is None:
-            return True
-        self._jobs.append(None)
-        self._wake()
-        thread.join(timeout_s)
-        return not thread.is_alive()
-
-    def _wake(self) -> None:
-        try:
-            self._asleep.pop()
-        except IndexError:
-            return
-        self._idle.release()
-
-    def _serve(self) -> None:
-        # Where that fails, a core is gone; the runs that need it say so when they bind themselves.
-        with contextlib.suppress(ProcessorLost):
-            bind_to(self.cores)
-        jobs = self._jobs
-        while True:
-            if not jobs:
-                self._asleep.append(True)
-                # A job that came before the line above found nobody to wake.
-                if jobs:
-                    try:
-                        self._asleep.pop()
-                    except IndexError:
-                        self._idle.acquire()
-                else:
-                    self._idle.acquire()
-                continue
-            job = jobs.popleft()
-            if job is None:
-                return
-            job()
-            # A reference kept while idle would keep a closed session's memory alive.
-            del job
-
-
 class Device:
     """The processors of this machine, ready to run programs.
 
@@ -171,11 +86,9 @@ class Device:
             self.processors[processor.id] = processor
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._queues: dict[str, deque[Ticket]] = {
-            resource: deque() for processor in self.processors.values() for resource in processor.spec.resources
-        }
+        self._queues: defaultdict[str, deque[Ticket]] = defaultdict(deque)
         self._lanes = {
-            lane_of(processor): Lane(lane_of(processor), processor.caller_cores)
+            lane_of(processor): Queue(lane_of(processor), processor.caller_cores)
             for processor in sorted(self.processors.values(), key=lambda p: len(p.caller_cores), reverse=True)
         }
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -194,70 +107,13 @@ class Device:
             raise UnknownNameError("processor", processor_id, self.processors)
         return self.processors[processor_id]
 
-    def lane(self, name: str) -> Lane:
-        """The lane of a leading resource."""
-        return self._lanes[name]
-
-    def call(self, processor_id: str, work: Callable[[], T]) -> T:
-        """Run ``work`` alone on a processor: on its thread, bound to its cores, its resources held.
-
-        For measuring. Raises what ``work`` raises; KeyboardInterrupt once ``work`` has ended or can no longer begin.
-        """
-        self.refuse_when_forked()
-        processor = self.processor(processor_id)
-        lane = self._lanes[lane_of(processor)]
-        finished = threading.Event()
-        result: list[T] = []
-        failure: list[BaseException] = []
-
-        def job() -> None:
-            try:
-                with bound_to(processor.caller_cores or lane.cores):
-                    result.append(work())
-            except BaseException as error:  # noqa: BLE001  re-raised in the caller's thread
-                failure.append(error)
-            finally:
-                self.leave(ticket, 0)
-                finished.set()
-
-        def refuse(_: Sequence[int], why: str) -> None:
-            failure.append(DeviceClosedError(why))
-            finished.set()
-
-        ticket = Ticket([processor.spec.resources])
-        ticket.start.append(partial(lane.submit, job))
-        ticket.refuse = refuse
-        lane.start()
-        with DeferredInterrupts() as interrupts:
-            self.enter(ticket)
-            try:
-                interrupts.listen()
-                finished.wait()
-            except BaseException:
-                # A second Ctrl-C must not leave the ticket in the queues; work that has begun leaves them itself.
-                interrupts.raising = False
-                if self.withdraw(ticket):
-                    interrupts.raising = True
-                    finished.wait()
-                raise
-            finally:
-                interrupts.raising = False
-        if failure:
-            raise failure[0]
-        return result[0]
-
-    def call_here(self, processor_id: str, work: Callable[[], T]) -> T:
-        """As ``call``, but in the calling thread, bound to the processor's cores meanwhile."""
-        processor = self.processor(processor_id)
-        ticket = Ticket([processor.spec.resources])
-        with DeferredInterrupts() as interrupts:
-            try:
-                if not self.enter_if_free(ticket):
-                    self.wait_for(ticket, interrupts)
-                with bound_to(processor.caller_cores):
-                    return work()
-            finally:
-                self.leave(ticket, 0)
+    def queue(self, name: str) -> Queue:
+        """The queue of a leading resource, or of what carries tensors, which is there from now on."""
+        with self._lock:
+            self._refuse_when_closed()
+            if name not in self._lanes:
+                self._lanes[name] = Queue(name, frozenset())
+            return self._lanes[name]
 
     def register(self, user: Closable) -> None:
         """Have ``user`` closed before the processors are."""
@@ -281,38 +137,6 @@ class Device:
                 queue.append(ticket)
             for start in self._granted((ticket,)):
                 start()
-
-    def enter_if_free(self, ticket: Ticket) -> bool:
-        """Join the queues if nobody stands there, so that all lanes may go; nothing is called."""
-        with self._lock:
-            self._refuse_when_closed()
-            for resource in ticket.users:
-                if self._queues[resource]:
-                    return False
-            for resource in ticket.users:
-                self._queues[resource].append(ticket)
-            ticket.granted = [True] * len(ticket.granted)
-        return True
-
-    def wait_for(self, ticket: Ticket, interrupts: DeferredInterrupts) -> None:
-        """Join the queues with a ticket of one lane and wait until it may go; ``leave`` even if this raises.
-
-        Raises DeviceClosedError where it never may.
-        """
-        gate = threading.Lock()
-        gate.acquire()
-        refused: list[str] = []
-
-        def refuse(_: Sequence[int], why: str) -> None:
-            refused.append(why)
-            gate.release()
-
-        ticket.start.append(gate.release)
-        ticket.refuse = refuse
-        self.enter(ticket)
-        interrupts.wait(gate)
-        if refused:
-            raise DeviceClosedError(refused[0])
 
     def hang(self, ticket: Ticket, why: str) -> None:
         """A runtime hangs in this run: whoever waits behind it, or comes until it has ended, is refused."""

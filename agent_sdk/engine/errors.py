@@ -32,7 +32,7 @@ class SegmentFailedError(ExecutionError):
 
     Attributes:
         processor: id of the processor it ran on.
-        segment: index of the segment in its program.
+        segment: index of the segment in its program; -1 where a tensor could not be copied.
         ops: source op ids of the segment.
     """
 
@@ -40,9 +40,12 @@ class SegmentFailedError(ExecutionError):
         self.processor = processor
         self.segment = segment
         self.ops = ops
+        text = f"{type(reason).__name__}: {reason}" if str(reason) else f"{type(reason).__name__}: no further detail"
+        if segment < 0:
+            super().__init__(f"{ops[0]} failed: {text}")
+            return
         shown = f"op '{ops[0]}'" if len(ops) == 1 else f"{len(ops)} ops, '{ops[0]}' to '{ops[-1]}'"
-        text = str(reason) or "no further detail"
-        super().__init__(f"segment {segment} ({shown}) failed on '{processor}': {type(reason).__name__}: {text}")
+        super().__init__(f"segment {segment} ({shown}) failed on '{processor}': {text}")
 
 
 class RunTimeoutError(ExecutionError):

@@ -94,10 +94,10 @@ class Executor:
         self._closed = False
         self._abandoned: _Run | None = None
         self._bound = BoundProgram(program)
-        self._lanes = [device.lane(name) for name in program.lanes]
+        self._lanes = [device.queue(name) for name in program.lanes]
         self._first = True
         # The caller serves the lane that starts first: the others are woken while it is at work.
-        self._home = program.segments[0].lane
+        self._home = program.work[0].lane
         try:
             device.register(self)
         except BaseException:

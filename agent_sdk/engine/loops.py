@@ -22,7 +22,7 @@ import numpy as np
 from agent_sdk import native
 from agent_sdk.device.cores import bind_to, gone
 from agent_sdk.engine.errors import SegmentFailedError
-from agent_sdk.engine.program import ProgramSegment
+from agent_sdk.engine.program import Work
 from agent_sdk.engine.wait import FINISHED, Progress
 from agent_sdk.runtimes.base import BoundCall, NativeCall
 
@@ -32,21 +32,21 @@ _FAILED: Final = 1
 
 @dataclass(frozen=True)
 class Instruction:
-    """What a lane does for a segment.
+    """A piece of work, ready to be done.
 
     Attributes:
-        segment: which.
+        work: which.
         cores: the CPUs that the thread moves to first; empty where it stays.
-        copies: what brings it the tensors that it does not read where they were made.
-        call: the launch.
+        copies: what brings tensors from one memory to another.
+        call: the launch, if it computes.
         check: a look at what it made, in the first run.
     """
 
-    segment: ProgramSegment
+    work: Work
     cores: frozenset[int]
     copies: tuple[Callable[[], Any], ...]
-    call: BoundCall
-    check: Callable[[], None]
+    call: BoundCall | None
+    check: Callable[[], None] | None
 
 
 Code = Sequence[Sequence[Instruction]]
@@ -100,11 +100,11 @@ def loop_for(code: Code) -> Loop:
     return PythonLoop(code) if library is None else NativeLoop(code, library)
 
 
-def failed(segment: ProgramSegment, error: BaseException) -> BaseException:
-    """What is told of a segment that raised."""
+def failed(work: Work, error: BaseException) -> BaseException:
+    """What is told of work that raised."""
     if not isinstance(error, Exception):
         return error
-    told = SegmentFailedError(segment.processor, segment.index, segment.ops, error)
+    told = SegmentFailedError(work.processor, work.index, work.ops, error)
     told.__cause__ = error
     return told
 
@@ -128,24 +128,26 @@ class PythonLoop(Loop):
             try:
                 if one.cores:
                     bind_to(one.cores)
-                if one.segment.waits:
-                    for wait in one.segment.waits:
+                if one.work.waits:
+                    for wait in one.work.waits:
                         progress.wait(lane, wait.lane, wait.count)
                     stamp(now())
                 if progress.stopped:
                     return
-                if one.copies or (one.cores and not one.segment.waits):
+                if one.copies or (one.cores and not one.work.waits):
                     for copy in one.copies:
                         copy()
                     stamp(now())
-                one.call()
-                if self._first:
+                if one.call:
+                    one.call()
+                if self._first and one.check:
                     one.check()
             except BaseException as error:  # noqa: BLE001  told to the caller of the run
-                self._failures.append(failed(one.segment, error))
+                self._failures.append(failed(one.work, error))
                 progress.stop()
                 return
-            stamp(now())
+            if one.call:
+                stamp(now())
             progress.finish(lane, count)
 
     def finish(self, lane: int) -> None:
@@ -236,7 +238,7 @@ class _Steps:
     """
 
     def __init__(self, code: Code) -> None:
-        self.told: list[tuple[ProgramSegment, Callable[[int], BaseException]]] = []
+        self.told: list[tuple[Work, Callable[[int], BaseException]]] = []
         self.errors: dict[int, BaseException] = {}
         self.keep: list[Any] = []
         calls: dict[int, Callable[[], Any]] = {}
@@ -259,7 +261,7 @@ class _Steps:
     def _row(self, row: Sequence[Instruction]) -> list[native.Step]:
         steps = [native.Step(native.STAMP)]
         for count, one in enumerate(row, 1):
-            waits, prepared = one.segment.waits, bool(one.copies)
+            waits, prepared = one.work.waits, bool(one.copies)
             if one.cores:
                 steps.append(self._bind(one))
                 prepared |= not waits
@@ -267,15 +269,18 @@ class _Steps:
                 steps += [native.Step(native.WAIT, a=wait.lane, b=wait.count) for wait in waits]
                 steps.append(native.Step(native.STAMP))
             if prepared:
-                steps += [self._python(one.segment, copy) for copy in one.copies]
+                steps += [self._python(one.work, copy) for copy in one.copies]
                 steps.append(native.Step(native.STAMP))
-            steps += self._call(one)
-            steps.append(self._python(one.segment, one.check, native.CALL_ONCE))
-            steps += [native.Step(native.STAMP), native.Step(native.DONE, a=count)]
+            if one.call:
+                steps += self._call(one.work, one.call)
+                if one.check:
+                    steps.append(self._python(one.work, one.check, native.CALL_ONCE))
+                steps.append(native.Step(native.STAMP))
+            steps.append(native.Step(native.DONE, a=count))
         return steps
 
-    def _tell(self, segment: ProgramSegment, explain: Callable[[int], BaseException]) -> int:
-        self.told.append((segment, explain))
+    def _tell(self, work: Work, explain: Callable[[int], BaseException]) -> int:
+        self.told.append((work, explain))
         return len(self.told) - 1
 
     def _bind(self, one: Instruction) -> native.Step:
@@ -284,21 +289,20 @@ class _Steps:
         mask = ctypes.create_string_buffer(bits.to_bytes(size, "little"), size)
         self.keep.append(mask)
         cores = one.cores
-        index = self._tell(one.segment, lambda status: gone(cores, os.strerror(status)))
+        index = self._tell(one.work, lambda status: gone(cores, os.strerror(status)))
         return native.Step(native.BIND, index, ctypes.addressof(mask), len(mask))
 
-    def _python(self, segment: ProgramSegment, call: Callable[[], Any], operation: int = native.CALL) -> native.Step:
-        index = self._tell(segment, lambda status: RuntimeError(f"a step made by Python returned {status}"))
+    def _python(self, work: Work, call: Callable[[], Any], operation: int = native.CALL) -> native.Step:
+        index = self._tell(work, lambda status: RuntimeError(f"a step made by Python returned {status}"))
         self._calls[index] = call
         return native.Step(operation, index, function=self._call_back, arguments=(index,))
 
-    def _call(self, one: Instruction) -> list[native.Step]:
-        if not one.call.native:
-            return [self._python(one.segment, one.call)]
-        return [self._native(one, place, call) for place, call in enumerate(one.call.native)]
+    def _call(self, work: Work, bound: BoundCall) -> list[native.Step]:
+        if not bound.native:
+            return [self._python(work, bound)]
+        return [self._native(work, bound, place, call) for place, call in enumerate(bound.native)]
 
-    def _native(self, one: Instruction, place: int, call: NativeCall) -> native.Step:
-        bound = one.call
-        index = self._tell(one.segment, lambda status: bound.failure(place, status))
+    def _native(self, work: Work, bound: BoundCall, place: int, call: NativeCall) -> native.Step:
+        index = self._tell(work, lambda status: bound.failure(place, status))
         operation = native.CALL_POINTER if call.returns_pointer else native.CALL
         return native.Step(operation, index, function=call.function, arguments=call.arguments)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent_sdk.engine.program import Program, ProgramSegment
-from hope_schema import HOST, TensorType
+from agent_sdk.engine.program import Program, ProgramSegment, Work
+from hope_schema import TensorType
 
 
 @dataclass
@@ -32,13 +32,13 @@ class Slot:
     reach: dict[int, int] = field(default_factory=dict)
     kept: bool = False
 
-    def free_for(self, segment: ProgramSegment) -> bool:
-        """Whether everyone who touches it is finished when ``segment`` starts."""
-        return not self.kept and all(segment.finished[lane] >= count for lane, count in self.reach.items())
+    def free_for(self, work: Work) -> bool:
+        """Whether everyone who touches it is finished when ``work`` starts."""
+        return not self.kept and all(work.finished[lane] >= count for lane, count in self.reach.items())
 
 
 @dataclass(frozen=True)
-class Place:
+class Spot:
     """Where a tensor is: in which slot, and its physical shape and element type."""
 
     slot: Slot
@@ -47,13 +47,10 @@ class Place:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Slots, and the place of every (tensor, processor) that a segment reads or writes.
-
-    A tensor that is viewed or handed over without a copy has the place where it is on the processor that produced it.
-    """
+    """Slots, and the spot of every (tensor, memory) that a segment reads or writes."""
 
     slots: tuple[Slot, ...]
-    place: Mapping[tuple[str, str], Place]
+    spot: Mapping[tuple[str, str], Spot]
 
     def allocated_bytes(self) -> dict[str, int]:
         """Bytes of all slots per processor: the sum of the tensors live at the peak and of buffers kept for reuse."""
@@ -72,55 +69,51 @@ def plan_memory(program: Program, output_types: Sequence[Mapping[str, TensorType
     """
     graph = program.graph
     slots: list[Slot] = []
-    place: dict[tuple[str, str], Place] = {}
+    spot: dict[tuple[str, str], Spot] = {}
     last = set(graph.outputs)
     readers = _readers(program)
 
-    def claim(tensor: str, kind: TensorType, segment: ProgramSegment) -> Slot:
-        free = [slot for slot in slots if slot.processor == segment.processor and slot.free_for(segment)]
+    def claim(tensor: str, memory: str, kind: TensorType, work: Work) -> Slot:
+        free = [slot for slot in slots if slot.processor == work.processor and slot.free_for(work)]
         if free:
             # The one that fits best, the latest made of equals; where all are too small, the largest grows.
             slot = min(reversed(free), key=lambda one: (one.kind.bytes < kind.bytes, abs(one.kind.bytes - kind.bytes)))
             if slot.kind.bytes < kind.bytes:
                 slot.kind = kind
         else:
-            slot = Slot(segment.processor, kind)
+            slot = Slot(work.processor, kind)
             slots.append(slot)
         slot.tensors.append(tensor)
-        slot.reach = {segment.lane: segment.position + 1}
-        for reader in readers.get((tensor, segment.processor), ()):
+        slot.reach = {work.lane: work.position + 1}
+        for reader in readers.get((tensor, memory), ()):
             slot.reach[reader.lane] = max(slot.reach.get(reader.lane, 0), reader.position + 1)
-        place[tensor, segment.processor] = Place(slot, kind)
+        spot[tensor, memory] = Spot(slot, kind)
         return slot
 
-    for segment in program.segments:
-        for move in segment.moves:
-            if move.copies:
-                claim(move.tensor, graph.tensor[move.tensor].type, segment)
-            elif move.source == HOST and move.keeper == move.target:
-                # Not taken over by others: the caller fills it before anything runs.
-                kind = graph.tensor[move.tensor].type
-                slots.append(Slot(move.target, kind, [move.tensor], kept=True))
-                place[move.tensor, move.target] = Place(slots[-1], kind)
-            else:
-                place[move.tensor, move.target] = place[move.tensor, move.keeper]
-        for name, kind in output_types[segment.index].items():
-            claim(name, kind, segment).kept |= name in last
-    return MemoryPlan(tuple(slots), place)
+    for work in program.work:
+        memory = program.processors[work.processor].place.memory
+        for move in work.moves:
+            claim(move.tensor, move.target, graph.tensor[move.tensor].type, work)
+        if not isinstance(work, ProgramSegment):
+            continue
+        for name in work.segment.inputs:
+            if (name, memory) not in spot:
+                # A graph input. Not taken over by others: the caller fills it before anything runs.
+                slots.append(Slot(work.processor, graph.tensor[name].type, [name], kept=True))
+                spot[name, memory] = Spot(slots[-1], graph.tensor[name].type)
+        for name, kind in output_types[work.index].items():
+            claim(name, memory, kind, work).kept |= name in last
+    return MemoryPlan(tuple(slots), spot)
 
 
-def _readers(program: Program) -> dict[tuple[str, str], list[ProgramSegment]]:
-    """Who reads the memory of (tensor, owning processor): its own segments, viewers, and those who copy from it."""
-    owner: dict[tuple[str, str], str] = {}
-    readers: dict[tuple[str, str], list[ProgramSegment]] = {}
-    for segment in program.segments:
-        for move in segment.moves:
-            if move.source == HOST:
-                continue
-            owner[move.tensor, move.target] = move.keeper
-            if move.copies:
-                readers.setdefault((move.tensor, move.source), []).append(segment)
-        for name in segment.segment.inputs:
-            processor = owner.get((name, segment.processor), segment.processor)
-            readers.setdefault((name, processor), []).append(segment)
+def _readers(program: Program) -> dict[tuple[str, str], list[Work]]:
+    """Who reads the tensors in each memory: segments that compute there, and those who copy from it."""
+    readers: dict[tuple[str, str], list[Work]] = {}
+    for work in program.work:
+        for move in work.moves:
+            readers.setdefault((move.tensor, move.source), []).append(work)
+        if isinstance(work, ProgramSegment):
+            memory = program.processors[work.processor].place.memory
+            for name in work.segment.inputs:
+                readers.setdefault((name, memory), []).append(work)
     return readers

@@ -1,8 +1,9 @@
-"""A program: everything about running a plan on this device that is known before the run.
+"""A program: everything about running a plan on this device that is known before the run, as plain data.
 
-Processors whose resources overlap exclude each other, so those that share a leading resource (``ort@0``,
-``ov@0`` and the gang ``ort@0-1``) share one *lane*: one thread that serves them in plan order. A change of
-processor inside a lane costs no hand-over between threads.
+Work is queued. Processors whose resources overlap exclude each other, so those that share a leading resource
+(``ort@0``, ``ov@0`` and the gang ``ort@0-1``) share one queue, a *lane*: one thread that serves them in plan order. A
+change of processor inside a lane costs no hand-over between threads. Whatever else carries tensors (a copy engine, a
+link) is a queue too. An event says that a queue has finished so much; work waits for events of other queues.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from agent_sdk.runtimes.base import Processor, Segment
+from agent_sdk.runtimes.base import Place, Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wait:
-    """A point where a lane waits until another lane has finished its first ``count`` segments."""
+class Event:
+    """That a queue has finished its first ``count`` pieces of work."""
 
     lane: int
     count: int
@@ -29,52 +30,67 @@ class Wait:
 
 @dataclass(frozen=True)
 class Move:
-    """A tensor that a segment, as the first reader on its processor, brings there.
-
-    ``keeper`` is the processor that owns the memory read at the target: the target itself where the tensor is
-    copied, another where the memory is shared or the layout native to both.
-    """
+    """A tensor that is copied from one memory to another, where ``over`` names what carries it: None is the reader."""
 
     tensor: str
     source: str
     target: str
-    keeper: str
-
-    @property
-    def copies(self) -> bool:
-        """Whether the segment copies it. Graph inputs are loaded before the run starts instead."""
-        return self.keeper == self.target and self.source != HOST
+    over: str | None = None
 
 
 @dataclass(frozen=True)
-class ProgramSegment:
+class Work:
+    """A piece of work in a queue.
+
+    Attributes:
+        lane: index of its queue.
+        position: place in its queue.
+        processor: id of the processor it is for.
+        waits: what must have happened in other queues.
+        moves: the tensors it copies: before it computes, if it does.
+        finished: per queue, how much is known to be finished when this starts.
+    """
+
+    lane: int
+    position: int
+    processor: str
+    waits: tuple[Event, ...]
+    moves: tuple[Move, ...]
+    finished: tuple[int, ...]
+
+    @property
+    def index(self) -> int:
+        """Place in ``Program.segments``; -1 for what only copies."""
+        return -1
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """What it does, as told to people: source op ids, in order."""
+        return tuple(f"copying {move.tensor} to {move.target}" for move in self.moves)
+
+
+@dataclass(frozen=True)
+class ProgramSegment(Work):
     """One launch.
 
     Attributes:
-        index: place in ``Program.segments``.
-        lane: index of its lane.
-        position: place among the segments of its lane.
-        processor: id of the processor.
+        number: place in ``Program.segments``.
         segment: what the processor compiles.
         steps: ids of the plan's steps, in order.
-        waits: what must have happened on other lanes.
-        moves: the transfers it pays for; those from ``host`` happen before the run starts.
-        finished: per lane, how many segments are known to be finished when this one starts.
         start_us: predicted start: the plan's, of the first step.
         finish_us: predicted finish: the plan's, of the last step.
     """
 
-    index: int
-    lane: int
-    position: int
-    processor: str
+    number: int
     segment: Segment
     steps: tuple[int, ...]
-    waits: tuple[Wait, ...]
-    moves: tuple[Move, ...]
-    finished: tuple[int, ...]
     start_us: float
     finish_us: float
+
+    @property
+    def index(self) -> int:
+        """Place in ``Program.segments``."""
+        return self.number
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -90,8 +106,8 @@ class Program:
         plan: where it comes from.
         model: the model it computes.
         processors: the processors that run at least one segment, by id.
-        lanes: leading resource of each lane.
-        segments: all segments in a topological order.
+        lanes: leading resource of each lane, or what carries the copies of a queue.
+        work: everything there is to do, in a topological order.
         home: tensor to the processor that produces it, for tensors that cross a segment's border; ``host`` for
             graph inputs.
         dead: ops left out because no graph output depends on them.
@@ -104,45 +120,66 @@ class Program:
     model: Model
     processors: Mapping[str, Processor]
     lanes: tuple[str, ...]
-    segments: tuple[ProgramSegment, ...]
+    work: tuple[Work, ...]
     home: Mapping[str, str]
     dead: tuple[str, ...] = ()
     floats: frozenset[int] = frozenset()
 
     @cached_property
-    def by_lane(self) -> tuple[tuple[ProgramSegment, ...], ...]:
-        """The segments of each lane, in execution order."""
-        rows: list[list[ProgramSegment]] = [[] for _ in self.lanes]
-        for segment in self.segments:
-            rows[segment.lane].append(segment)
+    def segments(self) -> tuple[ProgramSegment, ...]:
+        """What computes."""
+        return tuple(work for work in self.work if isinstance(work, ProgramSegment))
+
+    @cached_property
+    def by_lane(self) -> tuple[tuple[Work, ...], ...]:
+        """The work of each queue, in execution order."""
+        rows: list[list[Work]] = [[] for _ in self.lanes]
+        for work in self.work:
+            rows[work.lane].append(work)
         return tuple(tuple(row) for row in rows)
 
     @cached_property
+    def places(self) -> Mapping[str, Place]:
+        """By memory, a place there."""
+        return {processor.place.memory: processor.place for processor in self.processors.values()}
+
+    def memory_of(self, tensor: str) -> str:
+        """The memory in which a tensor that crosses a segment's border comes to exist."""
+        home = self.home[tensor]
+        return HOST if home == HOST else self.processors[home].place.memory
+
+    @cached_property
     def lane_resources(self) -> tuple[tuple[str, ...], ...]:
-        """Every resource that each lane's segments occupy."""
+        """Every resource that each queue's work occupies."""
         return tuple(
-            tuple(sorted({resource for s in row for resource in self.processors[s.processor].spec.resources}))
-            for row in self.by_lane
+            tuple(sorted({resource for work in row for resource in self._occupied(work)})) for row in self.by_lane
         )
+
+    def _occupied(self, work: Work) -> tuple[str, ...]:
+        computes = isinstance(work, ProgramSegment)
+        return self.processors[work.processor].spec.resources if computes else (self.lanes[work.lane],)
+
+    def _cores(self, work: Work) -> frozenset[int]:
+        """The CPUs its thread is bound to; none for what only copies."""
+        return self.processors[work.processor].caller_cores if isinstance(work, ProgramSegment) else frozenset()
 
     @cached_property
     def seats(self) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
         """Per lane the CPUs that its thread is bound to at its first segment, and at its last."""
         if self.floats:
             return ((self.floats, self.floats),)
-        ends = [(self.processors[row[0].processor], self.processors[row[-1].processor]) for row in self.by_lane]
-        return tuple((first.caller_cores, last.caller_cores) for first, last in ends)
+        return tuple((self._cores(row[0]), self._cores(row[-1])) for row in self.by_lane)
 
     @cached_property
     def rebinds(self) -> Mapping[int, frozenset[int]]:
         """Segments before which the lane's thread moves to other CPUs, and which."""
         moves = {}
         for row in self.by_lane:
-            at = self.processors[row[0].processor].caller_cores
-            for segment in row:
-                cores = self.processors[segment.processor].caller_cores
+            at = self._cores(row[0])
+            for work in row:
+                cores = self._cores(work)
                 if cores and cores != at:
-                    moves[segment.index] = at = cores
+                    moves[work.index] = at = cores
         return moves
 
     @cached_property
@@ -151,11 +188,7 @@ class Program:
 
         A thread that has to wait as well moves before it waits.
         """
-        return frozenset(
-            s.index
-            for s in self.segments
-            if any(move.copies for move in s.moves) or (s.index in self.rebinds and not s.waits)
-        )
+        return frozenset(s.index for s in self.segments if s.moves or (s.index in self.rebinds and not s.waits))
 
     @property
     def graph(self) -> ModelGraph:

@@ -10,12 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from agent_sdk.engine.program import Program, ProgramSegment
 from hope_schema import HOST
-
-if TYPE_CHECKING:
-    from agent_sdk.engine.program import Program
 
 SpanKind = Literal["segment", "wait", "transfer"]
 
@@ -26,11 +24,12 @@ class Span:
 
     Attributes:
         kind: computing a segment, waiting for another thread, or moving tensors (and re-binding the thread).
-        processor: id of the processor on whose time it went.
-        lane: leading resource of the thread.
-        segment: index of the segment it belongs to.
+        processor: id of the processor on whose time it went, or for which another resource moved a tensor.
+        lane: leading resource of the thread, or what carried the tensor.
+        segment: index of the segment it belongs to; -1 where another resource moves tensors.
         start_us: start.
         end_us: end.
+        position: place of that work in its queue.
     """
 
     kind: SpanKind
@@ -39,6 +38,7 @@ class Span:
     segment: int
     start_us: float
     end_us: float
+    position: int = 0
 
     @property
     def us(self) -> float:
@@ -83,15 +83,16 @@ class Trace:
         for row, stamps in zip(self.program.by_lane, self._stamps, strict=True):
             times = [(stamp - self._origin_ns) / 1e3 for stamp in stamps]
             at = 0
-            for segment in row:
-                lane = self.program.lanes[segment.lane]
-                kinds: list[SpanKind] = ["segment"]
-                if segment.index in self.program.prepared:
-                    kinds.insert(0, "transfer")
-                if segment.waits:
-                    kinds.insert(0, "wait")
+            for work in row:
+                lane = self.program.lanes[work.lane]
+                computes = work.index >= 0
+                kinds: list[SpanKind] = ["wait"] if work.waits else []
+                if not computes or work.index in self.program.prepared:
+                    kinds.append("transfer")
+                if computes:
+                    kinds.append("segment")
                 for kind in kinds:
-                    spans.append(Span(kind, segment.processor, lane, segment.index, times[at], times[at + 1]))
+                    spans.append(Span(kind, work.processor, lane, work.index, times[at], times[at + 1], work.position))
                     at += 1
         return tuple(sorted(spans, key=lambda span: (span.start_us, span.end_us)))
 
@@ -105,7 +106,7 @@ class Trace:
         """Per processor the time it computed and moved tensors."""
         busy = dict.fromkeys(self.program.processors, 0.0)
         for span in self.spans:
-            if span.kind != "wait":
+            if span.kind != "wait" and span.segment >= 0:
                 busy[span.processor] += span.us
         return busy
 
@@ -117,33 +118,39 @@ class Trace:
         last segment that reads that memory, there or from another processor; graph inputs from the start, outputs
         to the end. Memory that two processors look at counts once, where it was allocated.
         """
-        segments = self.program.segments
-        begin = {span.segment: span.start_us for span in self.segments}
-        end = {span.segment: span.end_us for span in self.segments}
+        program = self.program
+        begin: dict[tuple[str, int], float] = {}
+        end: dict[tuple[str, int], float] = {}
         for span in self.spans:
-            if span.kind == "transfer":
-                begin[span.segment] = span.start_us
+            if span.kind != "wait":
+                begin.setdefault((span.lane, span.position), span.start_us)
+                end[span.lane, span.position] = span.end_us
         born: dict[tuple[str, str], float] = {}
         dies: dict[tuple[str, str], float] = {}
         owner: dict[tuple[str, str], str] = {}
-        for segment in segments:
-            here = segment.processor
-            for move in segment.moves:
-                owner[move.tensor, here] = move.keeper
-                if move.source == HOST:
-                    born[move.tensor, move.keeper] = 0.0
-                elif move.copies:
-                    born[move.tensor, here] = begin[segment.index]
-                    source = (move.tensor, move.source)
-                    dies[source] = max(dies.get(source, 0.0), begin[segment.index])
-            for name in segment.segment.inputs:
-                key = (name, owner.get((name, here), here))
-                dies[key] = max(dies.get(key, 0.0), end[segment.index])
-            for name in segment.segment.outputs:
-                born[name, here] = begin[segment.index]
-                dies[name, here] = end[segment.index]
-        for name in self.program.graph.outputs:
-            dies[name, self.program.home[name]] = self.total_us
+        for work in program.work:
+            here, memory = work.processor, program.processors[work.processor].place.memory
+            queue = program.lanes[work.lane]
+            start, over = begin[queue, work.position], end[queue, work.position]
+            for move in work.moves:
+                source = (move.tensor, owner[move.tensor, move.source])
+                owner[move.tensor, move.target] = here
+                born[move.tensor, here] = start
+                dies[source] = max(dies.get(source, 0.0), start)
+            if not isinstance(work, ProgramSegment):
+                continue
+            for name in work.segment.inputs:
+                if (name, memory) not in owner:
+                    owner[name, memory] = here
+                    born[name, here] = 0.0
+                key = (name, owner[name, memory])
+                dies[key] = max(dies.get(key, 0.0), over)
+            for name in work.segment.outputs:
+                owner[name, memory] = here
+                born[name, here] = start
+                dies[name, here] = over
+        for name in program.graph.outputs:
+            dies[name, program.home[name]] = self.total_us
         return self._peaks(born, dies)
 
     def _peaks(self, born: dict[tuple[str, str], float], dies: dict[tuple[str, str], float]) -> dict[str, int]:
@@ -173,23 +180,25 @@ def to_perfetto(trace: Trace) -> dict[str, Any]:
         {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
         for pid, name in ((1, f"{program.graph.name}: measured"), (2, f"{program.graph.name}: predicted"))
     ]
-    tracks = {processor: index for index, processor in enumerate(program.processors, 1)}
+    carriers = {program.lanes[work.lane] for work in program.work if work.index < 0}
+    tracks = {name: index for index, name in enumerate([*program.processors, *sorted(carriers)], 1)}
     for pid in (1, 2):
         for processor, tid in tracks.items():
             events.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": processor}})
     for span in trace.spans:
-        segment = program.segments[span.segment]
-        name = segment.ops[-1] if span.kind == "segment" else span.kind
+        work = program.by_lane[program.lanes.index(span.lane)][span.position]
+        name = work.ops[-1] if span.kind == "segment" else span.kind
         args: dict[str, Any] = {"segment": span.segment, "thread": span.lane}
-        if span.kind == "segment":
+        if span.kind == "segment" and isinstance(work, ProgramSegment):
             args |= {
-                "ops": len(segment.ops),
-                "first_op": segment.ops[0],
-                "predicted_us": round(segment.finish_us - segment.start_us, 3),
+                "ops": len(work.ops),
+                "first_op": work.ops[0],
+                "predicted_us": round(work.finish_us - work.start_us, 3),
             }
         elif span.kind == "transfer":
-            args["tensors"] = [move.tensor for move in segment.moves if move.copies]
-        events.append(_slice(1, tracks[span.processor], name, span.kind, span.start_us, span.end_us, args))
+            args["tensors"] = [move.tensor for move in work.moves]
+        track = tracks[span.processor if span.segment >= 0 else span.lane]
+        events.append(_slice(1, track, name, span.kind, span.start_us, span.end_us, args))
     for segment in program.segments:
         events.append(
             _slice(
@@ -227,20 +236,22 @@ def _arrows(trace: Trace, tracks: dict[str, int]) -> list[dict[str, Any]]:
     maker = {name: segment for segment in program.segments for name in segment.segment.outputs}
     spans = {span.segment: span for span in trace.segments}
     events: list[dict[str, Any]] = []
+    seen: set[tuple[str, str]] = set()
     for segment in program.segments:
-        for move in segment.moves:
-            if move.source == HOST:
+        for name in segment.segment.inputs:
+            if program.home[name] in (HOST, segment.processor) or (name, segment.processor) in seen:
                 continue
-            ends = (("s", maker[move.tensor], spans[maker[move.tensor].index].end_us),
+            seen.add((name, segment.processor))
+            ends = (("s", maker[name], spans[maker[name].index].end_us),
                     ("f", segment, spans[segment.index].start_us))  # fmt: skip
             for phase, at, ts in ends:
                 event = {
                     "ph": phase,
                     "pid": 1,
                     "tid": tracks[at.processor],
-                    "name": move.tensor,
+                    "name": name,
                     "cat": "tensor",
-                    "id": f"{move.tensor}>{move.target}",
+                    "id": f"{name}>{segment.processor}",
                     "ts": round(ts, 3),
                 }
                 events.append(event | {"bp": "e"} if phase == "f" else event)

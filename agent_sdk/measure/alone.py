@@ -60,7 +60,7 @@ def bound(executable: Executable) -> Callable[[], None]:
     """A compiled segment's launch, on random numbers and buffers of its own."""
     processor = executable.processor
     inputs = {name: random_buffer(processor, executable.input_types[name]) for name in executable.segment.inputs}
-    outputs = {name: processor.allocate(kind) for name, kind in executable.output_types.items()}
+    outputs = {name: processor.place.allocate(kind) for name, kind in executable.output_types.items()}
     return executable.bind(inputs, outputs)
 
 
@@ -71,4 +71,4 @@ def random_buffer(processor: Processor, kind: TensorType) -> Buffer:
         array[...] = np.random.default_rng(0).standard_normal(kind.shape, np.float32)
     else:
         array[...] = 0
-    return processor.from_host(array)
+    return processor.place.from_host(array)

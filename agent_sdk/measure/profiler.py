@@ -46,7 +46,7 @@ from agent_sdk.runtimes import (
     UnsupportedOp,
     WrongOutput,
 )
-from agent_sdk.runtimes.base import segment_of
+from agent_sdk.runtimes.base import Place, segment_of
 from agent_sdk.runtimes.host import aligned_empty
 from hope_schema import (
     HOST,
@@ -256,15 +256,15 @@ class _Profiling:
 
     def _transfer(self, tensor: TensorType, source: str, target: str) -> Timing:
         giver, taker = self.by_place.get(source), self.by_place.get(target)
-        if giver and taker and taker.same_layout(giver) and taker.hands_over_native:
+        if giver and taker and source == target and taker.hands_over_native:
             return NOTHING
         parts = []
         if giver is not None:
             parts.append(self._conversion(giver, tensor, outwards=True))
         if taker is not None:
             parts.append(self._conversion(taker, tensor, outwards=False))
-        if giver is None or taker is None or not taker.shares_memory(giver):
-            parts.append(_move(tensor, giver, taker, self.deadline))
+        if giver is None or taker is None or not taker.place.same_memory(giver.place):
+            parts.append(_move(tensor, _place(giver), _place(taker), self.deadline))
         return Timing(sum(p.us for p in parts), sum(p.spread_us for p in parts), min(p.count for p in parts))
 
     def _conversion(self, processor: Processor, tensor: TensorType, *, outwards: bool) -> Timing:
@@ -398,8 +398,12 @@ def _merged(occurrences: Sequence[Timing]) -> Timing:
     )
 
 
-def _move(tensor: TensorType, giver: Processor | None, taker: Processor | None, deadline: float) -> Timing:
-    """Time the move alone, between two processors or between one and the host."""
+def _place(processor: Processor | None) -> Place | None:
+    return processor.place if processor else None
+
+
+def _move(tensor: TensorType, giver: Place | None, taker: Place | None, deadline: float) -> Timing:
+    """Time the move alone, between two places or between one and the host."""
     array = aligned_empty(tensor)
     array[...] = 0
     if taker is None:
@@ -410,7 +414,7 @@ def _move(tensor: TensorType, giver: Processor | None, taker: Processor | None, 
     if giver is None:
         return measure(lambda: taker.from_host(array, into), deadline=deadline)
     buffer = giver.from_host(array)
-    return measure(lambda: taker.transfer(buffer, giver, into), deadline=deadline)
+    return measure(lambda: taker.bring(buffer, giver, into), deadline=deadline)
 
 
 def _chain(length: int) -> bytes:

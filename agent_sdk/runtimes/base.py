@@ -1,21 +1,20 @@
 """What the engine and the profiler know of a runtime: one small interface, one file per runtime behind it.
 
 Layouts. A tensor has one *plain* layout (row-major, the source graph's shape) that every runtime can read.
-Inside a *layout family* (processors for which ``same_layout`` holds, e.g. ONNX Runtime on one core and on all
-cores) a tensor may also travel in the runtime's own *native* layout (say NCHWc blocks): the pointer is handed
-over and nobody converts. Which form a tensor takes is a property of the program, agreed by writer and readers:
+Inside one *place* (e.g. ONNX Runtime on one core and on all cores) a tensor may also travel in the runtime's own
+*native* layout (say NCHWc blocks): the pointer is handed over and nobody converts. Which form a tensor takes is a
+property of the program, agreed by writer and readers:
 
 * the writer's segment lists it in ``exports`` and every reader's segment lists it in ``imports``: plain;
-* neither does: native. All of its readers must then belong to the writer's layout family.
+* neither does: native. All of its readers must then compute in the writer's place.
 
-So the engine puts into ``exports`` every graph output and every tensor with a reader of another family, and
+So the engine puts into ``exports`` every graph output and every tensor with a reader in another place, and
 into ``imports`` every graph input and every tensor that its writer exports.
 
-Memory. Buffers are opaque to the engine: it allocates memory with ``Processor.allocate``, looks at it as the physical
-types in ``Executable.output_types`` (``Processor.view``), one tensor after the other, binds these buffers once
-(``Executable.bind``) and reuses them for later runs.
-Where ``shares_memory`` holds, ``transfer`` returns a view of the same memory: made once, it stays right for
-every later run, costs nothing per run, and lives only as long as the buffer it looks at.
+Memory. A :class:`Place` is a memory in which tensors stand; buffers are opaque to all but their place. The engine
+allocates memory there, looks at it as the physical types in ``Executable.output_types``, one tensor after the other,
+binds these buffers once (``Executable.bind``) and reuses them for later runs. Places of one memory (``host/ort``,
+``host/ov``) use each other's buffers as they are; between memories tensors are copied.
 
 Errors. All are ``agent_sdk.errors.ProcessorError``; messages name the processor, the cause and the cure::
 
@@ -158,6 +157,46 @@ class NativeCall:
     returns_pointer: bool = False
 
 
+class Place(ABC):
+    """A memory in which tensors stand, in a layout of its own beside the plain one.
+
+    Attributes:
+        name: e.g. ``host/ort``, ``cuda:0``; up to its first slash, the memory.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def memory(self) -> str:
+        """The memory this is a layout of."""
+        return self.name.partition("/")[0]
+
+    def same_memory(self, other: Place) -> bool:
+        """Whether plain buffers of either are used in the other one as they are."""
+        return self.memory == other.memory
+
+    @abstractmethod
+    def allocate(self, kind: TensorType) -> Buffer:
+        """Make an uninitialised buffer of a physical type. Raises OutOfMemory."""
+
+    @abstractmethod
+    def view(self, buffer: Buffer, kind: TensorType, offset: int = 0) -> Buffer:
+        """The memory of an allocated buffer, from a byte on, as a physical type that needs no more of it."""
+
+    @abstractmethod
+    def from_host(self, array: np.ndarray, into: Buffer | None = None) -> Buffer:
+        """Bring a plain host array here. With ``into`` it is copied there, else it may share the array's memory."""
+
+    @abstractmethod
+    def to_host(self, buffer: Buffer) -> np.ndarray:
+        """The plain tensor in ``buffer`` as a host array; may be a view that the next run overwrites."""
+
+    def bring(self, buffer: Buffer, source: Place, into: Buffer) -> Buffer:
+        """Copy a plain tensor from another place into a buffer here; it is there when this returns."""
+        return self.from_host(source.to_host(buffer), into)
+
+
 class BoundCall(ABC):
     """A launch of a compiled segment with its buffers, which it holds on to; it may be called any number of times.
 
@@ -217,7 +256,7 @@ class Executable(ABC):
     def run(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer] | None = None) -> Mapping[str, Buffer]:
         """Run once and return the output buffers, freshly allocated unless given."""
         if outputs is None:
-            outputs = {name: self.processor.allocate(kind) for name, kind in self.output_types.items()}
+            outputs = {name: self.processor.place.allocate(kind) for name, kind in self.output_types.items()}
         self.bind(inputs, outputs)()
         return outputs
 
@@ -231,10 +270,12 @@ class Processor(ABC):
     """A runtime on a set of hardware resources.
 
     ``spec`` says which; its ``kind`` is what latencies are keyed by. The engine runs a processor's segments on
-    one thread bound to ``caller_cores``; ``compile`` and ``allocate`` may be called from any thread.
+    one thread bound to ``caller_cores``; ``compile`` may be called from any thread. ``place`` is where it computes from
+    and to.
     """
 
     spec: ProcessorSpec
+    place: Place
 
     @property
     def id(self) -> str:
@@ -265,40 +306,6 @@ class Processor(ABC):
 
         Raises UnsupportedOp, SilentFallback, OutOfMemory, ProcessorLost or CompilationFailed.
         """
-
-    @abstractmethod
-    def allocate(self, kind: TensorType) -> Buffer:
-        """Make an uninitialised buffer of a physical type. Raises OutOfMemory."""
-
-    @abstractmethod
-    def view(self, buffer: Buffer, kind: TensorType) -> Buffer:
-        """The memory of an allocated buffer, or its beginning, as a physical type that needs no more of it."""
-
-    @abstractmethod
-    def from_host(self, array: np.ndarray, into: Buffer | None = None) -> Buffer:
-        """Bring a plain host array here. With ``into`` it is copied there, else it may share the array's memory."""
-
-    @abstractmethod
-    def to_host(self, buffer: Buffer) -> np.ndarray:
-        """The plain tensor in ``buffer`` as a host array; may be a view that the next run overwrites."""
-
-    @abstractmethod
-    def same_layout(self, other: Processor) -> bool:
-        """Whether ``other`` is of the same layout family: its buffers are used here as they are, at no cost."""
-
-    @abstractmethod
-    def shares_memory(self, other: Processor) -> bool:
-        """Whether plain buffers of ``other`` can be viewed here without a copy. Implied by ``same_layout``."""
-
-    def transfer(self, buffer: Buffer, source: Processor, into: Buffer | None = None) -> Buffer:
-        """Bring a plain tensor from ``source`` here.
-
-        Where ``shares_memory(source)`` holds and ``into`` is absent, the result is a view (see the module text).
-        Otherwise the tensor is copied, into ``into`` if given, and there when this returns.
-        """
-        if self.same_layout(source) and into is None:
-            return buffer
-        return self.from_host(source.to_host(buffer), into)
 
     hands_over_native: bool = True
     """Whether segments inside the layout family hand native tensors to each other; False where borders are plain."""

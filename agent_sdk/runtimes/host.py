@@ -1,4 +1,4 @@
-"""Buffers of processors that compute in host memory: plain NumPy arrays, shared by all of them without a copy."""
+"""Host memory: plain NumPy arrays, used by all processors that compute there without a copy."""
 
 # ruff: noqa: D102  what the overridden methods promise stands in base.py
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from agent_sdk.native import address, library
-from agent_sdk.runtimes.base import NativeCall, OutOfMemory, Processor, UnsupportedOp
+from agent_sdk.runtimes.base import NativeCall, OutOfMemory, Place, UnsupportedOp
 from hope_schema import TensorType
 
 ALIGNMENT = 64
@@ -64,14 +64,15 @@ class OutputMark:
         return NativeCall(address(getattr(lanes, function)), (self._end.ctypes.data, len(self._mark)))
 
 
-class HostMemoryProcessor(Processor):
-    """A processor whose buffers are NumPy arrays in host memory."""
+class HostPlace(Place):
+    """Plain NumPy arrays in host memory."""
 
     def allocate(self, kind: TensorType) -> np.ndarray:
         return aligned_empty(kind)
 
-    def view(self, buffer: np.ndarray, kind: TensorType) -> np.ndarray:
-        return buffer.reshape(-1).view(np.uint8)[: kind.bytes].view(numpy_dtype(kind)).reshape(kind.shape)
+    def view(self, buffer: np.ndarray, kind: TensorType, offset: int = 0) -> np.ndarray:
+        memory = buffer.reshape(-1).view(np.uint8)[offset : offset + kind.bytes]
+        return memory.view(numpy_dtype(kind)).reshape(kind.shape)
 
     def from_host(self, array: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
         if into is None:
@@ -81,6 +82,3 @@ class HostMemoryProcessor(Processor):
 
     def to_host(self, buffer: np.ndarray) -> np.ndarray:
         return buffer
-
-    def shares_memory(self, other: Processor) -> bool:
-        return isinstance(other, HostMemoryProcessor)

@@ -8,8 +8,9 @@ from typing import Any
 
 from agent_sdk.device.soc import Soc
 from agent_sdk.model.weights import LightModels
-from agent_sdk.runtimes.base import CompilationFailed, Processor
-from agent_sdk.runtimes.openvino.processor import CPU, FAILURES, AnyCore, OpenVinoProcessor, translated
+from agent_sdk.runtimes.base import CompilationFailed
+from agent_sdk.runtimes.host import HostPlace
+from agent_sdk.runtimes.openvino.processor import CPU, FAILURES, AnyCore, OpenVinoProcessor, runtime, translated
 
 
 class PlainOpenVino(OpenVinoProcessor):
@@ -17,14 +18,12 @@ class PlainOpenVino(OpenVinoProcessor):
 
     def __init__(self, soc: Soc, *, lights: LightModels | None = None) -> None:
         super().__init__(soc, frozenset(soc.cores), lights=lights)
-        self.spec = self.spec.model_copy(update={"id": "openvino", "runtime": "openvino"})
+        self.spec = self.spec.model_copy(update={"id": "openvino", "runtime": "openvino", "place": "host/openvino"})
+        self.place = HostPlace(self.spec.place)
 
-    def same_layout(self, other: Processor) -> bool:
-        return isinstance(other, PlainOpenVino)
-
-    def compiled(self, core: AnyCore, part: Any, **settings: Any) -> Any:
+    def compiled(self, part: Any, core: AnyCore | None = None, **settings: Any) -> Any:
         config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"} | settings
         try:
-            return core.compile_model(part, CPU, config)
+            return (core or runtime()).compile_model(part, CPU, config)
         except FAILURES as error:
             raise translated(error, self.id, CompilationFailed, "refused the network") from error

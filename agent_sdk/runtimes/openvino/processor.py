@@ -35,7 +35,7 @@ from agent_sdk.runtimes.base import (
     WrongOutput,
     machines_fault,
 )
-from agent_sdk.runtimes.host import HostMemoryProcessor, OutputMark
+from agent_sdk.runtimes.host import HostPlace, OutputMark
 from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
 from hope_schema import ModelGraph, TensorType
 from hope_schema import Processor as ProcessorSpec
@@ -63,7 +63,7 @@ def accelerators() -> tuple[str, ...]:
     return tuple(name for name in runtime().available_devices if name.partition(".")[0] in ACCELERATORS)
 
 
-class OpenVinoProcessor(HostMemoryProcessor):
+class OpenVinoProcessor(Processor):
     """OpenVINO with ``len(cores)`` threads on the CPU, or on the accelerator ``device``.
 
     With one thread OpenVINO computes on the calling thread. A gang's workers come from the runtime's own pool and
@@ -91,6 +91,7 @@ class OpenVinoProcessor(HostMemoryProcessor):
             place=f"host/{'ov' if on_cpu else 'ov-' + short}",
             resources=tuple(f"cpu{core}" for core in self.cores) if on_cpu else (short,),
         )
+        self.place = HostPlace(self.spec.place)
 
     @property
     def caller_cores(self) -> frozenset[int]:
@@ -100,14 +101,11 @@ class OpenVinoProcessor(HostMemoryProcessor):
     def on_caller_thread(self) -> bool:
         return self.device == CPU and super().on_caller_thread
 
-    def same_layout(self, other: Processor) -> bool:
-        return isinstance(other, OpenVinoProcessor) and other.device == self.device
-
     def compile(self, segment: Segment) -> OpenVinoExecutable:
         core = native_core() or runtime()
-        return OpenVinoExecutable(self, segment, self.compiled(core, self.read(core, segment)))
+        return OpenVinoExecutable(self, segment, self.compiled(self.read(segment, core), core))
 
-    def read(self, core: AnyCore, segment: Segment) -> Any:
+    def read(self, segment: Segment, core: AnyCore | None = None) -> Any:
         """Convert a segment. Raises UnsupportedOp where the importer does not know an op, and OutOfMemory."""
         light, folder = self._lights.get(segment.model)
         proto = extract(light, segment.ops, segment.inputs, segment.outputs)
@@ -116,11 +114,11 @@ class OpenVinoProcessor(HostMemoryProcessor):
             with tempfile.NamedTemporaryFile(dir=folder, suffix=".onnx") as file:
                 file.write(proto.SerializeToString())
                 file.flush()
-                return core.read_model(file.name)
+                return (core or runtime()).read_model(file.name)
         except FAILURES as error:
             raise translated(error, self.id, UnsupportedOp, "cannot import this") from error
 
-    def compiled(self, core: AnyCore, part: Any, **settings: Any) -> Any:
+    def compiled(self, part: Any, core: AnyCore | None = None, **settings: Any) -> Any:
         """Compile for this processor's cores or device, and make sure that it is there that it runs."""
         config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1} | settings
         if self.device == CPU:
@@ -128,7 +126,7 @@ class OpenVinoProcessor(HostMemoryProcessor):
         try:
             # NOTE: OpenVINO reads the calling thread's mask at its first compilation, once for the whole process.
             with bound_to(self._usable):
-                compiled = core.compile_model(part, self.device, config)
+                compiled = (core or runtime()).compile_model(part, self.device, config)
         except FAILURES as error:
             if any(mark in str(error).lower() for mark in ("unsupported", "not supported", "not implemented")):
                 raise translated(error, self.id, UnsupportedOp, "does not implement this") from error
@@ -147,13 +145,13 @@ class OpenVinoProcessor(HostMemoryProcessor):
             return None
         parameter = opset.parameter(list(kind.shape), np.float32)
         turned = opset.transpose(parameter, opset.constant(np.array([0, 2, 3, 1])))
-        request = self.compiled(runtime(), ov.Model([turned], [parameter], "layout")).create_infer_request()
+        request = self.compiled(ov.Model([turned], [parameter], "layout")).create_infer_request()
         request.set_input_tensor(0, ov.Tensor(np.zeros(kind.shape, np.float32)))
         return partial(request.infer, share_outputs=True)
 
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
         segment = whole_network(model)
-        compiled = self.compiled(runtime(), self.read(runtime(), segment), PERF_COUNT=True)
+        compiled = self.compiled(self.read(segment), PERF_COUNT=True)
         runs: list[dict[str, float]] = []
         with closing(OpenVinoExecutable(self, segment, compiled)) as executable:
             time_executable(executable, deadline, enough_us=LONG_US, after=lambda call: runs.append(kernel_times(call)))

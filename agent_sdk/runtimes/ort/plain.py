@@ -7,7 +7,7 @@ from __future__ import annotations
 import onnxruntime as ort
 
 from agent_sdk.device.soc import Soc
-from agent_sdk.runtimes.base import Processor
+from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 
@@ -17,14 +17,13 @@ class PlainOrt(OrtProcessor):
 
     def __init__(self, soc: Soc, *, frozen: FrozenGraphs | None = None) -> None:
         super().__init__(soc, frozenset(soc.cores), frozen=frozen)
-        self.spec = self.spec.model_copy(update={"id": "onnxruntime", "runtime": "onnxruntime"})
+        update = {"id": "onnxruntime", "runtime": "onnxruntime", "place": "host/onnxruntime"}
+        self.spec = self.spec.model_copy(update=update)
+        self.place = HostPlace(self.spec.place)
 
     @property
     def caller_cores(self) -> frozenset[int]:
         return frozenset(self.cores)
-
-    def same_layout(self, other: Processor) -> bool:
-        return isinstance(other, PlainOrt)
 
     def _options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
         options = ort.SessionOptions()

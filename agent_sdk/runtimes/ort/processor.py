@@ -32,7 +32,7 @@ from agent_sdk.runtimes.base import (
     WrongOutput,
     machines_fault,
 )
-from agent_sdk.runtimes.host import HostMemoryProcessor, aligned_empty
+from agent_sdk.runtimes.host import HostPlace, aligned_empty
 from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session
 from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, physical, plain_piece, reorder_model
 from agent_sdk.runtimes.ort.graph import LEVELS, FrozenGraphs
@@ -73,7 +73,7 @@ DEAD_BYTES: Final = 64 * 1024
 _QUIET: Final = 3
 
 
-class OrtProcessor(HostMemoryProcessor):
+class OrtProcessor(Processor):
     """ONNX Runtime with ``len(cores)`` threads, one per core.
 
     The engine's thread is the first of them, bound to the first core; the runtime's workers are bound to the
@@ -99,6 +99,7 @@ class OrtProcessor(HostMemoryProcessor):
             place=f"host/{'ort' if on_cpu else 'ort-' + short}",
             resources=(device,) if device else tuple(f"cpu{core}" for core in self.cores),
         )
+        self.place = HostPlace(self.spec.place)
 
     @property
     def caller_cores(self) -> frozenset[int]:
@@ -107,9 +108,6 @@ class OrtProcessor(HostMemoryProcessor):
     @property
     def on_caller_thread(self) -> bool:
         return self.provider == CPU and super().on_caller_thread
-
-    def same_layout(self, other: Processor) -> bool:
-        return isinstance(other, OrtProcessor) and other.provider == self.provider
 
     def compile(self, segment: Segment) -> OrtExecutable:
         lights = self._frozen.lights

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from agent_sdk.runtimes import CompilationFailed, ProcessorLost, Segment, WrongOutput
-from agent_sdk.runtimes.base import BoundCall, Executable
+from agent_sdk.runtimes.base import BoundCall, Buffer, Executable
 from agent_sdk.runtimes.torch.driver import Memory, Recording, record
 from agent_sdk.runtimes.torch.kernel import Kernel, translated
-from agent_sdk.runtimes.torch.memory import DeviceTensor
+from agent_sdk.runtimes.torch.memory import DeviceTensor, held
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order
 from hope_schema import TensorType
@@ -54,9 +54,11 @@ class TorchExecutable(Executable):
     def ran_on(self) -> Mapping[str, str]:
         return {"device": self._processor.device_name, "streams": str(self.schedule.streams)}
 
-    def bind(self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]) -> TorchCall:
+    def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> TorchCall:
         if self._closed:
             raise ProcessorLost(f"{self._processor.id}: the segment was closed")
+        inputs = {name: held(buffer) for name, buffer in inputs.items()}
+        outputs = {name: held(buffer) for name, buffer in outputs.items()}
         for name, kind in self.output_types.items():
             if tuple(outputs[name].tensor.shape) != kind.shape:
                 shape = list(outputs[name].tensor.shape)
@@ -122,7 +124,8 @@ class TorchCall(BoundCall):
         for name, buffer in self._outputs.items():
             driver.launch(0, partial(_copied, buffer.tensor), (name,), (), memory)
 
-    def rebind(self, name: str, buffer: DeviceTensor) -> None:
+    def rebind(self, name: str, buffer: Buffer) -> None:
+        buffer = held(buffer)
         if buffer.tensor.data_ptr() == self._inputs[name].tensor.data_ptr():
             self._sources.pop(name, None)
         else:  # a graph knows addresses: what comes from elsewhere is copied to where it reads

@@ -39,10 +39,15 @@ class DeviceTensor:
             self._staging = torch.empty(self.tensor.shape, dtype=self.tensor.dtype, pin_memory=pinned)
         return self._staging
 
-    def viewed(self, kind: TensorType) -> DeviceTensor:
-        """Its memory, or the beginning of it, as another type."""
-        flat = self.tensor.reshape(-1).view(torch.uint8)[: kind.bytes]
+    def viewed(self, kind: TensorType, offset: int = 0) -> DeviceTensor:
+        """Its memory from a byte on as another type."""
+        flat = self.tensor.reshape(-1).view(torch.uint8)[offset : offset + kind.bytes]
         return DeviceTensor(flat.view(torch_dtype(kind)).reshape(kind.shape))
+
+
+def held(buffer: DeviceTensor | np.ndarray) -> DeviceTensor:
+    """A buffer as kernels see it: torch looks at NumPy arrays in host memory without a copy."""
+    return DeviceTensor(torch.from_numpy(buffer)) if isinstance(buffer, np.ndarray) else buffer
 
 
 def torch_dtype(kind: TensorType) -> torch.dtype:

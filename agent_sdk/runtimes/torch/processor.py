@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final, Literal
 
-import numpy as np
 import torch
 
 from agent_sdk.device.soc import Soc
@@ -22,17 +21,18 @@ from agent_sdk.measure.alone import bound, whole_network
 from agent_sdk.measure.timing import Timing
 from agent_sdk.model import Model
 from agent_sdk.runtimes import CompilationFailed, OutOfMemory, Processor, ProcessorError, ProcessorLost, Segment
+from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.torch.choice import Choice
 from agent_sdk.runtimes.torch.contention import Work, decoded, fitted, sequence
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Driver, Eager
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
 from agent_sdk.runtimes.torch.green import GreenContext
 from agent_sdk.runtimes.torch.kernel import Kernel, build, recipes, translated
-from agent_sdk.runtimes.torch.memory import DeviceTensor, copy_queue, empty
+from agent_sdk.runtimes.torch.place import DevicePlace
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.shares import Occupancy, device_us, occupancy
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import SuperOp, TensorType, merge
+from hope_schema import SuperOp, merge
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,7 @@ class TorchProcessor(Processor):
             place=place,
             precision=CONTRACT[choice.precision],
         )
+        self.place = HostPlace(place) if on_cores else DevicePlace(place, self.device, self.driver)
 
     @property
     def caller_cores(self) -> frozenset[int]:
@@ -201,37 +202,6 @@ class TorchProcessor(Processor):
     @property
     def slowdown(self) -> float:
         return self._slowdown
-
-    def allocate(self, kind: TensorType) -> DeviceTensor:
-        try:
-            return empty(kind, self.device)
-        except RuntimeError as error:
-            raise translated(error, f"{self.id}, a tensor {kind}", ProcessorLost) from error
-
-    def view(self, buffer: DeviceTensor, kind: TensorType) -> DeviceTensor:
-        return buffer.viewed(kind)
-
-    def from_host(self, array: np.ndarray, into: DeviceTensor | None = None) -> DeviceTensor:
-        try:
-            if into is None:
-                into = empty(TensorType(shape=array.shape, dtype=str(array.dtype)), self.device)  # type: ignore[arg-type]
-            copy_queue(self.device).copy_in(array, into)
-        except RuntimeError as error:
-            raise translated(error, f"{self.id}, copying from the host", ProcessorLost) from error
-        return into
-
-    def to_host(self, buffer: DeviceTensor) -> np.ndarray:
-        try:
-            behind = self.driver.stream(0) if isinstance(self.driver, CudaGraphs) else None
-            return copy_queue(self.device).copy_out(buffer, behind)
-        except RuntimeError as error:
-            raise translated(error, f"{self.id}, copying to the host", ProcessorLost) from error
-
-    def same_layout(self, other: Processor) -> bool:
-        return isinstance(other, TorchProcessor) and other.device == self.device
-
-    def shares_memory(self, other: Processor) -> bool:
-        return self.same_layout(other)
 
     def close(self) -> None:
         self._kernels.clear()

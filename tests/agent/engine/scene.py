@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine.device import Ticket
 from agent_sdk.model import Model
 from tests.agent.engine.generate import dealt_plan, random_inputs
 from tests.agent.engine.simulated import four_processors
 
 if TYPE_CHECKING:
     from tests.agent.engine.conftest import Reference
+
+
+@contextmanager
+def held(device: Device, *resources: str) -> Iterator[None]:
+    """Occupy resources that nobody has, as a run does."""
+    ticket = Ticket([resources])
+    ticket.start.append(lambda: None)
+    ticket.refuse = lambda lanes, why: None
+    device.enter(ticket)
+    assert ticket.granted == [True]
+    try:
+        yield
+    finally:
+        device.leave(ticket, 0)
 
 
 class Scene:

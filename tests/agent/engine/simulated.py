@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 from agent_sdk.model import extract
-from agent_sdk.runtimes.base import BoundCall, Executable, Processor, Segment
+from agent_sdk.runtimes.base import BoundCall, Executable, Place, Processor, Segment
 from hope_schema import Processor as Spec
 from hope_schema import TensorType
 
@@ -34,6 +34,44 @@ class Interval:
     end: float
 
 
+class SimulatedPlace(Place):
+    """A memory that nobody but its processor sees."""
+
+    def __init__(self, owner: SimulatedProcessor) -> None:
+        super().__init__(owner.spec.place)
+        self.owner = owner
+
+    def allocate(self, kind: TensorType) -> Box:
+        """A box full of NaN, whatever it is viewed as: whoever reads what nobody wrote is found out."""
+        array = np.empty(kind.shape, kind.dtype)
+        array.reshape(-1).view(np.uint8).fill(0xFF)
+        return Box(self.owner, array)
+
+    def view(self, buffer: Box, kind: TensorType, offset: int = 0) -> Box:
+        """Another box around the same memory."""
+        assert buffer.owner is self.owner
+        memory = buffer.array.reshape(-1).view(np.uint8)[offset : offset + kind.bytes]
+        return Box(self.owner, memory.view(kind.dtype).reshape(kind.shape))
+
+    def from_host(self, array: np.ndarray, into: Box | None = None) -> Box:
+        """Copy, always."""
+        if into is None:
+            return Box(self.owner, array.copy())
+        assert into.owner is self.owner
+        np.copyto(into.array, array, casting="no")
+        return into
+
+    def to_host(self, buffer: Box) -> np.ndarray:
+        """The inside of one of its own boxes."""
+        assert buffer.owner is self.owner, "another processor's memory was handed over without a transfer"
+        return buffer.array
+
+    def bring(self, buffer: Box, source: Place, into: Box) -> Box:
+        """Count and copy."""
+        self.owner.transfers += 1
+        return super().bring(buffer, source, into)
+
+
 class SimulatedProcessor(Processor):
     """Computes with a private ONNX Runtime session; its buffers are boxes that nobody else may open.
 
@@ -42,13 +80,21 @@ class SimulatedProcessor(Processor):
 
     def __init__(self, name: str, resources: tuple[str, ...], hook: Hook | None = None) -> None:
         self.spec = Spec(
-            id=name, runtime="sim", version="1", threads=1, core_class="core", resources=resources, host="host"
+            id=name,
+            runtime="sim",
+            version="1",
+            threads=1,
+            core_class="core",
+            resources=resources,
+            place=name,
+            host="host",
         )
         self.hook = hook
         self.log: list[Interval] = []
         self.closed = False
         self.open_executables = 0
         self.transfers = 0
+        self.place = SimulatedPlace(self)
 
     @property
     def caller_cores(self) -> frozenset[int]:
@@ -58,43 +104,6 @@ class SimulatedProcessor(Processor):
     def compile(self, segment: Segment) -> SimulatedExecutable:
         """A private session."""
         return SimulatedExecutable(self, segment)
-
-    def allocate(self, kind: TensorType) -> Box:
-        """A box full of NaN, whatever it is viewed as: whoever reads what nobody wrote is found out."""
-        array = np.empty(kind.shape, kind.dtype)
-        array.reshape(-1).view(np.uint8).fill(0xFF)
-        return Box(self, array)
-
-    def view(self, buffer: Box, kind: TensorType) -> Box:
-        """Another box around the same memory."""
-        assert buffer.owner is self
-        return Box(self, buffer.array.reshape(-1).view(np.uint8)[: kind.bytes].view(kind.dtype).reshape(kind.shape))
-
-    def from_host(self, array: np.ndarray, into: Box | None = None) -> Box:
-        """Copy, always."""
-        if into is None:
-            return Box(self, array.copy())
-        assert into.owner is self
-        np.copyto(into.array, array, casting="no")
-        return into
-
-    def to_host(self, buffer: Box) -> np.ndarray:
-        """The inside of one of its own boxes."""
-        assert buffer.owner is self, "another processor's memory was handed over without a transfer"
-        return buffer.array
-
-    def transfer(self, buffer: Box, source: Processor, into: Box | None = None) -> Box:
-        """Count and copy."""
-        self.transfers += 1
-        return super().transfer(buffer, source, into)
-
-    def same_layout(self, other: Processor) -> bool:
-        """Nobody shares its layout."""
-        return other is self
-
-    def shares_memory(self, other: Processor) -> bool:
-        """Nobody sees its memory."""
-        return other is self
 
     def close(self) -> None:
         """Note it."""
@@ -160,7 +169,7 @@ class SimulatedCall(BoundCall):
             if here.hook is not None:
                 here.hook(segment)
             results = self.session.run(
-                list(segment.outputs), {name: here.to_host(box) for name, box in self.inputs.items()}
+                list(segment.outputs), {name: here.place.to_host(box) for name, box in self.inputs.items()}
             )
             for name, result in zip(segment.outputs, results, strict=True):
                 assert self.outputs[name].owner is here

@@ -94,19 +94,19 @@ def one_after_another(executor: Executor, feeds: Mapping[str, np.ndarray]) -> di
     program = executor.program
     made: dict[str, Buffer] = {}
     for segment, executable in zip(program.segments, executor.executables, strict=True):
-        here = program.processors[segment.processor]
+        here = program.processors[segment.processor].place
         read = {}
         for name in segment.segment.inputs:
             home = program.home[name]
             if home == HOST:
                 read[name] = here.from_host(feeds[name].copy())
-            elif here.same_layout(program.processors[home]):
+            elif here.name == program.processors[home].place.name:
                 read[name] = made[name]
             else:
-                read[name] = here.from_host(program.processors[home].to_host(made[name]).copy())
+                read[name] = here.from_host(program.processors[home].place.to_host(made[name]).copy())
         made |= executable.run(read)
     return {
-        name: program.processors[program.home[name]].to_host(made[name]) if name in made else feeds[name]
+        name: program.processors[program.home[name]].place.to_host(made[name]) if name in made else feeds[name]
         for name in program.graph.outputs
     }
 

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 
@@ -27,7 +28,7 @@ from tests.agent.engine.generate import (
     random_model,
     whole_plan,
 )
-from tests.agent.engine.scene import Scene
+from tests.agent.engine.scene import Scene, held
 from tests.agent.engine.simulated import Interval, SimulatedProcessor, four_processors
 
 WATCHDOG_S = 60.0
@@ -177,37 +178,6 @@ def test_runs_are_served_in_the_order_of_their_calls() -> None:
     assert served == [str(index) for index in range(6)]
 
 
-def test_measuring_alone_excludes_runs() -> None:
-    """`Device.call` holds the processor's resources, so nothing disturbs what is measured there."""
-    processors = four_processors()
-    model = random_model(random.Random(2), 8)
-    feeds = random_inputs(model, 0)
-    with Device(processors) as device:
-        executor = Executor(build_program(whole_plan(model, "ab"), model, device.processors), device)
-        log = processors[0].log
-        stop = threading.Event()
-
-        def measure() -> None:
-            start = time.perf_counter()
-            time.sleep(0.002)
-            log.append(Interval("a", start, time.perf_counter()))
-
-        def keep_running() -> None:
-            while not stop.is_set():
-                executor.run(feeds)
-
-        thread = threading.Thread(target=keep_running)
-        thread.start()
-        for _ in range(20):
-            device.call("a", measure)
-        stop.set()
-        thread.join(30)
-        with pytest.raises(ZeroDivisionError):
-            device.call("b", lambda: 1 / 0)
-        assert device.call("b", lambda: threading.current_thread().name) == "hope-y"
-    assert assert_exclusive(processors) > 20
-
-
 def test_the_arbiter_never_grants_a_resource_twice() -> None:
     """Random tickets from several threads: exclusion, arrival order per resource, and everybody is served."""
     processors = [SimulatedProcessor(f"p{i}", (f"r{i}",)) for i in range(4)]
@@ -266,17 +236,12 @@ def test_a_run_says_how_long_it_was_queued(alone: bool, scene: Scene) -> None:
     plan = whole_plan(scene.model, "c") if alone else dealt_plan(scene.model, list(scene.by_id), seed=5)
     executor = Executor(build_program(plan, scene.model, scene.device.processors), scene.device)
     executor.run(scene.feeds)
-    occupied = {name: threading.Event() for name in "abc"}
-
-    def work(event: threading.Event) -> None:
-        event.set()
-        time.sleep(0.2)
-
-    with ThreadPoolExecutor(len(occupied)) as pool:
-        for name, event in occupied.items():
-            pool.submit(scene.device.call, name, partial(work, event))
-            assert event.wait(30)
+    with ExitStack() as occupied:
+        for resource in "xyz":
+            occupied.enter_context(held(scene.device, resource))
+        timer = threading.Timer(0.2, occupied.pop_all().close)
         asked = time.perf_counter_ns()
+        timer.start()
         trace = executor.run(scene.feeds)[1]
         took_us = (time.perf_counter_ns() - asked) / 1e3
     assert trace.queued_us > 100_000

@@ -16,6 +16,8 @@ from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, FeedError, build_program
 from agent_sdk.engine.trace import Trace, to_perfetto
 from agent_sdk.model import Model, read_model
+from agent_sdk.runtimes.base import Segment
+from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import Plan
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference
@@ -38,12 +40,12 @@ def sane(executor: Executor, trace: Trace) -> None:
     program = executor.program
     spans = trace.segments
     assert [span.segment for span in spans] == [s.index for s in program.segments]
-    for segment in program.segments:
-        start = spans[segment.index].start_us
-        assert 0 <= start <= spans[segment.index].end_us <= trace.total_us
-        for wait in segment.waits:
-            before = program.by_lane[wait.lane][wait.count - 1]
-            assert spans[before.index].end_us <= start
+    done = {(span.lane, span.position): span for span in trace.spans}  # of each piece of work the last span
+    for work in program.work:
+        span = done[program.lanes[work.lane], work.position]
+        assert 0 <= span.start_us <= span.end_us <= trace.total_us
+        for wait in work.waits:
+            assert done[program.lanes[wait.lane], wait.count - 1].end_us <= span.start_us
     allocated = executor.allocated_bytes
     for processor, peak in trace.peak_bytes.items():
         assert peak <= allocated.get(processor, 0)
@@ -79,7 +81,7 @@ def test_random_plans_across_separate_memories_are_bit_exact(seed: int, referenc
                 for name, expected in reference(model, feeds).items():
                     np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
                 sane(executor, trace)
-            copies = sum(move.copies for s in executor.program.segments for move in s.moves)
+            copies = sum(len(work.moves) for work in executor.program.work)
             assert sum(p.transfers for p in processors) == 2 * copies
     assert all(p.closed and p.open_executables == 0 for p in processors)
 
@@ -335,6 +337,31 @@ def test_the_perfetto_trace_is_complete(device: Device) -> None:
         segments = executor.program.segments
     for category in ("segment", "predicted"):
         assert sorted(e["args"]["segment"] for e in events if e.get("cat") == category) == list(range(len(segments)))
-    moves = [move for s in segments for move in s.moves if move.source != "host"]
+    read = {(name, s.processor) for s in segments for name in s.segment.inputs}
+    moves = [name for name, here in read if executor.program.home[name] not in ("host", here)]
     assert len([e for e in events if e["ph"] == "s"]) == len([e for e in events if e["ph"] == "f"]) == len(moves)
     assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_segment_is_compiled_near_its_cores(nodes: int, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is not equally near to all cores, by a thread on the processor's own, which is let go again."""
+    from agent_sdk.engine import bound
+
+    seen: list[tuple[str, set[int]]] = []
+    real = OrtProcessor.compile
+
+    def compiled(processor: OrtProcessor, segment: Segment) -> object:
+        seen.append((processor.id, os.sched_getaffinity(0)))
+        return real(processor, segment)
+
+    monkeypatch.setattr(bound, "memory_nodes", lambda: nodes)
+    monkeypatch.setattr(OrtProcessor, "compile", compiled)
+    everywhere = os.sched_getaffinity(0)
+    model = random_model(random.Random(2), 10)
+    plan = dealt_plan(model, ["ort@0", "ort@1"])
+    Executor(build_program(plan, model, device.processors), device).close()
+    own = {"ort@0": {0}, "ort@1": {1}}
+    assert {name for name, _ in seen} == own.keys()
+    assert all(cores == (own[name] if nodes > 1 else everywhere) for name, cores in seen)
+    assert os.sched_getaffinity(0) == everywhere

@@ -28,7 +28,7 @@ from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
 from tests.agent.engine.scene import Scene
-from tests.agent.engine.simulated import Box, SimulatedProcessor
+from tests.agent.engine.simulated import Box, SimulatedPlace, SimulatedProcessor
 
 
 @pytest.mark.parametrize("victim", ["a", "b", "ab", "c"])
@@ -112,7 +112,7 @@ def test_out_of_memory_while_opening_frees_what_was_opened(scene: Scene, monkeyp
     def full(kind: TensorType) -> None:
         raise OutOfMemory(f"c: no room for {kind}")
 
-    monkeypatch.setattr(scene.by_id["c"], "allocate", full)
+    monkeypatch.setattr(scene.by_id["c"].place, "allocate", full)
     with pytest.raises(OutOfMemory, match="no room"):
         scene.open()
     assert [p.open_executables for p in scene.processors] == open_before
@@ -136,15 +136,15 @@ def test_a_runtime_that_changes_the_shape_while_running_is_caught(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The outputs that reach the caller have the declared shape or the run fails."""
-    right = SimulatedProcessor.to_host
+    right = SimulatedPlace.to_host
     home = scene.executor.program.home[scene.model.graph.outputs[0]]
 
-    def wrong(self: SimulatedProcessor, buffer: Box) -> np.ndarray:
+    def wrong(self: SimulatedPlace, buffer: Box) -> np.ndarray:
         array = right(self, buffer)
-        return array[:, :1] if threading.current_thread() is threading.main_thread() and self.id == home else array
+        return array[:, :1] if threading.current_thread() is threading.main_thread() and self.name == home else array
 
     # Only the main thread reads outputs when a watchdog is set.
-    monkeypatch.setattr(SimulatedProcessor, "to_host", wrong)
+    monkeypatch.setattr(SimulatedPlace, "to_host", wrong)
     with pytest.raises(WrongOutput, match="the graph declares"):
         scene.executor.run(scene.feeds, timeout_s=30)
     monkeypatch.undo()
@@ -222,8 +222,6 @@ def test_a_lane_without_a_thread_refuses_the_run(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ProcessorLost, match="can't start new thread"):
         scene.executor.run(scene.feeds)
-    with pytest.raises(ProcessorLost, match="can't start new thread"):
-        scene.device.call("c", lambda: None)
     monkeypatch.undo()
     scene.works(reference)
 

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, build_program
-from agent_sdk.engine.device import Lane
 from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
-from tests.agent.engine.scene import Scene
+from tests.agent.engine.scene import Scene, held
 
 
 @pytest.mark.parametrize("victim", ["a", "b", "ab", "c"])
@@ -79,79 +78,15 @@ def press() -> None:
 
 @contextmanager
 def occupied(device: Device) -> Iterator[Callable[[], object]]:
-    """Keep processor ``c`` at work; gives a call that has Ctrl-C pressed once somebody queues up behind that."""
-    blocked, release = threading.Event(), threading.Event()
-
-    def block() -> None:
-        blocked.set()
-        release.wait(30)
+    """Occupy what processor ``c`` needs; gives a call that has Ctrl-C pressed once somebody queues up behind that."""
 
     def press_once_queued() -> None:
         while len(device._queues["z"]) < 2:
             time.sleep(0.001)
         press()
 
-    with ThreadPoolExecutor(2) as pool:
-        pool.submit(device.call, "c", block)
-        blocked.wait(30)
-        try:
-            yield lambda: pool.submit(press_once_queued)
-        finally:
-            release.set()
-
-
-def test_ctrl_c_while_measuring_frees_the_processor(
-    scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """KeyboardInterrupt comes once the work has ended or cannot begin, and the processor serves whoever is next."""
-    ended: list[str] = []
-
-    def work() -> None:
-        press()
-        time.sleep(0.05)
-        ended.append("at work")
-
-    with pytest.raises(KeyboardInterrupt):
-        scene.device.call("c", work)
-    assert ended == ["at work"]
-
-    with occupied(scene.device) as press_once_queued:
-        press_once_queued()
-        with pytest.raises(KeyboardInterrupt):
-            scene.device.call("c", lambda: ended.append("queued"))
-        assert len(scene.device._queues["z"]) == 1
-
-    submit = Lane.submit
-    monkeypatch.setattr(Lane, "submit", lambda lane, job: (press(), submit(lane, job)))
-    with pytest.raises(KeyboardInterrupt):
-        scene.device.call("c", lambda: ended.append("begun"))
-    monkeypatch.undo()
-    assert ended == ["at work", "begun"]
-    scene.works(reference)
-
-
-@pytest.mark.parametrize("step", ["enter", "withdraw"])
-def test_ctrl_c_at_any_step_of_a_call_frees_the_processor(
-    step: str, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pressed while a call takes its place, or again while it gives that up: it ends at once and leaves no ticket."""
-    real = getattr(scene.device, step)
-
-    def press_again(*arguments: Any) -> object:
-        if threading.current_thread() is threading.main_thread():
-            press()
-        return real(*arguments)
-
-    with occupied(scene.device) as press_once_queued:
-        monkeypatch.setattr(scene.device, step, press_again)
-        if step != "enter":
-            press_once_queued()
-        with pytest.raises(KeyboardInterrupt):
-            scene.device.call("c", lambda: None)
-        queued = len(scene.device._queues["z"])
-    assert queued == 1
-    monkeypatch.undo()
-    scene.works(reference)
+    with ThreadPoolExecutor(1) as pool, held(device, "z"):
+        yield lambda: pool.submit(press_once_queued)
 
 
 @pytest.mark.parametrize("early", [True, False])

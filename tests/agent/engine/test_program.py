@@ -14,7 +14,7 @@ from agent_sdk.engine import Device, IllegalPlanError, Program, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.errors import PlanMismatchError
 from agent_sdk.model import Model
-from hope_schema import HOST, Part, Plan, merge
+from hope_schema import Part, Plan, merge
 from tests.agent.engine.generate import dealt_plan, plan_of, random_legal_plan, random_model, random_order, whole_plan
 from tests.agent.engine.simulated import four_processors
 
@@ -95,20 +95,21 @@ def _check_memory(program: Program, order: nx.DiGraph) -> None:
     memory = plan_memory(program, types)
     touches: dict[tuple[int, str], set[int]] = {}
     writer: dict[tuple[int, str], int] = {}
+    memory_of = {name: processor.place.memory for name, processor in program.processors.items()}
     for segment in program.segments:
+        here = memory_of[segment.processor]
         for move in segment.moves:
-            if move.source != HOST and move.copies:
-                source, target = (memory.place[move.tensor, end].slot for end in (move.source, move.target))
-                touches.setdefault((id(source), move.tensor), set()).add(segment.index)
-                writer[id(target), move.tensor] = segment.index
+            source, target = (memory.spot[move.tensor, end].slot for end in (move.source, move.target))
+            touches.setdefault((id(source), move.tensor), set()).add(segment.index)
+            writer[id(target), move.tensor] = segment.index
         for name in (*segment.segment.inputs, *segment.segment.outputs):
-            touches.setdefault((id(memory.place[name, segment.processor].slot), name), set()).add(segment.index)
+            touches.setdefault((id(memory.spot[name, here].slot), name), set()).add(segment.index)
         for name in segment.segment.outputs:
-            writer[id(memory.place[name, segment.processor].slot), name] = segment.index
-    for (name, processor), place in memory.place.items():
-        assert place.kind == program.graph.tensor[name].type
-        assert name in place.slot.tensors
-        assert place.slot.processor == processor or (name, place.slot.processor) in memory.place
+            writer[id(memory.spot[name, here].slot), name] = segment.index
+    for (name, where), spot in memory.spot.items():
+        assert spot.kind == program.graph.tensor[name].type
+        assert name in spot.slot.tensors
+        assert memory_of[spot.slot.processor] == where
     for slot in memory.slots:
         assert slot.kind.bytes == max(program.graph.tensor[name].bytes for name in slot.tensors)
         for first, second in pairwise(slot.tensors):
@@ -116,7 +117,7 @@ def _check_memory(program: Program, order: nx.DiGraph) -> None:
             assert all(order.has_edge(s, after) for s in touches[id(slot), first])
     for name in program.graph.outputs:
         if name in program.graph.producer:
-            assert memory.place[name, program.home[name]].slot.tensors[-1] == name
+            assert memory.spot[name, program.memory_of(name)].slot.tensors[-1] == name
 
 
 def test_a_single_core_may_move_among_its_equals(device: Device, model: Model) -> None:

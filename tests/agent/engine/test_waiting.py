@@ -20,7 +20,7 @@ from agent_sdk.errors import ExecutionError, InputError
 from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
-from tests.agent.engine.scene import Scene
+from tests.agent.engine.scene import Scene, held
 
 
 class Caller(threading.Thread):
@@ -78,7 +78,7 @@ def at_work(scene: Scene, processor: str) -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize("watched", [False, True])
-@pytest.mark.parametrize("behind", ["ab", "a and b", "call"])
+@pytest.mark.parametrize("behind", ["ab", "a and b"])
 def test_who_waits_behind_a_runtime_that_hangs_is_refused(
     behind: str, watched: bool, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,10 +95,7 @@ def test_who_waits_behind_a_runtime_that_hangs_is_refused(
     with at_work(scene, "a"):
         hanging = Caller(lambda: stuck.run(scene.feeds, timeout_s=1))
         queued(scene, "x", 1)
-        if behind == "call":
-            waiting = Caller(lambda: scene.device.call("ab", lambda: None))
-        else:
-            waiting = Caller(lambda: second.run(scene.feeds, timeout_s=limit))
+        waiting = Caller(lambda: second.run(scene.feeds, timeout_s=limit))
         queued(scene, "x", 2)
         assert isinstance(hanging.answer(), RunTimeoutError)
         assert isinstance(waiting.answer(), DeviceClosedError)
@@ -131,18 +128,15 @@ def test_runs_of_a_session_that_hangs_are_refused(scene: Scene, monkeypatch: pyt
 
 
 def test_a_closing_device_refuses_what_is_queued(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call and a run that have not begun when a device gives up waiting end with its error; nobody is left behind."""
+    """Runs that have not begun when a device gives up waiting end with its error; nobody is left behind."""
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.1)
-    several = scene.open()
-    with at_work(scene, "c") as release:
-        first = Caller(lambda: scene.device.call("c", lambda: release.wait(30)))
-        queued(scene, "z", 1)
-        waiting = [Caller(lambda: scene.device.call("c", lambda: None)), Caller(lambda: several.run(scene.feeds))]
+    sessions = [whole(scene, "c"), scene.open()]
+    with held(scene.device, "z"):
+        waiting = [Caller(lambda session=session: session.run(scene.feeds)) for session in sessions]
         queued(scene, "z", 3)
         closing = Caller(scene.device.close)
         for caller in waiting:
             assert isinstance(caller.answer(), DeviceClosedError)
-    assert first.answer() is True
     assert closing.answer() is None
 
 
@@ -161,21 +155,13 @@ def test_a_run_that_outlasts_closing_frees_its_memory(scene: Scene, monkeypatch:
     assert scene.by_id["a"].open_executables == open_before
 
 
-@pytest.mark.parametrize("work", ["run", "call", "call_here"])
-def test_no_processor_is_closed_under_somebody_at_work(
-    work: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_processor_is_closed_under_somebody_at_work(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing gives up with an error instead, and succeeds when tried again after that."""
     for name in ("executor", "device"):
         monkeypatch.setattr(f"agent_sdk.engine.{name}.JOIN_S", 0.1)
     session = whole(scene, "a")
-    with at_work(scene, "a") as release:
-        calls: dict[str, Callable[[], object]] = {
-            "run": lambda: session.run(scene.feeds),
-            "call": lambda: scene.device.call("a", lambda: release.wait(30)),
-            "call_here": lambda: scene.device.call_here("a", lambda: release.wait(30)),
-        }
-        caller = Caller(calls[work])
+    with at_work(scene, "a"):
+        caller = Caller(lambda: session.run(scene.feeds))
         queued(scene, "x", 1)
         with pytest.raises(DeviceClosedError):
             scene.device.close()

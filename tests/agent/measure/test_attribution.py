@@ -110,13 +110,12 @@ def test_openvino_names_belong_to_ops(names: str, found: list[str]) -> None:
 def test_a_change_of_layout_belongs_to_nobody(tmp_path_factory: pytest.TempPathFactory) -> None:
     """OpenVINO names a reorder after the op it stands before, or within whose name it begins: it is neither's."""
     from agent_sdk.measure.alone import whole_network
-    from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor, covered_ops, runtime
+    from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor, covered_ops
 
     model = read_model("squeezenet")
     processor = next(p for p in discover("ov", cache=tmp_path_factory.mktemp("ov")) if p.spec.threads == 1)
     assert isinstance(processor, OpenVinoProcessor)
-    core = runtime()
-    compiled = processor.compiled(core, processor.read(core, whole_network(model)))
+    compiled = processor.compiled(processor.read(whole_network(model)))
     layers = {
         str(op.get_friendly_name()): op.get_rt_info()["layerType"].value
         for op in compiled.get_runtime_model().get_ops()

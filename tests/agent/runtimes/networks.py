@@ -232,15 +232,16 @@ def run_segments(
         read = {}
         for name in segment.inputs:
             if name in inputs:
-                read[name] = processor.from_host(inputs[name])
+                read[name] = processor.place.from_host(inputs[name])
             else:
                 buffer, source = made[name]
-                read[name] = buffer if processor.same_layout(source) else processor.transfer(buffer, source)
+                assert processor.place.same_memory(source.place)
+                read[name] = buffer
         written = executable.run(read)
         made |= {name: (buffer, processor) for name, buffer in written.items()}
         executable.close()
     outputs = segments[0].model.graph.outputs
-    return {name: made[name][1].to_host(made[name][0]) for name in outputs if name in made}
+    return {name: made[name][1].place.to_host(made[name][0]) for name in outputs if name in made}
 
 
 def evaluate(model: Model, inputs: dict[str, np.ndarray], outputs: list[str] | None = None) -> dict[str, np.ndarray]:

@@ -65,9 +65,9 @@ def test_every_processor_computes_the_network(runtime: str, processors: dict[str
     expected = evaluate(model, inputs)
     for processor in of(processors, runtime):
         executable = processor.compile(whole_network(model))
-        outputs = executable.run({name: processor.from_host(array) for name, array in inputs.items()})
+        outputs = executable.run({name: processor.place.from_host(array) for name, array in inputs.items()})
         for name, right in expected.items():
-            assert error(processor.to_host(outputs[name]), right) < 1e-4, processor.id
+            assert error(processor.place.to_host(outputs[name]), right) < 1e-4, processor.id
         executable.close()
 
 
@@ -93,7 +93,7 @@ def test_single_core_of_one_runtime_is_bit_exact(processors: dict[str, Processor
     segments = segments_of(model, [[super_op] for super_op in merge(model.graph)], set())
     outputs = run_segments([processor], segments, inputs)
     for name, array in outputs.items():
-        assert np.array_equal(array, processor.to_host(whole[name]))
+        assert np.array_equal(array, processor.place.to_host(whole[name]))
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -104,7 +104,7 @@ def test_a_bound_call_keeps_its_buffers(runtime: str, processors: dict[str, Proc
     executable = processor.compile(whole_network(model))
     inputs = image(model)
     expected = executable.run({name: array.copy() for name, array in inputs.items()})
-    outputs = {name: processor.allocate(kind) for name, kind in executable.output_types.items()}
+    outputs = {name: processor.place.allocate(kind) for name, kind in executable.output_types.items()}
     call = executable.bind({name: array.copy() for name, array in inputs.items()}, outputs)
     gc.collect()
     spoil = [np.full(array.shape, np.nan, np.float32) for array in inputs.values() for _ in range(50)]
@@ -169,11 +169,11 @@ def test_a_buffer_of_any_type_has_its_shape_or_is_refused(
     kind = TensorType(shape=(4, 8), dtype=dtype)
     if dtype == "bfloat16" or dtype.endswith("int4"):
         with pytest.raises(UnsupportedOp, match=dtype):
-            processor.allocate(kind)
+            processor.place.allocate(kind)
         with pytest.raises(UnsupportedOp, match=dtype):
-            processor.view(np.zeros(64, np.uint8), kind)
+            processor.place.view(np.zeros(64, np.uint8), kind)
     else:
-        assert processor.view(processor.allocate(kind), kind).shape == (4, 8)
+        assert processor.place.view(processor.place.allocate(kind), kind).shape == (4, 8)
 
 
 def test_a_buffer_that_onnx_runtime_cannot_read_is_refused(processors: dict[str, Processor]) -> None:
@@ -236,19 +236,29 @@ def test_buffers_are_aligned_and_shared(processors: dict[str, Processor]) -> Non
     """Buffers start on a cache line, and processors in host memory look at each other's without a copy."""
     everyone = list(processors.values())
     for processor in everyone:
-        buffer = processor.allocate(TensorType(shape=(3, 5), dtype="float32"))
+        buffer = processor.place.allocate(TensorType(shape=(3, 5), dtype="float32"))
         assert buffer.ctypes.data % 64 == 0
         for other in everyone:
-            assert other.shares_memory(processor)
-            assert np.shares_memory(other.to_host(other.transfer(buffer, processor)), buffer)
+            assert other.place.same_memory(processor.place)
+            assert np.shares_memory(other.place.to_host(buffer), buffer)
+
+
+def test_a_view_may_begin_anywhere(processors: dict[str, Processor]) -> None:
+    """Several tensors may stand in one buffer, one behind the other."""
+    place = next(iter(processors.values())).place
+    both = place.allocate(TensorType(shape=(32,), dtype="uint8"))
+    first, second = (place.view(both, TensorType(shape=(2, 2), dtype="float32"), offset) for offset in (0, 16))
+    place.from_host(np.ones((2, 2), np.float32), first)
+    place.from_host(np.full((2, 2), 2, np.float32), second)
+    assert np.array_equal(place.to_host(both).view(np.float32), [1, 1, 1, 1, 2, 2, 2, 2])
 
 
 def test_transfers_into_a_buffer_copy(processors: dict[str, Processor]) -> None:
     """With a target the tensor is copied there; another type is refused, not converted."""
-    first, *_, last = processors.values()
+    first, *_, last = (processor.place for processor in processors.values())
     source = first.from_host(np.arange(6, dtype=np.float32).reshape(2, 3))
     into = last.allocate(TensorType(shape=(2, 3), dtype="float32"))
-    assert last.transfer(source, first, into) is into
+    assert last.bring(source, first, into) is into
     assert np.array_equal(into, source)
     with pytest.raises(TypeError):
         last.from_host(np.zeros((2, 3), np.float64), into)

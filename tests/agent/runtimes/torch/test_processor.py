@@ -135,8 +135,8 @@ def computed(own: TorchProcessor, model: Model, times: tuple = ()) -> tuple[floa
     session = ort.InferenceSession(model.proto.SerializeToString(), providers=["CPUExecutionProvider"])
     wanted = dict(zip(model.graph.outputs, session.run(list(model.graph.outputs), feeds), strict=True))
     executable = own.compile(replace(whole_network(model), times=times))
-    made = executable.run({name: own.from_host(array) for name, array in feeds.items()})
-    errors = [np.abs(own.to_host(made[n]) - wanted[n]).max() / max(1e-6, np.abs(wanted[n]).max()) for n in wanted]
+    made = executable.run({name: own.place.from_host(array) for name, array in feeds.items()})
+    errors = [np.abs(own.place.to_host(made[n]) - wanted[n]).max() / max(1e-6, np.abs(wanted[n]).max()) for n in wanted]
     return float(max(errors)), executable
 
 
@@ -257,15 +257,15 @@ def test_a_recording_that_fails_says_so() -> None:
     own, model = processor(), read_model(BRANCHING)
     executable = own.compile(whole_network(model))
     call = executable.bind(
-        {name: own.allocate(kind) for name, kind in executable.input_types.items()},
-        {name: own.allocate(kind) for name, kind in executable.output_types.items()},
+        {name: own.place.allocate(kind) for name, kind in executable.input_types.items()},
+        {name: own.place.allocate(kind) for name, kind in executable.output_types.items()},
     )
     call._recording.replay = lambda: (_ for _ in ()).throw(RuntimeError("illegal memory access"))  # type: ignore
     with pytest.raises(ProcessorLost, match="illegal memory access"):
         call()
     own.driver = Broken()
     with pytest.raises(CompilationFailed, match="stream is capturing"):
-        executable.run({name: own.allocate(kind) for name, kind in executable.input_types.items()})
+        executable.run({name: own.place.allocate(kind) for name, kind in executable.input_types.items()})
     executable.close()
     with pytest.raises(ProcessorLost, match="closed"):
         executable.bind({}, {})
@@ -302,7 +302,7 @@ def test_nothing_stays_behind() -> None:
     for _ in range(100):
         model = read_model(one_op_model("Relu"))
         executable = own.compile(whole_network(model))
-        executable.run({name: own.allocate(kind) for name, kind in executable.input_types.items()})
+        executable.run({name: own.place.allocate(kind) for name, kind in executable.input_types.items()})
         seen.append(weakref.ref(executable.schedule))
         executable.close()
     del model, executable

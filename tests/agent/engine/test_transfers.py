@@ -1,0 +1,153 @@
+"""The plan's transfers: what a resource of its own carries is work in a queue; what cannot be executed is refused."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from agent_sdk.engine import Device, Executor, IllegalPlanError, SegmentFailedError, build_program
+from agent_sdk.engine.trace import to_perfetto
+from agent_sdk.model import Model, read_model
+from hope_schema import HOST, Plan, Transfer, merge
+from tests import CAMPAIGN
+from tests.agent.engine.conftest import Reference
+from tests.agent.engine.generate import dealt_plan, plan_of, random_inputs, random_legal_plan, random_model
+from tests.agent.engine.simulated import Box, SimulatedPlace, SimulatedProcessor, four_processors
+from tests.agent.engine.test_executor import sane
+
+
+def carried(plan: Plan, model: Model, rng: random.Random, carriers: Sequence[str]) -> Plan:
+    """The plan with a transfer for every tensor and place that needs one, over some of the carriers or the reader."""
+    at = {op: step.processor for step in plan.steps for op in step.ops}
+    moves: dict[tuple[str, str], Transfer] = {}
+    for step_id in plan.order:
+        step = plan.step[step_id]
+        for name in (name for op in step.ops for name in model.graph.op[op].inputs):
+            maker = model.graph.producer.get(name)
+            source = at[maker] if maker else HOST
+            if source != step.processor and (name, step.processor) not in moves:
+                over = rng.choice([*carriers, None])
+                moves[name, step.processor] = Transfer(
+                    tensor=name,
+                    source=source,
+                    target=step.processor,
+                    over=over,
+                    reader=None if over else step_id,
+                    start_us=0,
+                    finish_us=0,
+                )
+    return plan.model_copy(update={"transfers": tuple(moves.values())})
+
+
+@pytest.mark.parametrize("seed", range(1000 if CAMPAIGN else 20))
+def test_tensors_are_carried_once_each_and_right(seed: int, reference: Reference) -> None:
+    """Whatever carries them: bits, order, one copy per tensor and memory, every carrier's copies in its own queue."""
+    rng = random.Random(seed)
+    model = random_model(rng, rng.randint(1, 25))
+    processors = four_processors()
+    plan = carried(random_legal_plan(model, processors, rng), model, rng, ["copier", "link"])
+    feeds = random_inputs(model, seed)
+    with Device(processors) as device:
+        program = build_program(plan, model, device.processors)
+        asked = {(move.tensor, move.target): move.over for move in plan.transfers if move.source != HOST}
+        made = {(move.tensor, move.target): move.over for work in program.work for move in work.moves}
+        assert made.items() <= asked.items()
+        read = {(name, s.processor) for s in program.segments for name in s.segment.inputs}
+        assert made.keys() >= {(name, here) for name, here in read if program.home[name] not in (HOST, here)}
+        for row, queue in zip(program.by_lane, program.lanes, strict=True):
+            assert all((work.index < 0) == (queue in ("copier", "link")) for work in row)
+        with Executor(program, device) as executor:
+            for repeat in range(2):
+                outputs, trace = executor.run(feeds, timeout_s=30 if repeat else None)
+                for name, expected in reference(model, feeds).items():
+                    np.testing.assert_array_equal(outputs[name], expected)
+                sane(executor, trace)
+                assert len([s for s in trace.spans if s.segment < 0 and s.kind == "transfer"]) == len(
+                    program.work
+                ) - len(program.segments)
+        assert sum(p.transfers for p in processors) == 2 * len(made)
+        assert to_perfetto(trace)["traceEvents"]
+
+
+def test_a_copy_goes_on_beside_computing(reference: Reference) -> None:
+    """While a tensor is carried its maker computes on: each waits for the other, which works only if both go on."""
+    nodes = [helper.make_node(kind, [read], [kind]) for kind, read in (("Sin", "x"), ("Cos", "Sin"), ("Tanh", "Sin"))]
+    ends = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 8)) for name in ("x", "Cos", "Tanh")}
+    graph = helper.make_graph(nodes, "fork", [ends["x"]], [ends["Cos"], ends["Tanh"]])
+    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    where = {"Sin": "a", "Cos": "b", "Tanh": "a"}
+    super_ops = merge(model.graph)
+    placed = {index: where[super_op.outputs[-1]] for index, super_op in enumerate(super_ops)}
+    plan = plan_of(model, super_ops, range(len(super_ops)), placed, ["a", "b"])
+    move = Transfer(tensor="Sin", source="a", target="b", over="copier", start_us=0, finish_us=0)
+    plan = plan.model_copy(update={"transfers": (move,)})
+    meeting = threading.Barrier(2, timeout=20)
+    a, b = SimulatedProcessor("a", ("x",)), SimulatedProcessor("b", ("y",))
+    a.hook = lambda segment: meeting.wait() and None if segment.outputs == ("Tanh",) else None
+    bring = b.place.bring
+    b.place.bring = lambda *given: meeting.wait() * 0 or bring(*given)  # type: ignore[method-assign]
+    with Device([a, b]) as device, Executor(build_program(plan, model, device.processors), device) as executor:
+        feeds = random_inputs(model, 0)
+        outputs, _ = executor.run(feeds)
+    for name, expected in reference(model, feeds).items():
+        np.testing.assert_array_equal(outputs[name], expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tensor": "nowhere"}, "which model .* does not have"),
+        ({"target": "moon"}, "where none of its processors computes"),
+        ({"source": "c"}, "but it is not there"),
+        ({"region": {"axis": 1, "start": 0, "stop": 4}}, "in part"),
+    ],
+)
+def test_what_cannot_be_executed_is_refused(change: dict[str, Any], message: str) -> None:
+    """A transfer of nothing, to nowhere, from where the tensor is not, or of a part: one error, and nothing runs."""
+    rng = random.Random(3)
+    model = random_model(rng, 14)
+    plan = carried(dealt_plan(model, ["a", "b", "c"]), model, rng, ["copier"])
+    own = next(move for move in plan.transfers if "c" not in (move.source, move.target) and move.source != HOST)
+    wrong = Transfer.model_validate(own.model_dump() | {"over": "copier", "reader": None} | change)
+    plan = plan.model_copy(update={"transfers": (wrong,)})
+    with pytest.raises(IllegalPlanError, match=message):
+        build_program(plan, model, {p.id: p for p in four_processors()})
+
+
+def test_several_networks_at_once_are_refused() -> None:
+    """A plan for two jobs is not taken for one of the first."""
+    model = random_model(random.Random(3), 5)
+    plan = dealt_plan(model, ["a"])
+    plan = plan.model_copy(update={"jobs": plan.jobs * 2})
+    with pytest.raises(IllegalPlanError, match="2 networks"):
+        build_program(plan, model, {p.id: p for p in four_processors()})
+
+
+def test_a_copy_that_fails_ends_the_run_with_one_error(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what was copied where, and the next run works."""
+    model = random_model(random.Random(5), 14)
+    plan = carried(dealt_plan(model, ["a", "b"]), model, random.Random(1), ["copier"])
+    assert any(move.over and move.source != HOST for move in plan.transfers)
+    processors = [SimulatedProcessor("a", ("x",)), SimulatedProcessor("b", ("y",))]
+    feeds = random_inputs(model, 0)
+    with Device(processors) as device, Executor(build_program(plan, model, device.processors), device) as executor:
+        right = SimulatedPlace.to_host
+
+        def fail(place: SimulatedPlace, buffer: Box) -> np.ndarray:
+            if threading.current_thread().name == "hope-copier":
+                raise ZeroDivisionError
+            return right(place, buffer)
+
+        monkeypatch.setattr(SimulatedPlace, "to_host", fail)
+        with pytest.raises(SegmentFailedError, match=r"^copying .* to [ab] failed: ZeroDivisionError"):
+            executor.run(feeds)
+        monkeypatch.undo()
+        outputs, _ = executor.run(feeds)
+        for name, expected in reference(model, feeds).items():
+            np.testing.assert_array_equal(outputs[name], expected)
