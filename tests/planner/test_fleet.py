@@ -87,7 +87,7 @@ def solve_one(api: Api, plan_id: str) -> None:
             lease = await repository.take(session, "test", 60.0, plan_id)
         assert lease is not None
         task = await store.load(plan_id)
-        found = plan(task.graph, task.profile, method="greedy", budget_s=0.1)
+        found = plan(task.graphs, task.profile, method="greedy", budget_s=0.1)
         async with planner.database.write() as session:
             assert await planner.queue.finish(session, lease)
             version = await store.store(session, plan_id, Solved(found, 1000.0))
