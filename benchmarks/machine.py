@@ -1,6 +1,6 @@
 """Machines beyond HOPE's: core groups that share cores, a GPU that runs several ops at once, sixty processors.
 
-    python -m benchmarks.machine ../shared/phones --json benchmarks/results/machine.json
+    python -m benchmarks.machine DIR --json benchmarks/results/machine.json
 
 Graphs and latencies are those of measured phones; what no phone has is made up by the rules below. Every schedule is
 proven legal by the checker. Every line ends with what the figure must be.

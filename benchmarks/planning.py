@@ -1,6 +1,6 @@
 """What else the planner must show: HOPE's subproblems, the bound, three processors, networks on synthetic profiles.
 
-    python -m benchmarks.planning ../shared/phones
+    python -m benchmarks.planning DIR
 
 Every line ends with what the figure must be.
 """

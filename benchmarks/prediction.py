@@ -1,6 +1,6 @@
 """How well latencies are predicted that nobody measured, and what plans made of them lose.
 
-    python -m benchmarks.prediction ../shared/phones --json prediction.json
+    python -m benchmarks.prediction DIR --json prediction.json
 
 One network is left out of what a phone's predictors know, or one whole phone; then k of the network's signatures are
 measured, the most telling ones, and the rest is predicted. *Plan loss* is the makespan of the plan made from

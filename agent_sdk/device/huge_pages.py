@@ -2,7 +2,7 @@
 
 A network streams through far more memory than a core's TLB covers in pages of 4 KiB; in a virtual machine every miss
 walks two page tables. Linux makes one page of 2 MiB out of 512 small ones in place, whatever is kept in them, when it
-is asked to (``MADV_COLLAPSE``, Linux 6.1). What it saves is in docs/engine.md.
+is asked to (``MADV_COLLAPSE``, Linux 6.1). See docs/engine.md.
 """
 
 from __future__ import annotations

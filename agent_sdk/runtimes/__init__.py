@@ -1,4 +1,4 @@
-"""The runtimes that can run a segment of a network, one file each, behind one small interface."""
+"""The runtimes that can run a segment of a network, a folder each, behind one small interface."""
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.runtimes.base import (

@@ -1,4 +1,4 @@
-"""What the engine and the profiler know of a runtime: one small interface, one file per runtime behind it.
+"""What the engine and the profiler know of a runtime: one small interface, a folder per runtime behind it.
 
 Layouts. A tensor has one *plain* layout (row-major, the source graph's shape) that every runtime can read.
 Inside one *place* (e.g. ONNX Runtime on one core and on all cores) a tensor may also travel in the runtime's own

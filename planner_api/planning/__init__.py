@@ -1,4 +1,4 @@
-"""Pure planning: problem, simulator, solvers, bounds. No HTTP, no SQL, no clock but a budget.
+"""Pure planning: problem, judge, methods, bounds. No HTTP, no SQL, no clock but a budget.
 
 ``plan`` does all of it; the other names are the parts that it is made of.
 """
