@@ -47,7 +47,7 @@ from agent_sdk.runtimes import (
     WrongOutput,
 )
 from agent_sdk.runtimes.base import Place, segment_of
-from agent_sdk.runtimes.host import aligned_empty
+from agent_sdk.runtimes.host import HostPlace, aligned_empty
 from hope_schema import (
     HOST,
     LatencyColumns,
@@ -78,6 +78,8 @@ ROUNDS: Final = 9
 HANDOVERS: Final = 200
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
+ROWS: Final = 64
+"""Rows of the tensor on which launches are timed."""
 REST_S: Final = 0.001
 """Longer than any runtime's workers poll before they sleep."""
 
@@ -272,11 +274,29 @@ class _Profiling:
         if key not in self.conversions:
             call = processor.conversion(tensor, outwards=outwards)
             if call is None:
-                self.conversions[key] = NOTHING
+                self.conversions[key] = self._crossing(processor, tensor)
             else:
                 with bound_to(processor.caller_cores):
                     self.conversions[key] = measure(call, deadline=self.deadline)
         return self.conversions[key]
+
+    def _crossing(self, processor: Processor, tensor: TensorType) -> Timing:
+        """What one way to or from an accelerator costs that copies inside its calls; nothing for cores.
+
+        Half of what a kernel's segment takes on a tensor of as many bytes beyond the kernel, and beyond what a launch
+        takes on a small one; at least what the bytes take to be copied here.
+        """
+        if not isinstance(processor.place, HostPlace) or processor.spec.resources[0].startswith("cpu"):
+            return NOTHING
+        beyond = self._launch(processor, -(-tensor.bytes // 2048)) - self._launch(processor, 1)
+        copied = _move(tensor, None, processor.place, self.deadline)
+        return Timing(max(copied.us, beyond / 2), copied.spread_us, copied.count)
+
+    def _launch(self, processor: Processor, rows: int) -> float:
+        """What a segment on a tensor of this many rows takes beyond its kernels, after a rest."""
+        chains = [read_model(_chain(length, rows), name=f"chain{length}") for length in (1, 1 + CHAIN)]
+        one, many = (self._rested(processor, chain) for chain in chains)
+        return max(0.0, one - (many - one) / CHAIN)
 
     def launches(self) -> dict[str, float]:
         """What launching a segment costs per kind, beyond its kernels.
@@ -284,12 +304,10 @@ class _Profiling:
         A chain of kernels that all cores share, and one of them alone, each after a rest in which a gang's workers
         fall asleep as they do while another processor is at work: what does not grow with the chain is the launch.
         """
-        chains = [read_model(_chain(length), name=f"chain{length}") for length in (1, 1 + CHAIN)]
         found = {}
         for kind, processor in self.by_kind.items():
             try:
-                one, many = (self._rested(processor, chain) for chain in chains)
-                found[kind] = max(0.0, one - (many - one) / CHAIN)
+                found[kind] = self._launch(processor, ROWS)
             except ProcessorError as error:
                 log.info("launch cost not measured: %s", error)
         return found
@@ -417,11 +435,11 @@ def _move(tensor: TensorType, giver: Place | None, taker: Place | None, deadline
     return measure(lambda: taker.bring(buffer, giver, into), deadline=deadline)
 
 
-def _chain(length: int) -> bytes:
+def _chain(length: int, rows: int) -> bytes:
     """A model of ``length`` softmaxes in a row: nobody fuses them, and every runtime shares out their rows."""
     names = [f"t{index}" for index in range(length + 1)]
     nodes = [helper.make_node("Softmax", list(ends[:1]), list(ends[1:]), axis=-1) for ends in pairwise(names)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 512]) for name in (names[0], names[-1])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 512]) for name in (names[0], names[-1])]
     graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return bytes(made.SerializeToString())

@@ -306,3 +306,28 @@ def test_what_fits_is_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
     for available, copies in ((8 * 3 * size, 3), (8 * 3 * size - 8, 2), (0, 1)):
         monkeypatch.setattr(weights, "available_bytes", lambda available=available: available)
         assert copies_at_once(model) == copies
+
+
+@pytest.mark.parametrize(("large_us", "expected_us"), [(2_010.0, 1_000.0), (0.0, None)])
+def test_a_move_to_an_accelerator_is_never_free(
+    large_us: float, expected_us: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what a call takes longer on a large tensor; where that is nothing, what its bytes take to be copied."""
+    soc = Soc("test", "test", {0: "core"})
+    cores, npu = OrtProcessor(soc, frozenset({0})), OrtProcessor(soc, frozenset({0}))
+    npu.spec = npu.spec.model_copy(update={"id": "npu", "runtime": "npu", "resources": ("npu0",), "place": "host/npu"})
+    monkeypatch.setattr(npu, "conversion", lambda tensor, *, outwards: None)
+    monkeypatch.setattr(OrtProcessor, "same_layout", lambda self, other: self is other)
+    monkeypatch.setattr(
+        profiler._Profiling, "_launch", lambda self, own, rows: large_us if rows > profiler.ROWS else 10.0
+    )
+    tensor = TensorType(shape=(1, 64, 56, 56), dtype="float32")
+    sides = [HOST, cores.spec.place, npu.spec.place]
+    model = random_model(1, steps=2)
+    run = profiler._Profiling(model, [cores, npu], Missing(profile_version=0), time.monotonic() + 30, lambda *_: None)
+    for side in sides[:2]:
+        for source, target in ((side, npu.spec.place), (npu.spec.place, side)):
+            found = run._transfer(tensor, source, target).us
+            assert found > 0
+            if expected_us is not None:
+                assert found >= expected_us
