@@ -317,7 +317,6 @@ def test_a_move_to_an_accelerator_is_never_free(
     cores, npu = OrtProcessor(soc, frozenset({0})), OrtProcessor(soc, frozenset({0}))
     npu.spec = npu.spec.model_copy(update={"id": "npu", "runtime": "npu", "resources": ("npu0",), "place": "host/npu"})
     monkeypatch.setattr(npu, "conversion", lambda tensor, *, outwards: None)
-    monkeypatch.setattr(OrtProcessor, "same_layout", lambda self, other: self is other)
     monkeypatch.setattr(
         profiler._Profiling, "_launch", lambda self, own, rows: large_us if rows > profiler.ROWS else 10.0
     )
