@@ -70,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("HOPE_DEBUG"):
             raise
+        if isinstance(error, ModuleNotFoundError):
+            return _complain(InputError(f"{error}; the command line needs an extra: pip install 'hope[cli]'"), FAILED)
         return _complain(error, FAILED)
 
 

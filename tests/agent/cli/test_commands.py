@@ -130,11 +130,13 @@ def test_misuse_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureF
 def test_what_is_not_installed_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command comes with the base package; what the agent's extra brings may be missing, also while complaining."""
+    """The command comes with the base package; what its extra brings may be missing, and the extra is named."""
     monkeypatch.setitem(sys.modules, "rich.console", None)
     monkeypatch.delitem(sys.modules, "agent_sdk.cli.report", raising=False)
     assert cli.main(["zoo", "list"]) == cli.FAILED
-    assert capsys.readouterr().err.count("rich.console") == 1
+    told = capsys.readouterr().err
+    assert told.count("rich.console") == 1
+    assert "pip install 'hope[cli]'" in told
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
