@@ -102,15 +102,6 @@ class Trace:
         return tuple(sorted((s for s in self.spans if s.kind == "segment"), key=lambda span: span.segment))
 
     @cached_property
-    def busy_us(self) -> dict[str, float]:
-        """Per processor the time it computed and moved tensors."""
-        busy = dict.fromkeys(self.program.processors, 0.0)
-        for span in self.spans:
-            if span.kind != "wait" and span.segment >= 0:
-                busy[span.processor] += span.us
-        return busy
-
-    @cached_property
     def peak_bytes(self) -> dict[str, int]:
         """Per processor the most bytes of boundary tensors that were live at one time in this run.
 

@@ -181,9 +181,6 @@ class AssignmentRow(Base):
     expires_at: Mapped[datetime] = mapped_column(index=True)
 
 
-PLAN_STATUS = ("queued", "solving", "done", "failed")
-
-
 class PlanRow(Base):
     """A plan under its key. The row is also the lock and, on SQLite, the lease of its solve.
 

@@ -60,11 +60,6 @@ class Schedule:
     joins: tuple[int, ...]
 
 
-def one_after_the_other(tasks: Sequence[Task]) -> list[int]:
-    """Every task on one stream."""
-    return [0] * len(tasks)
-
-
 def assign_streams(tasks: Sequence[Task]) -> list[int]:
     """A stream per task: as many streams as planned intervals overlap at most.
 

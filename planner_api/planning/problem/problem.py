@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import math
 from dataclasses import dataclass
@@ -299,10 +298,6 @@ class Problem:
         price += self.machine.lag_us[:, None]
         price[:, np.arange(self.host), np.arange(self.host)] = 0.0
         return np.asarray(price)
-
-    def with_latency(self, latency_us: FloatArray) -> Problem:
-        """The same problem with other latencies."""
-        return dataclasses.replace(self, latency_us=latency_us)
 
 
 def _topological(before: list[list[int]], after: list[list[int]]) -> list[int]:
