@@ -56,7 +56,7 @@ from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN, Trial, first_choice, hold_trial, warm
 from agent_sdk.selection.whole import Openable, open_whole, openable
 from agent_sdk.session import Session
-from agent_sdk.verify import random_inputs
+from agent_sdk.verify import dissenters, random_inputs
 from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanReply, PlanRequest
 from hope_schema.plan import Method
 
@@ -357,7 +357,7 @@ class Agent:
         with ExitStack() as opened:
             contenders = self._compiled(model, obtained, all_rivals, notes)
             opened.callback(lambda: Serving(contenders, {}).close())
-            self._leave_out(contenders, warm(contenders, inputs), notes)
+            self._warm(model, contenders, notes)
             if self._huge_pages:
                 collapse()
             us = dict(obtained.settled.trial_us) if obtained.settled else {}
@@ -375,7 +375,7 @@ class Agent:
                         *distinct(self.device.processors, self._kind_of_all(again.plan)),
                     }:
                         contenders.pop(name).close()
-                    self._leave_out(contenders, warm(contenders, inputs), notes)
+                    self._warm(model, contenders, notes)
                     trial = hold_trial(contenders, inputs)
                 us = dict(trial.us)
                 self._leave_out(contenders, trial.failures, notes)
@@ -435,13 +435,18 @@ class Agent:
             notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
             return {}
 
+    def _warm(self, model: Model, contenders: dict[str, Executor], notes: list[str]) -> None:
+        """Run each once; close who fails, or answers otherwise than ONNX Runtime does."""
+        answers, failures = warm(contenders, random_inputs(model.graph, 0))
+        self._leave_out(contenders, failures | dissenters(model.graph, contenders, answers), notes)
+
     def _leave_out(self, contenders: dict[str, Executor], failures: Mapping[str, Exception], notes: list[str]) -> None:
         """Close those who failed; where all did, raise the first one's failure."""
         if failures and failures.keys() >= contenders.keys():
             raise next(iter(failures.values()))
         for name, error in failures.items():
             what = "the plan" if name == PLAN else f"'{name}'"
-            notes.append(f"{what} cannot run here ({error})")
+            notes.append(f"{what} cannot answer here ({error})")
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
                 contenders.pop(name).close()
 

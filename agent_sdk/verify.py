@@ -14,6 +14,7 @@ from agent_sdk.engine import Executor, build_program
 from agent_sdk.errors import InputError
 from agent_sdk.model import Model, Port, extract, pre_softmax_outputs
 from agent_sdk.rounding import rounding
+from agent_sdk.runtimes.base import WrongOutput
 from hope_schema import ModelGraph
 
 
@@ -132,6 +133,30 @@ def verdict(
     expected = reference(model, inputs, pre_softmax_outputs(model.graph))
     error = max(executor_error(executor, model, inputs, expected) for executor in executors)
     return Verdict(error, coarsest.tolerance if tolerance is None else tolerance, coarsest.cause)
+
+
+def dissenters(
+    graph: ModelGraph, contenders: Mapping[str, Executor], answers: Mapping[str, Mapping[str, np.ndarray]]
+) -> dict[str, WrongOutput]:
+    """Whose answer is further from ONNX Runtime's than rounding explains; nobody's where that did not answer itself."""
+    programs = {name: contenders[name].program for name in answers}
+    by_ort = [
+        name for name, own in programs.items() if all(each.spec.runtime == "ort" for each in own.processors.values())
+    ]
+    found: dict[str, WrongOutput] = {}
+    if not by_ort:
+        return found
+    # The whole network before one in pieces, and one that needed no planner before a plan.
+    trusted = min(by_ort, key=lambda name: (len(programs[name].segments), programs[name].plan.profile_version > 0))
+    for name, own in programs.items():
+        tolerance = max(rounding(graph, each.spec.precision).tolerance for each in own.processors.values())
+        error = relative_error(answers[name], answers[trusted])
+        if error > tolerance:
+            found[name] = WrongOutput(
+                f"its answer is {error:.1e} of the largest value away from ONNX Runtime's, which rounding does not "
+                f"explain beyond {tolerance:.1e}"
+            )
+    return found
 
 
 def executor_error(

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
+from agent_sdk.engine.bound import Outputs
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.timing import take_turns
@@ -63,15 +64,21 @@ def first_choice(us: Mapping[str, float]) -> str:
     return min(us, key=lambda name: (us[name], name != PLAN, name))
 
 
-def warm(contenders: Mapping[str, Executor], inputs: Mapping[str, np.ndarray]) -> dict[str, Exception]:
-    """Run each contender once, so that its memory is there; return who failed, or took longer than ``FIRST_RUN_S``."""
+def warm(
+    contenders: Mapping[str, Executor], inputs: Mapping[str, np.ndarray]
+) -> tuple[dict[str, Outputs], dict[str, Exception]]:
+    """Run each contender once, so that its memory is there.
+
+    Returns the answers, and who failed or took longer than ``FIRST_RUN_S``.
+    """
+    answers: dict[str, Outputs] = {}
     failures: dict[str, Exception] = {}
     for name, executor in contenders.items():
         try:
-            executor.run(inputs, timeout_s=FIRST_RUN_S)
+            answers[name] = executor.run(inputs, timeout_s=FIRST_RUN_S)[0]
         except (*FAILURES, RunTimeoutError) as error:
             failures[name] = error
-    return failures
+    return answers, failures
 
 
 def hold_trial(

@@ -231,6 +231,23 @@ def test_a_plan_that_cannot_run_falls_back(
         assert relative_error(session.run(inputs), right) <= 1e-5
 
 
+def test_who_answers_otherwise_than_onnx_runtime_does_not_answer(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast it is: a hundredth off is no rounding of float32. The note says how far off; the others answer."""
+    real = Executor.run
+
+    def run(self: Executor, *args: Any, **kwargs: Any) -> Any:
+        outputs, trace = real(self, *args, **kwargs)
+        off = 1.01 if self.program.plan.profile_version else 1.0
+        return {name: value * off for name, value in outputs.items()}, trace
+
+    monkeypatch.setattr(Executor, "run", run)
+    inputs, right = expected(BRANCHING, seed=4)
+    with agent.load(BRANCHING) as session:
+        assert PLAN not in session.serving.contenders
+        assert any("away from ONNX Runtime's" in note for note in session.notes)
+        assert relative_error(session.run(inputs), right) <= 1e-5
+
+
 def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the kernel takes a core away, the request that needs it is answered elsewhere, as are all later ones."""
     inputs, right = expected(BRANCHING, seed=4)

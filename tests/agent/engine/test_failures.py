@@ -334,7 +334,7 @@ def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
         name: Executor(build_program(plan, scene.model, scene.device.processors), scene.device)
         for name, plan in plans.items()
     }
-    assert warm(contenders, scene.feeds).keys() == {"c"}
+    assert warm(contenders, scene.feeds)[1].keys() == {"c"}
     serving = Serving(contenders, {PLAN: 1.0, "c": 2.0})
     outputs, _ = serving.run(scene.feeds)
     for name, expected in reference(scene.model, scene.feeds).items():
