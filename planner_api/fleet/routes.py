@@ -159,7 +159,7 @@ async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
 @router.put(
     "/fleet/socs/{soc:path}",
     status_code=204,
-    openapi_extra=describe(replies={204: ("It counts from now on.", None)}, errors=[422]),
+    openapi_extra=describe(replies={204: ("It counts from now on.", None)}, errors=[404, 422]),
 )
 async def establish(
     request: Request, soc: Annotated[str, Path(max_length=128, pattern=LABEL, description="The SoC")]

@@ -93,7 +93,7 @@ def auto(problem: Problem, budget: Budget) -> Solution:
     best = start(problem, budget)
     bound = trivial(problem)
     if budget.left() <= 0 or budget.rounds == 0 or closed(best, bound):
-        return replace(best, bound=bound)
+        return _with_bound(best, bound)
     # numba takes about a second to import: who plans without a budget should not wait for it.
     budget = _after_loading(budget, "pieces")
     from planner_api.planning.exact.articulation import solve_pieces
@@ -114,7 +114,11 @@ def auto(problem: Problem, budget: Budget) -> Solution:
             bound = max(bound, proof.result(), key=lambda one: one.us)
         if search.value_us < best.schedule.value_us:
             best = Solution(search.schedule(), "annealing", rounds=search.rounds)
-    # Sums taken in another order may differ in the last bit: a bound is never above a makespan.
+    return _with_bound(best, bound)
+
+
+def _with_bound(best: Solution, bound: Bound) -> Solution:
+    """Sums taken in another order may differ in the last bit: a bound is never above what was found."""
     return replace(best, bound=Bound(min(bound.us, best.schedule.value_us), bound.method))
 
 
