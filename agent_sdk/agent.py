@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import numpy as np
 from pydantic import ValidationError
 
 from agent_sdk.device.discovery import discover, discover_plain
@@ -357,7 +358,7 @@ class Agent:
         with ExitStack() as opened:
             contenders = self._compiled(model, obtained, all_rivals, notes)
             opened.callback(lambda: Serving(contenders, {}).close())
-            self._warm(model, contenders, notes)
+            self._warm(model, contenders, inputs, notes)
             if self._huge_pages:
                 collapse()
             us = dict(obtained.settled.trial_us) if obtained.settled else {}
@@ -375,7 +376,7 @@ class Agent:
                         *distinct(self.device.processors, self._kind_of_all(again.plan)),
                     }:
                         contenders.pop(name).close()
-                    self._warm(model, contenders, notes)
+                    self._warm(model, contenders, inputs, notes)
                     trial = hold_trial(contenders, inputs)
                 us = dict(trial.us)
                 self._leave_out(contenders, trial.failures, notes)
@@ -435,9 +436,11 @@ class Agent:
             notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
             return {}
 
-    def _warm(self, model: Model, contenders: dict[str, Executor], notes: list[str]) -> None:
+    def _warm(
+        self, model: Model, contenders: dict[str, Executor], inputs: Mapping[str, np.ndarray], notes: list[str]
+    ) -> None:
         """Run each once; close who fails, or answers otherwise than ONNX Runtime does."""
-        answers, failures = warm(contenders, random_inputs(model.graph, 0))
+        answers, failures = warm(contenders, inputs)
         self._leave_out(contenders, failures | dissenters(model.graph, contenders, answers), notes)
 
     def _leave_out(self, contenders: dict[str, Executor], failures: Mapping[str, Exception], notes: list[str]) -> None:

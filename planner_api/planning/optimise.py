@@ -77,7 +77,7 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
             solution = replace(solution, schedule=schedule, method=_instead(name, "single"))
     if solution.bound is not None and solution.bound.us > bound.us:
         bound = solution.bound
-    return Outcome(solution, replace(bound, us=min(bound.us, solution.schedule.value_us)), alone)
+    return Outcome(solution, _clipped(bound, solution), alone)
 
 
 def auto(problem: Problem, budget: Budget) -> Solution:
@@ -93,7 +93,7 @@ def auto(problem: Problem, budget: Budget) -> Solution:
     best = start(problem, budget)
     bound = trivial(problem)
     if budget.left() <= 0 or budget.rounds == 0 or closed(best, bound):
-        return _with_bound(best, bound)
+        return replace(best, bound=_clipped(bound, best))
     # numba takes about a second to import: who plans without a budget should not wait for it.
     budget = _after_loading(budget, "pieces")
     from planner_api.planning.exact.articulation import solve_pieces
@@ -114,12 +114,12 @@ def auto(problem: Problem, budget: Budget) -> Solution:
             bound = max(bound, proof.result(), key=lambda one: one.us)
         if search.value_us < best.schedule.value_us:
             best = Solution(search.schedule(), "annealing", rounds=search.rounds)
-    return _with_bound(best, bound)
+    return replace(best, bound=_clipped(bound, best))
 
 
-def _with_bound(best: Solution, bound: Bound) -> Solution:
+def _clipped(bound: Bound, found: Solution) -> Bound:
     """Sums taken in another order may differ in the last bit: a bound is never above what was found."""
-    return replace(best, bound=Bound(min(bound.us, best.schedule.value_us), bound.method))
+    return replace(bound, us=min(bound.us, found.schedule.value_us))
 
 
 def start(problem: Problem, budget: Budget) -> Solution:
