@@ -23,4 +23,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'agent_sdk' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(_HOME[name]), name)
+    try:
+        return getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{error}; {name} needs an extra: pip install 'hope-inference[agent]'") from None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from hope_schema.version import VERSION
 from planner_api.errors import PlannerError
 from planner_api.http.asgi import Asgi, Scope
 from planner_api.http.document import build as build_document
@@ -105,7 +105,7 @@ def _api(planner: Planner | None, routers: list[APIRouter]) -> FastAPI:
 
     api = FastAPI(
         title="HOPE planner",
-        version=_version(),
+        version=VERSION,
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -124,10 +124,3 @@ def _api(planner: Planner | None, routers: list[APIRouter]) -> FastAPI:
         return build_document(api)
 
     return api
-
-
-def _version() -> str:
-    try:
-        return version("hope")
-    except PackageNotFoundError:
-        return "0"

@@ -20,6 +20,7 @@ from zipfile import BadZipFile
 
 from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
 from agent_sdk.runtimes.torch.choice import PRECISIONS
+from hope_schema.version import VERSION
 
 if TYPE_CHECKING:
     from agent_sdk.cli.report import RunReport
@@ -68,10 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
-        if os.environ.get("HOPE_DEBUG"):
+        if isinstance(error, ModuleNotFoundError) or os.environ.get("HOPE_DEBUG"):
             raise
-        if isinstance(error, ModuleNotFoundError):
-            return _complain(InputError(f"{error}; the command line needs an extra: pip install 'hope[cli]'"), FAILED)
         return _complain(error, FAILED)
 
 
@@ -90,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"hope-agent {_version()}")
+    parser.add_argument("--version", action="version", version=f"hope-agent {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser(
@@ -412,12 +411,3 @@ def _between(text: str, low: int, high: int) -> int:
     if not low <= value <= high:
         raise argparse.ArgumentTypeError(f"{value} is not between {low} and {high}")
     return value
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("hope")
-    except PackageNotFoundError:
-        return "from a checkout"

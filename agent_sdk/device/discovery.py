@@ -24,7 +24,7 @@ from agent_sdk.runtimes.torch.choice import Choice, accelerators, installed, par
 log = logging.getLogger(__name__)
 
 RUNTIMES = ("ort", "ov", "torch")
-EXTRA = "it needs torch: pip install 'hope[torch]'"
+EXTRA = "it needs torch: pip install 'hope-inference[torch]'"
 
 
 Makers = Iterator[tuple[str, Callable[[], Processor]]]

@@ -1,7 +1,7 @@
 """The small C library that runs lanes outside the interpreter: built on first use, kept in the cache, loaded by ctypes.
 
-One build serves every version of Python. Where no compiler is, ``pip install hope[compiler]`` brings one; where none
-works the engine's Python loop runs the same programs, more slowly, and the log says so once.
+One build serves every version of Python. Where no compiler is, ``pip install hope-inference[compiler]`` brings one;
+where none works the engine's Python loop runs the same programs, more slowly, and the log says so once.
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ from typing import Final
 
 from agent_sdk.files import read_whole, replace_whole
 from hope_schema.hashing import digest
+from hope_schema.version import VERSION
 
-PACKAGES: Final = ("hope", "onnxruntime", "openvino")
-"""Packages whose versions a device reports: they decide how long ops take."""
+PACKAGES: Final = ("onnxruntime", "openvino")
+"""What a device reports beside our own version: they decide how long ops take."""
 TOKENS: Final = "tokens"
 
 
@@ -59,7 +60,7 @@ def store_token(directory: Path, planner: str, token: str) -> Path:
 
 def versions() -> dict[str, str]:
     """Return the versions of what is installed here and decides how long ops take."""
-    found = {}
+    found = {"hope-inference": VERSION}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, text
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 HEAD = "0003"
 """Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
+MIGRATIONS = Path(__file__).with_name("migrations")
+"""The revisions, which lie beside this file in a checkout and in a wheel."""
 MIGRATION_LOCK = 0x484F5045
 """PostgreSQL advisory lock that lets one of several starting replicas migrate while the others wait."""
 
@@ -21,10 +24,8 @@ def alembic_config(url: str | None = None) -> Config:
     """Return the Alembic configuration of the packaged migration tree."""
     from alembic.config import Config
 
-    import migrations
-
     config = Config()
-    config.set_main_option("script_location", next(iter(migrations.__path__)))
+    config.set_main_option("script_location", str(MIGRATIONS))
     if url is not None:
         config.attributes["url"] = url
     return config

@@ -13,6 +13,7 @@ import pytest
 
 from agent_sdk import paths
 from agent_sdk.cli import commands as cli
+from agent_sdk.cli import main
 from agent_sdk.errors import status_error
 from agent_sdk.planner.client import PlannerClient
 from hope_schema.plan import Method
@@ -130,13 +131,13 @@ def test_misuse_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureF
 def test_what_is_not_installed_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command comes with the base package; what its extra brings may be missing, and the extra is named."""
+    """What the extra brings may be missing in part, and the extra is named."""
     monkeypatch.setitem(sys.modules, "rich.console", None)
     monkeypatch.delitem(sys.modules, "agent_sdk.cli.report", raising=False)
-    assert cli.main(["zoo", "list"]) == cli.FAILED
+    assert main(["zoo", "list"]) == cli.FAILED
     told = capsys.readouterr().err
     assert told.count("rich.console") == 1
-    assert "pip install 'hope[cli]'" in told
+    assert "pip install 'hope-inference[cli]'" in told
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
