@@ -37,7 +37,7 @@ from hope_schema.messages import (
     ProblemDetails,
     UploadReceipt,
 )
-from hope_schema.plan import Cause, Method, Objective, Part, Plan, PlannedJob, Step, Transfer
+from hope_schema.plan import Cause, Cut, Method, Objective, Plan, PlannedJob, Step, Transfer
 from hope_schema.profile import (
     HOST,
     Channel,
@@ -57,6 +57,7 @@ __all__ = [
     "Channel",
     "Contribution",
     "ContributionPage",
+    "Cut",
     "Device",
     "DevicePage",
     "DeviceReport",
@@ -86,7 +87,6 @@ __all__ = [
     "Observations",
     "Op",
     "Overheads",
-    "Part",
     "Plan",
     "PlanReply",
     "PlanRequest",

@@ -27,7 +27,9 @@ Share = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 """The part of a resource that is taken: above 0, at most 1."""
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 """No control characters: such text may stand in a log line or a database column as it is."""
-Name = Annotated[str, Field(min_length=1, max_length=512, pattern=PRINTABLE)]
+MAX_NAME = 512
+"""Most characters of a tensor's or an op's name."""
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 """A tensor's or an op's name as its model writes it."""
 Label = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$")]
 """A short identifier that may stand in a URL, a file name or a log line."""

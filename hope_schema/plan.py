@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
@@ -38,16 +39,29 @@ Weight = Annotated[float, Field(gt=0.0, le=1e6, allow_inf_nan=False)]
 """How much a job's lateness counts."""
 
 
-class Part(Contract):
-    """A slice of an op along one axis of its output (CoDL); steps are whole ops for now."""
+class Cut(Contract):
+    """A super-op computed in parts of its only output along one axis (CoDL), see ``hope_schema.cutting``.
 
+    ``op`` is the super-op's id, ``at`` the borders between its parts. With ``chained``, part j reads what part j of the
+    op before left, and what that lacks is computed twice instead of exchanged.
+    """
+
+    op: Name
     axis: Annotated[int, Field(ge=0, le=15)]
-    start: Annotated[int, Field(ge=0)]
-    stop: Annotated[int, Field(ge=1)]
+    at: Annotated[tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...], Field(min_length=1, max_length=63)]
+    chained: bool = False
+
+    @model_validator(mode="after")
+    def _has_parts(self) -> Cut:
+        if any(low >= high for low, high in pairwise(self.at)):
+            raise ValueError(f"op '{self.op}' is cut at {list(self.at)}: a part is empty")
+        return self
 
 
 class Step(Contract):
     """One way to execute one super-op, or one op of it, on one processor.
+
+    ``ops`` are those of the graph that the job's cuts make of its network: a part of an op is an op of that graph.
 
     Times are predictions in microseconds from the start of the run. The interval includes the transfers that the step
     pays for (HOPE eq. 1), and the launch of the segment that it begins. ``job`` is the index of its network.
@@ -56,7 +70,6 @@ class Step(Contract):
     id: Annotated[int, Field(ge=0)]
     job: Annotated[int, Field(ge=0, lt=MAX_JOBS)] = 0
     ops: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAX_OPS)]
-    part: Part | None = None
     dtype: DType
     processor: Label
     start_us: Microseconds
@@ -65,7 +78,7 @@ class Step(Contract):
 
 
 class Transfer(Contract):
-    """One tensor moved from a place to another; ``region`` is null: the whole tensor.
+    """One tensor moved from a place to another.
 
     ``over`` names the resource that carries it. Where that is null it takes the time of the step ``reader``, or
     nobody's: an output that goes to the host after the last step.
@@ -73,7 +86,6 @@ class Transfer(Contract):
 
     tensor: Name
     job: Annotated[int, Field(ge=0, lt=MAX_JOBS)] = 0
-    region: Part | None = None
     source: Label
     target: Label
     over: Label | None = None
@@ -83,9 +95,13 @@ class Transfer(Contract):
 
 
 class PlannedJob(Contract):
-    """One network of a plan: from when its inputs are there, until when it should be done, and when it is."""
+    """One network of a plan: from when its inputs are there, until when it should be done, and when it is.
+
+    ``cuts`` say which of its super-ops are computed in parts; ``model_hash`` is that of the network without them.
+    """
 
     model_hash: Digest
+    cuts: Annotated[tuple[Cut, ...], Field(max_length=MAX_OPS)] = ()
     release_us: Microseconds = 0.0
     deadline_us: Microseconds | None = None
     weight: Weight = 1.0
@@ -129,9 +145,12 @@ class Plan(Contract):
             raise ValueError("a step id stands twice")
         if sorted(self.order) != sorted(ids):
             raise ValueError("order does not list every step exactly once")
-        ops = [(step.job, op) for step in self.steps if step.part is None for op in step.ops]
+        ops = [(step.job, op) for step in self.steps for op in step.ops]
         if len(set(ops)) != len(ops):
             raise ValueError("an op stands in two steps")
+        for planned in self.jobs:
+            if len({cut.op for cut in planned.cuts}) < len(planned.cuts):
+                raise ValueError("an op is cut twice")
         for step in self.steps:
             if step.processor not in self.processors:
                 raise ValueError(f"step {step.id} runs on '{step.processor}', which is not among the plan's processors")

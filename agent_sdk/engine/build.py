@@ -80,14 +80,14 @@ def _check_identity(plan: Plan, model: Model, processors: Mapping[str, Processor
         )
     if len(plan.jobs) > 1:
         raise IllegalPlanError(f"the plan runs {len(plan.jobs)} networks side by side, which this agent cannot do yet")
+    if plan.jobs[0].cuts:
+        raise IllegalPlanError(f"the plan cuts op '{plan.jobs[0].cuts[0].op}', which this agent cannot do yet")
     for step in plan.steps:
         if step.processor not in processors:
             raise PlanMismatchError(
                 f"the plan puts step {step.id} on processor '{step.processor}', which this device lacks; "
                 f"it has {', '.join(sorted(processors)) or 'none'}"
             )
-        if step.part is not None:
-            raise IllegalPlanError(f"step {step.id} asks for a part of an op, which this agent cannot run yet")
 
 
 def _live_steps(plan: Plan, graph: ModelGraph) -> tuple[list[Step], tuple[str, ...]]:
@@ -158,8 +158,6 @@ def _carried(
     carried: dict[str, list[Move]] = {}
     for transfer in plan.transfers:
         what = f"the plan moves '{transfer.tensor}' from {transfer.source} to {transfer.target}"
-        if transfer.region is not None:
-            raise IllegalPlanError(f"{what} in part, which this agent cannot do yet")
         if transfer.tensor not in graph.tensor:
             raise IllegalPlanError(f"{what}, which model '{graph.name}' does not have")
         source, target = (place.partition("/")[0] for place in (transfer.source, transfer.target))

@@ -1,11 +1,11 @@
-"""What a latency depends on: type, shapes, strides and groups of a super-op, or of a part of it."""
+"""What a latency depends on: type, shapes, strides and groups of a super-op."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from hope_schema import Op, Part, SuperOp
+from hope_schema import Op, SuperOp
 
 LANES = 4
 """Channels that a kernel computes at once: the basic unit φ of CoDL's formula, and the block of packed layouts."""
@@ -15,7 +15,7 @@ CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 
 @dataclass(frozen=True)
 class Features:
-    """An op as numbers. Sizes are of the part that is computed; a rank below four counts missing axes as one.
+    """An op as numbers. A rank below four counts missing axes as one.
 
     Attributes:
         type: of the op that does the work; ``DepthwiseConv`` where every channel is a group of its own.
@@ -29,7 +29,6 @@ class Features:
         inputs: activations read.
         packed: every channel count is a multiple of ``LANES``.
         followers: element-wise ops fused behind.
-        chained: computed in a chain of parts, without a launch or a join of its own.
     """
 
     type: str
@@ -45,7 +44,6 @@ class Features:
     inputs: int
     packed: bool
     followers: int = 0
-    chained: bool = False
 
     @property
     def multiplications(self) -> float:
@@ -63,12 +61,8 @@ def blocks(channels: int) -> int:
     return -(-channels // LANES) * LANES
 
 
-def features(super_op: SuperOp, part: Part | None = None, *, chained: bool = False) -> Features:
-    """Features of a super-op, or of a part of its output.
-
-    A part along the channels reads the whole input and its filters' weights; one along the rows reads the rows that
-    its window covers, and all weights.
-    """
+def features(super_op: SuperOp) -> Features:
+    """Features of a super-op; a part of one is an op like any other (see ``hope_schema.cutting``)."""
     tensor = super_op.graph.tensor
     anchor = max(super_op.ops, key=_parameters)
     shapes = [tensor[name].shape for name in super_op.inputs]
@@ -80,12 +74,6 @@ def features(super_op: SuperOp, part: Part | None = None, *, chained: bool = Fal
     read = sum(math.prod(shape) for shape in shapes)
     weights = sum(_parameters(op) for op in super_op.ops)
     batch, filters, height, width = out
-    if part is not None and part.axis == 1:
-        weights = round(weights * (part.stop - part.start) / max(filters, 1))
-        filters = part.stop - part.start
-    elif part is not None and part.axis == 2:
-        height = part.stop - part.start
-        read = round(read * min(1.0, ((height - 1) * stride + rows) / first[2]))
     depthwise = anchor.type == "Conv" and groups > 1 and groups == first[1]
     return Features(
         type="DepthwiseConv" if depthwise else anchor.type,
@@ -101,7 +89,6 @@ def features(super_op: SuperOp, part: Part | None = None, *, chained: bool = Fal
         inputs=len(shapes),
         packed=all(_four(shape)[1] % LANES == 0 for shape in shapes) and filters % LANES == 0,
         followers=len(super_op.ops) - 1,
-        chained=chained,
     )
 
 

@@ -45,8 +45,8 @@ def terms(op: Features) -> FloatArray:
         matrix = products
     read, written = op.read / UNIT, op.written / UNIT
     unpacked = 0.0 if op.packed else read + written
-    launch, inputs = 1.0 - op.chained, max(0.0, op.inputs - 1.0)
-    row = (launch, matrix, winograd, window, read, written, op.weights / UNIT, unpacked, inputs, op.followers * written)
+    inputs = max(0.0, op.inputs - 1.0)
+    row = (1.0, matrix, winograd, window, read, written, op.weights / UNIT, unpacked, inputs, op.followers * written)
     return np.array(row)
 
 

@@ -138,5 +138,5 @@ def _point(op: Features) -> list[float]:
         float(op.packed),
         math.log(max(op.inputs, 1)),
         math.log(op.groups),
-        op.followers + 2.0 * op.chained,
+        float(op.followers),
     ]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.prediction import main
-from hope_schema import ModelGraph, Op, Part, SuperOp, Tensor, TensorType, merge
+from hope_schema import ModelGraph, Op, SuperOp, Tensor, TensorType, merge
 from planner_api.prediction import Features, Lines, Predictor, Sample, TooLittle, features, most_telling
 from planner_api.prediction.features import blocks
 from planner_api.prediction.lines import TERMS, terms
@@ -53,22 +53,6 @@ def test_features_say_what_an_op_does():
     assert [blocks(channels) for channels in (1, 4, 5)] == [4, 4, 8]
     deep = features(convolution((1, 8, 16, 16), 8, groups=8))
     assert (deep.type, deep.multiplications) == ("DepthwiseConv", 256 * 8 * 9)
-
-
-@given(filters=st.integers(2, 40), rows=st.integers(4, 40), window=st.sampled_from([1, 3, 5]), stride=st.integers(1, 2))
-def test_parts_make_up_the_whole(filters: int, rows: int, window: int, stride: int):
-    """Two parts write what the whole writes; by filters each has its own weights, by rows its own rows and a halo."""
-    whole = convolution((1, 8, rows, 16), filters, window, stride)
-    everything = features(whole)
-    for axis, size in ((1, filters), (2, -(-rows // stride))):
-        cut = size // 2
-        parts = [features(whole, Part(axis=axis, start=a, stop=b)) for a, b in ((0, cut), (cut, size)) if a < b]
-        assert sum(part.written for part in parts) == everything.written
-        if axis == 1:
-            assert sum(part.weights for part in parts) == pytest.approx(everything.weights, abs=1)
-            assert all(part.read == everything.read for part in parts)
-        else:
-            assert all(part.weights == everything.weights and part.read <= everything.read for part in parts)
 
 
 def drawn(seed: int, count: int = 60) -> list[Features]:

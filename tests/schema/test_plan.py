@@ -13,7 +13,7 @@ from hope_schema import Plan, PlanRequest
 
 def plan() -> dict[str, Any]:
     """Return the JSON of a small valid plan: two steps on two processors."""
-    step = {"part": None, "dtype": "float32", "cause": "faster"}
+    step = {"dtype": "float32", "cause": "faster"}
     return {
         "jobs": [{"model_hash": "0" * 64, "finish_us": 9.5}], "soc": "soc", "frequency": "f", "processors": ["a", "b"],
         "steps": [

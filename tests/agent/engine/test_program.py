@@ -14,7 +14,7 @@ from agent_sdk.engine import Device, IllegalPlanError, Program, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.errors import PlanMismatchError
 from agent_sdk.model import Model
-from hope_schema import Part, Plan, merge
+from hope_schema import Cut, Plan, merge
 from tests.agent.engine.generate import dealt_plan, plan_of, random_legal_plan, random_model, random_order, whole_plan
 from tests.agent.engine.simulated import four_processors
 
@@ -178,11 +178,11 @@ def test_an_unknown_op_is_refused(model: Model) -> None:
 
 
 def test_parts_are_refused(model: Model) -> None:
-    """Slices of an op cannot be run yet; silence would compute the wrong thing."""
+    """Cuts cannot be made yet; silence would compute the wrong thing."""
     plan = whole_plan(model, "a")
-    step = plan.steps[0].model_copy(update={"part": Part(axis=1, start=0, stop=4)})
-    with pytest.raises(IllegalPlanError, match="part of an op"):
-        program_of(plan.model_copy(update={"steps": (step, *plan.steps[1:])}), model)
+    job = plan.jobs[0].model_copy(update={"cuts": (Cut(op=plan.steps[0].ops[-1], axis=1, at=(4,)),)})
+    with pytest.raises(IllegalPlanError, match="cuts op"):
+        program_of(plan.model_copy(update={"jobs": (job,)}), model)
 
 
 def test_a_step_that_is_not_convex_is_refused() -> None:

@@ -105,11 +105,10 @@ def test_a_copy_goes_on_beside_computing(reference: Reference) -> None:
         ({"tensor": "nowhere"}, "which model .* does not have"),
         ({"target": "moon"}, "where none of its processors computes"),
         ({"source": "c"}, "but it is not there"),
-        ({"region": {"axis": 1, "start": 0, "stop": 4}}, "in part"),
     ],
 )
 def test_what_cannot_be_executed_is_refused(change: dict[str, Any], message: str) -> None:
-    """A transfer of nothing, to nowhere, from where the tensor is not, or of a part: one error, and nothing runs."""
+    """A transfer of nothing, to nowhere, or from where the tensor is not: one error, and nothing runs."""
     rng = random.Random(3)
     model = random_model(rng, 14)
     plan = carried(dealt_plan(model, ["a", "b", "c"]), model, rng, ["copier"])

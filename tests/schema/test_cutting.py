@@ -1,0 +1,195 @@
+"""Cuts make a graph of ordinary ops that computes what the whole one computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
+from numpy.typing import NDArray
+
+from hope_schema import Cut
+from hope_schema.cutting import CutError, Node, Region, pieces, regions
+
+CHANNELS = 4
+
+
+@dataclass(frozen=True)
+class Toy:
+    """An op on matrices of channels by rows: a window of rows, and all channels or only its own; inputs are added."""
+
+    id: str
+    reads: tuple[str, ...]
+    size: int
+    stride: int
+    pad: int
+    mixes: bool
+    rows: Mapping[str, int]
+
+    def needs(self, part: Region) -> dict[str, Region | None]:
+        """What a part reads."""
+        if part.axis == 1:
+            return dict.fromkeys(self.reads, None if self.mixes else part)
+        found: dict[str, Region | None] = {}
+        for name in self.reads:
+            first = part.start * self.stride - self.pad
+            last = (part.stop - 1) * self.stride - self.pad + self.size
+            found[name] = Region(2, max(0, first), min(self.rows[name], last))
+        return found
+
+    def whole(self, inputs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """All of its output."""
+        image = np.sum(inputs, axis=0)
+        padded = np.pad(image, ((0, 0), (0, 0), (self.pad, self.pad + self.size)))
+        made = (image.shape[2] + 2 * self.pad - self.size) // self.stride + 1
+        out = np.stack(
+            [padded[:, :, k * self.stride : k * self.stride + self.size].sum(axis=2) for k in range(made)], 2
+        )
+        return out + out.sum(axis=1, keepdims=True) if self.mixes else out
+
+    def part(self, inputs: list[NDArray[np.int64]], region: Region) -> NDArray[np.int64]:
+        """A part of its output, from what it said that it needs and from nothing else."""
+        if region.axis == 1:
+            out = self.whole(inputs)
+            return out[:, region.start : region.stop] if self.mixes else out
+        first = region.start * self.stride - self.pad
+        image = np.sum(inputs, axis=0)
+        height = (region.stop - region.start - 1) * self.stride + self.size
+        before = max(0, -first)
+        padded = np.pad(image, ((0, 0), (0, 0), (before, max(0, height - before - image.shape[2]))))
+        count = region.stop - region.start
+        out = np.stack(
+            [padded[:, :, k * self.stride : k * self.stride + self.size].sum(axis=2) for k in range(count)], 2
+        )
+        return out + out.sum(axis=1, keepdims=True) if self.mixes else out
+
+
+def drawn(data: DataObject) -> tuple[list[Toy], dict[str, tuple[int, ...]], list[Cut]]:
+    """Ops one behind the other with branches, and cuts of some of them."""
+    rows = {"x": data.draw(st.integers(8, 14))}
+    toys: list[Toy] = []
+    cuts: list[Cut] = []
+    for k in range(data.draw(st.integers(1, 5))):
+        names = list(rows)
+        first = names[-1] if data.draw(st.integers(0, 3)) else data.draw(st.sampled_from(names))
+        reads = tuple(
+            name for name in names if rows[name] == rows[first] and (name == first or data.draw(st.booleans()))
+        )
+        size, stride = data.draw(st.sampled_from([(1, 1), (3, 1), (2, 2), (3, 2)]))
+        toy = Toy(f"t{k}", reads, size, stride, size // 2 if size == 3 else 0, data.draw(st.booleans()), dict(rows))
+        made = (rows[first] + 2 * toy.pad - size) // stride + 1
+        rows[toy.id] = made
+        toys.append(toy)
+        axis = data.draw(st.sampled_from([0, 1, 2]))
+        extent = CHANNELS if axis == 1 else made
+        if axis and extent > 1:
+            at = sorted(data.draw(st.sets(st.integers(1, extent - 1), min_size=1, max_size=2)))
+            before = {cut.op: cut for cut in cuts}
+            same = all(
+                name in before and before[name].axis == axis and len(before[name].at) == len(at) for name in toy.reads
+            )
+            chained = axis == 2 and same and data.draw(st.booleans())
+            cuts.append(Cut(op=toy.id, axis=axis, at=tuple(at), chained=chained))
+        if made < 3:
+            break
+    return toys, {name: (1, CHANNELS, count) for name, count in rows.items()}, cuts
+
+
+def nodes(toys: list[Toy]) -> list[Node]:
+    """The ops as the algebra sees them."""
+    return [Node(toy.id, toy.reads, (toy.id,), lambda axis: 1, toy.needs) for toy in toys]
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_cut_graphs_compute_what_whole_ones_compute(data: DataObject):
+    """Every piece reads what stands by then; outputs and whole ops are bit for bit those of the whole graph."""
+    toys, shapes, cuts = drawn(data)
+    by_id = {toy.id: toy for toy in toys}
+    image = np.random.default_rng(0).integers(-5, 5, shapes["x"])
+    whole = {"x": image}
+    for toy in toys:
+        whole[toy.id] = toy.whole([whole[name] for name in toy.reads])
+    outputs = {toys[-1].id} | {toy.id for toy in toys if data.draw(st.booleans())}
+    made = pieces(nodes(toys), cuts, shapes, sorted(outputs))
+    values: dict[str, NDArray[np.int64]] = {"x": image}
+    for piece in made:
+        inputs = [values[name] for name in piece.reads]
+        assert not set(piece.writes) & set(values)
+        if piece.kind == "whole":
+            values[piece.writes[0]] = by_id[piece.op].whole(inputs)
+            continue
+        assert piece.region is not None
+        axis, start, stop = piece.region
+        if piece.kind == "part":
+            values[piece.writes[0]] = by_id[piece.op].part(inputs, piece.region)
+            np.testing.assert_array_equal(values[piece.writes[0]], whole[piece.op].take(range(start, stop), axis))
+        elif piece.kind == "slice":
+            assert 0 <= start < stop <= inputs[0].shape[axis]
+            values[piece.writes[0]] = inputs[0].take(range(start, stop), axis)
+        else:
+            values[piece.writes[0]] = np.concatenate(inputs, axis)
+            assert values[piece.writes[0]].shape[axis] == stop - start
+    for name in outputs:
+        np.testing.assert_array_equal(values[name], whole[name])
+
+
+def chain(*chained: bool) -> tuple[list[Node], dict[str, tuple[int, ...]], list[Cut]]:
+    """Windows of three rows, one behind the other, halved."""
+    rows = dict.fromkeys(("x", *(f"t{k}" for k in range(len(chained)))), 8)
+    toys = [Toy(f"t{k}", (list(rows)[k],), 3, 1, 1, True, rows) for k in range(len(chained))]
+    cuts = [Cut(op=toy.id, axis=2, at=(4,), chained=one) for toy, one in zip(toys, chained, strict=True)]
+    return nodes(toys), dict.fromkeys(rows, (1, CHANNELS, 8)), cuts
+
+
+def test_a_chain_exchanges_nothing_and_recomputes_its_halo():
+    """rows_in = (rows_out - 1) * S + F, clipped, from the last op backwards; nothing is cut or joined between."""
+    parts = regions(*((found := chain(False, True, True))[0], found[2], found[1]))
+    assert [parts[f"t{k}"] for k in range(3)] == [
+        [Region(2, 0, 6), Region(2, 2, 8)],
+        [Region(2, 0, 5), Region(2, 3, 8)],
+        [Region(2, 0, 4), Region(2, 4, 8)],
+    ]
+    made = pieces(found[0], found[2], found[1], ["t2"])
+    assert [piece.kind for piece in made] == ["slice", "part", "slice", "part", "part", "part", "part", "part", "join"]
+
+
+def test_neighbours_that_are_not_chained_exchange_halos():
+    """Each part reads a join of its own rows and of one of the other's, which is all that has to be moved."""
+    found = chain(False, False)
+    made = pieces(found[0], found[2], found[1], ["t1"])
+    halos = [piece for piece in made if piece.kind == "slice" and piece.op == "t0"]
+    assert [(piece.reads, piece.region) for piece in halos] == [
+        (("t0[2:4:8]",), Region(2, 0, 1)),
+        (("t0[2:0:4]",), Region(2, 3, 4)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "words"),
+    [
+        ([Cut(op="nowhere", axis=2, at=(1,))], "no op 'nowhere'"),
+        ([Cut(op="t0", axis=2, at=(8,))], "a part is empty"),
+        ([Cut(op="t0", axis=5, at=(1,))], "axis 5 of 3"),
+        ([Cut(op="t0", axis=2, at=(1,)), Cut(op="t0", axis=1, at=(1,))], "cut twice"),
+        ([Cut(op="t0", axis=1, at=(2,)), Cut(op="t1", axis=2, at=(4,), chained=True)], "not cut the same way"),
+        ([Cut(op="t1", axis=2, at=(4,), chained=True)], "not cut the same way"),
+    ],
+)
+def test_what_cannot_be_cut_is_said(cuts: list[Cut], words: str):
+    """One error that names the op and the reason."""
+    ops, shapes, _ = chain(False, False)
+    with pytest.raises(CutError, match=words):
+        pieces(ops, cuts, shapes, ["t1"])
+
+
+def test_borders_lie_between_groups():
+    """An op whose channels come in groups is cut between them."""
+    node = Node("t", ("x",), ("t",), partial(lambda groups, axis: groups, 2), lambda part: {"x": None})
+    with pytest.raises(CutError, match="multiples of 2"):
+        pieces([node], [Cut(op="t", axis=1, at=(1,))], {"x": (1, 4, 8), "t": (1, 4, 8)}, ["t"])
