@@ -21,7 +21,7 @@ $(VENV)/.dev: $(VENV)/.run tests/networks.txt
 	@touch $@
 
 demo: $(VENV)/.run ## Run inception_v1 end to end on this machine: measure, plan, execute, check
-	$(BIN)/hope-agent run --model inception_v1 --compare
+	$(BIN)/hope-agent run inception_v1 --compare
 
 test: $(VENV)/.dev ## Install what tests need and run them all
 	$(BIN)/python -m pytest

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
@@ -14,6 +16,9 @@ import pytest
 from agent_sdk import paths
 from agent_sdk.cli import commands as cli
 from agent_sdk.cli import main
+from agent_sdk.cli.options import METHODS
+from agent_sdk.device import soc
+from agent_sdk.device.soc import Soc
 from agent_sdk.errors import status_error
 from agent_sdk.planner.client import PlannerClient
 from hope_schema.plan import Method
@@ -41,7 +46,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_every_method_of_the_contract_can_be_asked_for() -> None:
     """The command line's own list, kept so that nothing is loaded for it, is the contract's."""
-    assert get_args(Method) == cli.METHODS
+    assert get_args(Method) == METHODS
 
 
 def broken_models(directory: Path) -> dict[str, tuple[Path, str]]:
@@ -112,6 +117,8 @@ def test_bad_options_are_refused(arguments: tuple[str, str], word: str, capsys: 
     [
         (),
         ("run",),
+        ("run", "lstm", "--model", "lstm"),
+        ("run", "--model", "lstm", "--shape", "x"),
         ("run", "--model", "lstm", "--runs", "0"),
         ("run", "--model", "lstm", "--method", "magic"),
         ("run", "--model", "lstm", "--tolerance", "0"),
@@ -121,11 +128,11 @@ def test_bad_options_are_refused(arguments: tuple[str, str], word: str, capsys: 
     ],
 )
 def test_misuse_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """Arguments that argparse refuses use the same exit code as other bad input."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    assert caught.value.code == cli.BAD_INPUT
-    assert capsys.readouterr().out == ""
+    """Arguments that make no command cost the same exit code as other bad input, and show how to call it."""
+    assert cli.main(arguments) == cli.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Usage: hope-agent" in err
 
 
 def test_what_is_not_installed_is_said_in_one_line(
@@ -141,11 +148,12 @@ def test_what_is_not_installed_is_said_in_one_line(
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """``--help`` succeeds and shows a command to copy."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["--help"])
-    assert caught.value.code == 0
-    assert "hope-agent run --model inception_v1 --compare" in capsys.readouterr().out
+    """``--help`` succeeds, shows a command to copy, and lists every exit code."""
+    assert cli.main(["--help"]) == cli.OK
+    shown = capsys.readouterr().out
+    assert "hope-agent run inception_v1 --compare" in shown
+    for code in (cli.OK, cli.FAILED, cli.BAD_INPUT, cli.INTERRUPTED):
+        assert f"\n    {code} " in shown
 
 
 def test_devices_are_listed_as_the_agent_plans_with_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,12 +179,31 @@ def test_the_zoo_builds_what_it_lists(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C ends with the shell's usual code and one word, not a traceback."""
 
-    def interrupted(options: object) -> int:
+    def interrupted() -> Soc:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_devices", interrupted)
+    monkeypatch.setattr(soc, "read_soc", interrupted)
     assert cli.main(["devices"]) == cli.INTERRUPTED
-    assert capsys.readouterr().err == "hope-agent: interrupted\n"
+    assert capsys.readouterr().err.strip() == "hope-agent: interrupted"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("run squeeze", "plain,squeezenet"), ("ru", "plain,run"), ("run lstm --pre", "--precision")]
+)
+def test_a_shell_completes(typed: str, offered: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What ``hope-agent completion bash`` installs is answered with commands, options and networks."""
+    words = typed.split()
+    asked = {
+        "_HOPE_AGENT_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"hope-agent {typed}",
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_sdk.cli"], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    assert offered in done.stdout
+    assert cli.main(["completion", "bash"]) == cli.OK
+    assert "_HOPE_AGENT_COMPLETE=bash_complete" in capsys.readouterr().out
 
 
 def test_a_claim_is_not_spent_in_vain(

@@ -1,0 +1,43 @@
+"""``hope-agent devices``: what this machine has."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def devices(as_json: bool) -> int:
+    """List this machine's processors."""
+    from rich.console import Console
+
+    from agent_sdk.cli.report import list_rows
+    from agent_sdk.device.discovery import discover
+    from agent_sdk.device.soc import read_soc
+
+    soc = read_soc()
+    processors = discover(soc=soc)
+    specs = [processor.spec for processor in processors]
+    details = [processor.details for processor in processors]
+    for processor in processors:
+        processor.close()
+    if as_json:
+        rows = [
+            spec.model_dump(mode="json") | {"kind": spec.kind, "details": text}
+            for spec, text in zip(specs, details, strict=True)
+        ]
+        click.echo(json.dumps({"soc": soc.name, "frequency": soc.frequency, "processors": rows}))
+        return 0
+    Console().print(
+        list_rows(
+            f"{soc.name} at {soc.frequency}",
+            ("processor", "runtime", "threads", "core class", "resources"),
+            [
+                (s.id, f"{s.runtime} {s.version}", str(s.threads), text or s.core_class, ", ".join(s.resources))
+                for s, text in zip(specs, details, strict=True)
+            ],
+        )
+    )
+    return 0

@@ -1,0 +1,39 @@
+"""``hope-agent enrol``: exchange a claim for a token of this device's own."""
+
+from __future__ import annotations
+
+import click
+
+from agent_sdk.errors import InputError
+
+
+@click.command()
+@click.option("--planner", metavar="URL", required=True, help="the planner to enrol with")
+@click.option(
+    "--claim", metavar="TOKEN", envvar="HOPE_CLAIM", help="the claim an operator gave you (default: $HOPE_CLAIM)"
+)
+def enrol(planner: str, claim: str | None) -> int:
+    """Exchange a claim token for a token of this device's own."""
+    from agent_sdk.device.soc import read_soc
+    from agent_sdk.paths import state_directory
+    from agent_sdk.planner.blocking import BlockingPlanner
+    from agent_sdk.planner.client import PlannerClient
+    from agent_sdk.planner.identity import device_id, prepare_tokens, store_token, versions
+    from hope_schema import Enrolment
+
+    if not claim:
+        raise InputError("an enrolment needs a claim: --claim TOKEN, or HOPE_CLAIM in the environment")
+    soc, state = read_soc(), state_directory()
+    request = Enrolment(device_id=device_id(state), soc=soc.name, frequency=soc.frequency, versions=versions())
+    try:
+        prepare_tokens(state)
+    except OSError as error:
+        raise InputError(f"not enrolled: a token could not be kept in '{state}': {error.strerror}") from error
+    with BlockingPlanner(PlannerClient(planner)) as asked:
+        receipt = asked.call(lambda client: client.enrol(claim, request))
+    try:
+        store_token(state, planner, receipt.token)
+    except OSError as error:
+        raise InputError(f"enrolled, but the token cannot be kept in '{state}': {error.strerror}") from error
+    click.echo(f"enrolled as {receipt.device_id}; hope-agent run --planner {planner} now uses its own token")
+    return 0

@@ -1,0 +1,190 @@
+"""What every command that loads a network takes: the network, its inputs, the planner, the processors."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from zipfile import BadZipFile
+
+import click
+from click.shell_completion import CompletionItem
+
+from agent_sdk.errors import InputError
+from agent_sdk.runtimes.torch.choice import PRECISIONS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from agent_sdk.agent import Agent
+    from agent_sdk.session import Session
+    from hope_schema.plan import Method
+
+METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner")
+"""What ``hope_schema.plan.Method`` lists, without loading it."""
+DEADLINE_S: Final = 10.0
+"""Seconds a call to the planner may take by default."""
+SEED: Final = click.IntRange(0, 2**32 - 1)
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"'{text}' is not a number above 0")
+    return value
+
+
+def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """``INPUT=1,3,640,640``: the shape of one input."""
+    name, equals, sizes = text.rpartition("=")
+    try:
+        shape = tuple(int(size) for size in sizes.split(",")) if sizes else ()
+    except ValueError:
+        equals = ""
+    if not (name and equals):
+        raise click.BadParameter(f"'{text}' is not INPUT=SIZE,SIZE,...: for example x=1,3,640,640")
+    return name, shape
+
+
+@dataclass(frozen=True)
+class Given:
+    """A network, and how to load it, as the command line says. See ``Agent`` and ``Agent.load``."""
+
+    model: str
+    shape: tuple[tuple[str, tuple[int, ...]], ...]
+    input: Path | None
+    planner: str | None
+    token: str | None
+    soc: str | None
+    frequency: str | None
+    method: Method
+    processors: str | None
+    precision: str
+    wait: int | None
+    planner_timeout: float
+    huge_pages: bool
+    seed: int
+    quiet: bool
+    verbose: bool
+
+    @functools.cached_property
+    def inputs(self) -> Mapping[str, np.ndarray] | None:
+        """What ``--input`` holds. Raises InputError where it is no ``.npz`` file."""
+        if self.input is None:
+            return None
+        import numpy as np
+
+        try:
+            with np.load(self.input, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except (OSError, ValueError, EOFError, BadZipFile, AttributeError) as error:
+            raise InputError(f"--input: '{self.input}' is no .npz file of arrays by input name ({error})") from error
+
+    @contextmanager
+    def loaded(self, *, all_rivals: bool) -> Iterator[tuple[Agent, Session]]:
+        """An agent and the network ready to run, with progress on stderr. Raises what ``Agent.load`` raises."""
+        from rich.console import Console
+
+        from agent_sdk.agent import Agent
+        from agent_sdk.cli.terminal import TerminalProgress
+
+        shapes = {name: array.shape for name, array in (self.inputs or {}).items()} | dict(self.shape)
+        errors = Console(stderr=True, quiet=self.quiet)
+        if self.verbose:
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("agent_sdk").setLevel(logging.INFO)
+        with (
+            TerminalProgress(errors) as progress,
+            Agent(
+                self.planner,
+                token=self.token,
+                soc=self.soc,
+                frequency=self.frequency,
+                processors=self.processors,
+                precision=self.precision,
+                method=self.method,
+                wait_s=self.wait,
+                planner_timeout_s=self.planner_timeout,
+                huge_pages=self.huge_pages,
+                progress=progress,
+            ) as agent,
+            agent.load(self.model, shapes=shapes, seed=self.seed, all_rivals=all_rivals) as session,
+        ):
+            yield agent, session
+
+
+def networks(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Complete a network: names of the zoo, where that is installed, and files."""
+    files = [CompletionItem(begun, type="file")]
+    try:
+        import hope_zoo
+    except ImportError:
+        return files
+    return [CompletionItem(name) for name in hope_zoo.names() if name.startswith(begun)] + files
+
+
+_OPTIONS: Final = (
+    click.argument("network", metavar="MODEL", required=False, shell_complete=networks),
+    click.option("--model", metavar="NAME|FILE", shell_complete=networks, help="the same as MODEL"),
+    click.option(
+        "--shape",
+        type=input_shape,
+        multiple=True,
+        metavar="INPUT=1,3,640,640",
+        help="shape of an input that the file leaves open; may be given several times",
+    ),
+    click.option("--input", type=click.Path(path_type=Path), metavar="FILE.npz", help="inputs by name (else random)"),
+    click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process"),
+    click.option("--token", help="bearer token for the planner (default: $HOPE_TOKEN)"),
+    click.option("--soc", metavar="NAME", help="SoC the profile belongs to (default: read from this machine)"),
+    click.option("--frequency", metavar="LABEL", help="operating point (default: read from this machine)"),
+    click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True, help="how to plan"),
+    click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15"),
+    click.option(
+        "--precision",
+        type=click.Choice(PRECISIONS),
+        default=PRECISIONS[0],
+        show_default=True,
+        help="what torch computes float32 in, where --processors does not say it as in cuda:0/fp16",
+    ),
+    click.option("--wait", type=click.IntRange(0, 3600), metavar="S", help="let the planner improve the plan so long"),
+    click.option(
+        "--planner-timeout",
+        type=positive,
+        default=DEADLINE_S,
+        show_default=True,
+        metavar="S",
+        help="seconds a call to the planner may take before what is at hand answers",
+    ),
+    click.option("--huge-pages", is_flag=True, help="put this process's memory into huge pages"),
+    click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="of weights and inputs"),
+    click.option("--quiet", is_flag=True, help="no progress"),
+    click.option("-v", "--verbose", is_flag=True, help="say who answers, and why, on stderr"),
+)
+
+
+def loads_a_network(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command these options; what they say is its first argument, a ``Given``."""
+
+    @functools.wraps(command)
+    def called(*, network: str | None, model: str | None, **options: Any) -> int:
+        if network is not None and model is not None:
+            raise click.UsageError("name one network, as MODEL or with --model")
+        named = network or model
+        if not named:
+            raise click.UsageError("name a network: a file, or one that `hope-agent zoo list` shows")
+        own = {name: options.pop(name) for name in Given.__dataclass_fields__ if name != "model"}
+        return command(Given(model=named, **own), **options)
+
+    for option in reversed(_OPTIONS):
+        called = option(called)
+    return called

@@ -1,0 +1,91 @@
+"""``hope-agent run``: measure what the planner lacks, obtain a plan, run it, time it, check it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from agent_sdk.cli.options import Given, loads_a_network, positive
+from agent_sdk.errors import InputError
+
+if TYPE_CHECKING:
+    from agent_sdk.cli.report import RunReport
+    from agent_sdk.engine.trace import Trace
+
+MAX_RUNS: Final = 100_000
+EXAMPLES: Final = """\b
+examples:
+  hope-agent run inception_v1 --compare      a network of the zoo, beside every single processor
+  hope-agent run net.onnx --json             your own network; one JSON object on stdout
+  hope-agent run net.onnx --shape x=1,3,640,640 --input photos.npz
+  hope-agent run lstm --planner http://127.0.0.1:8000 --trace lstm.trace.json
+  hope-agent run squeezenet --processors ort@0,ort@1 --method ilp
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--runs", type=click.IntRange(1, MAX_RUNS), default=10, show_default=True, metavar="N", help="the median counts"
+)
+@click.option("--compare", is_flag=True, help="also time every single processor")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="write a trace for ui.perfetto.dev")
+@click.option("--tolerance", type=positive, metavar="X", help="largest relative error that is right (default: by type)")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object; progress goes to stderr")
+@loads_a_network
+def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance: float | None, as_json: bool) -> int:
+    """Measure, plan, run and check one network."""
+    from rich.console import Console
+
+    from agent_sdk.cli.examine import examine, examine_whole
+    from agent_sdk.cli.report import show, show_whole
+
+    if trace is not None:
+        refuse_unwritable("--trace", trace)
+    with given.loaded(all_rivals=compare) as (agent, session):
+        if not session.ready():
+            whole = examine_whole(session, given.inputs, runs=runs, seed=given.seed, tolerance=tolerance)
+            click.echo(json.dumps(whole.as_json(), allow_nan=False)) if as_json else show_whole(whole, Console())
+            return 0 if whole.verdict.correct else 1
+        report, recorded = examine(
+            agent, session, given.inputs, runs=runs, compare=compare, seed=given.seed, tolerance=tolerance
+        )
+    if as_json:
+        click.echo(json.dumps(report.as_json(), allow_nan=False))
+    else:
+        show(report, Console())
+    if not report.correct:
+        click.echo(f"hope-agent: wrong answer: {_what_differs(report)}", err=True)
+    if trace is not None:
+        _write_trace(trace, recorded)
+    return 0 if report.correct else 1
+
+
+def refuse_unwritable(option: str, file: Path) -> None:
+    """Raise InputError for a file that cannot be written, before anything is measured."""
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"{option}: there is no directory '{file.absolute().parent}'")
+    if file.is_dir():
+        raise InputError(f"{option}: '{file}' is a directory; give a file in it")
+
+
+def _what_differs(report: RunReport) -> str:
+    error = report.max_rel_error
+    if error is None or not math.isfinite(error):
+        return "the outputs cannot be compared with the whole model's: one is missing, of another shape or not finite"
+    return (
+        f"the outputs differ from the whole model's by {error:.2e} of the largest value, "
+        f"more than --tolerance {report.tolerance:.2e}"
+    )
+
+
+def _write_trace(file: Path, trace: Trace) -> None:
+    from agent_sdk.engine.trace import to_perfetto
+
+    try:
+        file.write_text(json.dumps(to_perfetto(trace)))
+    except OSError as error:
+        raise InputError(f"cannot write the trace to '{file}': {error.strerror}") from error

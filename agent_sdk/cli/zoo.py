@@ -1,0 +1,79 @@
+"""``hope-agent zoo``: networks to try."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import ModuleType
+
+import click
+from click.shell_completion import CompletionItem
+
+from agent_sdk.cli.options import SEED, networks
+from agent_sdk.errors import InputError
+
+
+def _names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    return [item for item in networks(context, parameter, begun) if item.type == "plain"]
+
+
+@click.group()
+def zoo() -> None:
+    """Networks to try."""
+
+
+@zoo.command("list")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+def list_networks(as_json: bool) -> int:
+    """List the networks."""
+    from rich.console import Console
+
+    from agent_sdk.cli.report import list_rows
+
+    found = _zoo()
+    described = [found.describe(name) for name in found.names()]
+    if as_json:
+        click.echo(json.dumps({"models": [dataclasses.asdict(network) for network in described]}))
+        return 0
+    rows = [
+        (
+            network.name,
+            str(network.ops),
+            f"{network.parameters / 1e6:.1f}",
+            f"{network.megabytes:.0f}",
+            ", ".join("x".join(map(str, shape)) for shape in network.inputs.values()),
+            network.source,
+        )
+        for network in described
+    ]
+    columns = ("name", "ops", "million weights", "MB", "inputs", "source")
+    Console().print(list_rows("networks of the zoo", columns, rows))
+    return 0
+
+
+@zoo.command("build")
+@click.argument("name", shell_complete=_names)
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="default: the cache directory")
+@click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="seed of the weights")
+def build_network(name: str, output: Path | None, seed: int) -> int:
+    """Write a network as an .onnx file."""
+    found = _zoo()
+    if output is None:
+        click.echo(found.path(name, seed))
+        return 0
+    data = found.build(name, seed).SerializeToString(deterministic=True)
+    try:
+        output.write_bytes(data)
+    except OSError as error:
+        raise InputError(f"cannot write '{output}': {error.strerror}") from error
+    click.echo(output)
+    return 0
+
+
+def _zoo() -> ModuleType:
+    try:
+        import hope_zoo
+    except ImportError as error:
+        raise InputError("the zoo is not installed (in a checkout: pip install ./hope_zoo)") from error
+    return hope_zoo
