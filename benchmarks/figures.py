@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Protocol
 
 from benchmarks.profiles import CPU, GPU, PhoneProfile, at_frequency, on_two_clusters, phone_problem
+from benchmarks.results import Table
 from planner_api.planning import Problem
 from planner_api.planning.construct.single import singles
 
@@ -46,6 +47,7 @@ FIGURE_6 = {
 """Mean and most percent, by phone."""
 FIGURE_7 = {("ilp", "dmdar"): (15.7, 2.2, 2.6, 9.8, 8.3)}
 """Percent by network."""
+MEAN_AND_MOST = ("", "methods", "mean", "most")
 
 
 class Found(Protocol):
@@ -60,29 +62,20 @@ class Found(Protocol):
 Rows = Mapping[str, Found]
 Measure = Callable[[Problem, PhoneProfile, str, str], Found]
 """Plan a problem of a profile, under a label, by a method."""
-Record = dict[str, object]
 
 
-def draw(rows: Mapping[tuple[str, str], Rows], profiles: Sequence[PhoneProfile], measure: Measure) -> list[Record]:
-    """Print every figure that the profiles allow and return them as records of numbers."""
+def draw(rows: Mapping[tuple[str, str], Rows], profiles: Sequence[PhoneProfile], measure: Measure) -> list[Table]:
+    """Every figure that the profiles allow, each as a table."""
     of = {profile.stem: profile for profile in profiles}
-    records: list[Record] = []
-    print(f"\nFigure 4, latency over that of the GPU alone\n{'profile':28} {'cpu':10}  GPU ms", end="")
-    print("".join(f"{TITLES.get(name, 'ours'):>8}" for name in ("cpu", *COLUMNS)))
-    for (stem, cpu), row in rows.items():
-        alone = singles(phone_problem(of[stem], cpu))
-        gpu_us = alone[GPU].makespan_us
-        ratios = {"cpu": alone[CPU].makespan_us / gpu_us}
-        ratios |= {name: row[name].makespan_us / gpu_us for name in COLUMNS if name in row}
-        records.append({"figure": "4", "profile": stem, "cpu": cpu, "gpu_us": gpu_us, "over_gpu": ratios})
-        print(f"{stem:28} {cpu:10} {gpu_us / 1e3:7.1f}" + "".join(f"{value:8.3f}" for value in ratios.values()))
     papers = {stem: rows[stem, cpu] for stem, cpu in rows if PAPERS_CPU.get(of[stem].phone) == cpu}
-    records += _figure_4(papers, of)
-    records += _figure_6(papers, of)
     low_end = [of[stem] for stem in papers if of[stem].phone == LOW_END]
-    records += _figure_5(low_end, papers, measure)
-    records += _figure_7(low_end, measure)
-    return records
+    return [
+        _over_gpu(rows, of),
+        _figure_4(papers, of),
+        _figure_6(papers, of),
+        _figure_5(low_end, papers, measure),
+        _figure_7(low_end, measure),
+    ]
 
 
 def below(rows: Rows, one: str, other: str) -> float:
@@ -90,27 +83,31 @@ def below(rows: Rows, one: str, other: str) -> float:
     return 100 * (1 - rows[one].makespan_us / rows[other].makespan_us)
 
 
-def _figure_4(papers: Mapping[str, Rows], of: Mapping[str, PhoneProfile]) -> list[Record]:
-    print("\nFigure 4 with the paper's cores, percent below, mean of the phones: found (paper)")
-    print(f"{'':24}" + "".join(f"{name:>20}" for name in NETWORKS))
-    records = []
-    pairs = [*FIGURE_4, *(("auto", other) for other in ("ilp", "mosaic", "dmdar"))]
-    for one, other in pairs:
-        print(f"{_versus(one, other):24}", end="")
+def _over_gpu(rows: Mapping[tuple[str, str], Rows], of: Mapping[str, PhoneProfile]) -> Table:
+    lines = []
+    for (stem, cpu), row in rows.items():
+        alone = singles(phone_problem(of[stem], cpu))
+        gpu_us = alone[GPU].makespan_us
+        over = [alone[CPU].makespan_us / gpu_us, *(row[name].makespan_us / gpu_us for name in COLUMNS)]
+        lines.append((stem, cpu, round(gpu_us / 1e3, 1), *over))
+    columns = ("profile", "CPU", "GPU, ms", *(TITLES.get(name, "ours") for name in ("cpu", *COLUMNS)))
+    return Table("Figure 4, latency over that of the GPU alone", columns, lines)
+
+
+def _figure_4(papers: Mapping[str, Rows], of: Mapping[str, PhoneProfile]) -> Table:
+    lines = []
+    for one, other in [*FIGURE_4, *(("auto", other) for other in ("ilp", "mosaic", "dmdar"))]:
+        line = [_versus(one, other)]
         for network, paper in zip(NETWORKS, FIGURE_4.get((one, other), (None,) * len(NETWORKS)), strict=True):
             found = [below(row, one, other) for stem, row in papers.items() if of[stem].model == network]
-            if found:
-                records.append(_record("4", one, other, network, fmean(found), paper))
-            print(f"{_beside(fmean(found) if found else None, paper):>20}", end="")
-        print()
-    return records
+            line.append(_beside(fmean(found) if found else None, paper))
+        lines.append(line)
+    title = "Figure 4 with the paper's cores, percent below, mean of the phones: found (paper)"
+    return Table(title, ("", *NETWORKS), lines)
 
 
-def _figure_5(profiles: Sequence[PhoneProfile], papers: Mapping[str, Rows], measure: Measure) -> list[Record]:
-    if not profiles:
-        return []
-    print(f"\nFigure 5 on the {LOW_END} by frequency, percent below: found (paper), mean and most")
-    records = []
+def _figure_5(profiles: Sequence[PhoneProfile], papers: Mapping[str, Rows], measure: Measure) -> Table:
+    lines = []
     for label, megahertz in MEGAHERTZ.items():
         found: list[Rows] = []
         for profile in profiles:
@@ -119,54 +116,46 @@ def _figure_5(profiles: Sequence[PhoneProfile], papers: Mapping[str, Rows], meas
                 continue
             problem = at_frequency(phone_problem(profile, PAPERS_CPU[LOW_END]), megahertz / MEGAHERTZ["max"])
             found.append({name: measure(problem, profile, label, name) for name in COLUMNS if name != "mulayer"})
-        records += _mean_and_most("5", label, found, {pair: FIGURE_5[pair].get(label) for pair in FIGURE_5})
-        records += _mean_and_most("5", label, found, {("auto", "dmdar"): None})
-    return records
+        pairs = {pair: FIGURE_5[pair].get(label) for pair in FIGURE_5} | {("auto", "dmdar"): None}
+        lines += _mean_and_most(label, found, pairs)
+    return Table(f"Figure 5 on the {LOW_END} by frequency, percent below: found (paper)", MEAN_AND_MOST, lines)
 
 
-def _figure_6(papers: Mapping[str, Rows], of: Mapping[str, PhoneProfile]) -> list[Record]:
-    print("\nFigure 6, HOPE and μLayer by phone, percent below: found (paper), mean and most")
-    records = []
+def _figure_6(papers: Mapping[str, Rows], of: Mapping[str, PhoneProfile]) -> Table:
+    lines = []
     for phone in PAPERS_CPU:
         found = [row for stem, row in papers.items() if of[stem].phone == phone]
-        if found:
-            records += _mean_and_most("6", phone, found, {pair: FIGURE_6[pair].get(phone) for pair in FIGURE_6})
-            records += _mean_and_most("6", phone, found, {("auto", "mulayer"): None})
-    return records
+        pairs = {pair: FIGURE_6[pair].get(phone) for pair in FIGURE_6} | {("auto", "mulayer"): None}
+        lines += _mean_and_most(phone, found, pairs)
+    return Table("Figure 6, HOPE and μLayer by phone, percent below: found (paper)", MEAN_AND_MOST, lines)
 
 
-def _figure_7(profiles: Sequence[PhoneProfile], measure: Measure) -> list[Record]:
-    print(f"\nFigure 7, two big and four LITTLE cores of the {LOW_END}, percent below: found (paper)")
-    records = []
+def _figure_7(profiles: Sequence[PhoneProfile], measure: Measure) -> Table:
+    lines = []
     for profile in profiles:
         if not {BIG, LITTLE} <= set(profile.keys):
-            print(f"{profile.model:24} was not measured on both clusters")
+            lines.append((profile.model, "was not measured on both clusters", None))
             continue
         problem = on_two_clusters(profile, BIG, LITTLE)
         rows = {name: measure(problem, profile, "big+LITTLE", name) for name in ("dmdar", "greedy", "ilp", "auto")}
         for one, other in (("ilp", "dmdar"), ("greedy", "dmdar"), ("auto", "dmdar")):
             known = dict(zip(NETWORKS, FIGURE_7.get((one, other), ()), strict=False))
-            paper = known.get(profile.model)
-            records.append(_record("7", one, other, profile.model, below(rows, one, other), paper))
-            print(f"{profile.model:24} {_versus(one, other):24} {_beside(below(rows, one, other), paper):>16}")
-    return records
+            percent = _beside(below(rows, one, other), known.get(profile.model))
+            lines.append((profile.model, _versus(one, other), percent))
+    title = f"Figure 7, two big and four LITTLE cores of the {LOW_END}, percent below: found (paper)"
+    return Table(title, ("network", "methods", "found (paper)"), lines)
 
 
 def _mean_and_most(
-    figure: str, label: str, rows: Sequence[Rows], pairs: Mapping[tuple[str, str], tuple[float | None, float] | None]
-) -> list[Record]:
-    records = []
+    label: str, rows: Sequence[Rows], pairs: Mapping[tuple[str, str], tuple[float | None, float] | None]
+) -> list[tuple[str, ...]]:
+    lines = []
     for (one, other), paper in pairs.items():
         found = [below(row, one, other) for row in rows]
         mean, most = paper or (None, None)
-        records.append(_record(figure, one, other, f"{label}, mean", fmean(found), mean))
-        records.append(_record(figure, one, other, f"{label}, most", max(found), most))
-        print(f"{label:24} {_versus(one, other):24} {_beside(fmean(found), mean):>16} {_beside(max(found), most):>16}")
-    return records
-
-
-def _record(figure: str, one: str, other: str, of: str, percent: float, paper: float | None) -> Record:
-    return {"figure": figure, "one": one, "other": other, "of": of, "below_percent": percent, "paper_percent": paper}
+        if found:
+            lines.append((label, _versus(one, other), _beside(fmean(found), mean), _beside(max(found), most)))
+    return lines
 
 
 def _versus(one: str, other: str) -> str:

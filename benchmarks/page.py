@@ -5,7 +5,7 @@
 
 A file names its ``machine``, ``date`` and ``commit``, and has ``rows``: each a ``measure`` with its ``value`` (a
 number, a text, or several by name), the limit it ``must`` keep and whether that is ``ok``; rows of several databases
-name theirs.
+name theirs. Its ``tables``, if any, each with a ``title``, ``columns`` and ``rows``, follow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import ROOT
+from benchmarks.results import ROOT, words
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "figures.md"
@@ -58,23 +58,20 @@ def _section(path: Path) -> str:
         *(_line(_cell(row, column) for column in columns) for row in rows),
         "",
     ]
+    for table in content.get("tables", ()):
+        lines += [f"{table['title']}:", "", _line(table["columns"]), _line("---" for _ in table["columns"])]
+        lines += [*(_line(map(_safe, row)) for row in table["rows"]), ""]
     return "\n".join(lines)
 
 
 def _cell(row: Mapping[str, Any], column: str) -> str:
     if column == "holds":
         return "yes" if row["ok"] else "**no**"
-    return _words(row.get(column, ""))
+    return _safe(row.get(column, ""))
 
 
-def _words(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name.replace('_', ' ')} {_words(each)}" for name, each in value.items())
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return str(value).replace("|", "\\|")
+def _safe(value: object) -> str:
+    return words(value).replace("|", "\\|")
 
 
 def _line(cells: Iterable[str]) -> str:

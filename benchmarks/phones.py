@@ -23,7 +23,7 @@ from statistics import fmean
 
 from benchmarks import figures, results
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
-from benchmarks.results import Measure, verdict
+from benchmarks.results import Measure, Table, verdict
 from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise, simulate
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.construct.listing import list_order
@@ -69,11 +69,6 @@ class Row:
     def gap(self) -> float:
         """Makespan / bound - 1."""
         return self.makespan_us / self.lower_bound_us - 1 if self.lower_bound_us > 0 else 0.0
-
-    def as_json(self) -> dict[str, object]:
-        """Everything but the schedule."""
-        columns = ("profile", "cpu", "method", "found_by", "makespan_us", "lower_bound_us", "bound_method", "seconds")
-        return {column: getattr(self, column) for column in columns} | {"notes": list(self.notes)}
 
 
 def replay(problem: Problem, letters: str) -> float:
@@ -181,6 +176,27 @@ class Report:
                 flush=True,
             )
 
+    def plans(self) -> Table:
+        """Every profile and CPU with every method's plan in milliseconds; ``*`` where HOPE:GS beat the ILP."""
+        methods = list(dict.fromkeys(method for rows in self.rows.values() for method in rows))
+        lines: list[list[str | float | None]] = []
+        for (profile, cpu), rows in self.rows.items():
+            line: list[str | float | None] = [profile, cpu]
+            reference = self.authors[profile, cpu].get(REFERENCE)
+            line.append(reference and round(reference / 1e3, 1))
+            for method in methods:
+                row = rows.get(method)
+                line.append(row and f"{row.makespan_us / 1e3:.1f}{'*' * (method == 'ilp' and row.found_by != 'ilp')}")
+            auto = rows.get("auto")
+            line += [
+                auto and f"{auto.lower_bound_us / 1e3:.1f}",
+                auto and f"{auto.gap:.1%}",
+                auto and f"{auto.seconds:.1f}",
+            ]
+            lines.append(line)
+        columns = ["profile", "CPU", "authors' HOPE:LP", *methods, "bound", "gap of auto", "seconds of auto"]
+        return Table("Plans in ms (`*`: the ILP ran out of time, HOPE:GS is better)", columns, lines)
+
     def summary(self) -> list[Measure]:
         """Print the paper's headline with ours beside it, then one line per figure that must hold."""
         print("\nHOPE:LP is faster by          mean      best   n  (the paper: mean, best)")
@@ -278,21 +294,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.figures:
             options.methods += [method for method in figures.COLUMNS if method not in options.methods]
         report = run(profiles, options)
-        drawn = figures.draw(report.rows, profiles, lambda *what: measured(*what, options)) if options.figures else []
+        tables = [report.plans()]
+        if options.figures:
+            tables += figures.draw(report.rows, profiles, lambda *what: measured(*what, options))
+            for table in tables:
+                table.show()
         measures = report.summary()
     except (BadProfile, PlanningError) as error:
         print(f"benchmarks.phones: {error}", file=sys.stderr)
         return 2
     rows = [row for rows in report.rows.values() for row in rows.values()]
     if options.json:
-        authors = [
-            {"profile": profile, "cpu": cpu, "plan": name, "makespan_us": us}
-            for (profile, cpu), plans in report.authors.items()
-            for name, us in plans.items()
-        ]
-        results.write(options.json, measures, plans=[row.as_json() for row in rows], authors=authors, figures=drawn)
+        results.write(options.json, measures, tables)
     if options.schedules:
-        options.schedules.write_text(json.dumps([row.as_json() | {"schedule": intervals(row)} for row in rows]))
+        options.schedules.write_text(
+            json.dumps(
+                [
+                    {"profile": row.profile, "cpu": row.cpu, "method": row.method, "schedule": intervals(row)}
+                    for row in rows
+                ]
+            )
+        )
     return 0
 
 

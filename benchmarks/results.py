@@ -25,6 +25,36 @@ class Measure:
     ok: bool
 
 
+@dataclass(frozen=True)
+class Table:
+    """What stands beside the figures that must hold: cells are numbers or text, ``None`` what was not found."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | float | None]]
+
+    def show(self) -> None:
+        """Print it, columns aligned."""
+        lines = [list(self.columns), *([words(cell) for cell in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        print(f"\n{self.title}")
+        for line in lines:
+            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def words(value: object) -> str:
+    """One cell: numbers to four digits, several by name."""
+    if value is None:
+        return "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {words(each)}" for name, each in value.items())
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
 def verdict(what: str, value: float, must: float, *, at_least: bool = False) -> Measure:
     """Print one figure and whether it holds."""
     found = Measure(what, value, must, value >= must if at_least else value <= must)
@@ -32,14 +62,18 @@ def verdict(what: str, value: float, must: float, *, at_least: bool = False) -> 
     return found
 
 
-def write(path: Path, measures: Sequence[Measure | Mapping[str, Any]], **more: object) -> None:
-    """Write measures, and whatever else a benchmark found, beside the circumstances of the run."""
-    content = {
+def write(
+    path: Path, measures: Sequence[Measure | Mapping[str, Any]], tables: Sequence[Table] = (), **more: object
+) -> None:
+    """Write measures, tables, and whatever else a benchmark found, beside the circumstances of the run."""
+    content: dict[str, object] = {
         "machine": machine(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": commit(),
         "rows": [asdict(one) if isinstance(one, Measure) else one for one in measures],
     }
+    if tables:
+        content["tables"] = [asdict(table) for table in tables]
     path.write_text(json.dumps(content | more, indent=1) + "\n")
 
 
