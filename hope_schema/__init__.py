@@ -3,6 +3,7 @@
 Pydantic only; imports nothing else of this project.
 """
 
+from hope_schema.audit import AuditEntry, AuditPage
 from hope_schema.fleet import (
     Contribution,
     ContributionPage,
@@ -25,6 +26,7 @@ from hope_schema.fleet import (
     VotePage,
 )
 from hope_schema.graph import ModelGraph, Op, Tensor, TensorType
+from hope_schema.history import MovedStep, PlanDiff, PlanHistory, PlanVersion, Results
 from hope_schema.messages import (
     Job,
     Missing,
@@ -49,16 +51,33 @@ from hope_schema.profile import (
     Profile,
     TransferColumns,
 )
+from hope_schema.registry import (
+    AliasTarget,
+    DeviceDescription,
+    Group,
+    GroupPage,
+    GroupSelector,
+    Labelled,
+    ModelVersion,
+    ModelVersionPage,
+    NamedModel,
+    NamedModelPage,
+    NewModelVersion,
+)
 from hope_schema.superop import SuperOp, merge
 
 __all__ = [
     "HOST",
+    "AliasTarget",
+    "AuditEntry",
+    "AuditPage",
     "Cause",
     "Channel",
     "Contribution",
     "ContributionPage",
     "Cut",
     "Device",
+    "DeviceDescription",
     "DevicePage",
     "DeviceReport",
     "Enrolment",
@@ -72,7 +91,11 @@ __all__ = [
     "FleetProfile",
     "FleetProfilePage",
     "FleetSummary",
+    "Group",
+    "GroupPage",
+    "GroupSelector",
     "Job",
+    "Labelled",
     "LatencyColumns",
     "Measured",
     "MeasuredRun",
@@ -83,17 +106,27 @@ __all__ = [
     "MissingTransfer",
     "ModelGraph",
     "ModelReceipt",
+    "ModelVersion",
+    "ModelVersionPage",
+    "MovedStep",
+    "NamedModel",
+    "NamedModelPage",
+    "NewModelVersion",
     "Objective",
     "Observations",
     "Op",
     "Overheads",
     "Plan",
+    "PlanDiff",
+    "PlanHistory",
     "PlanReply",
     "PlanRequest",
+    "PlanVersion",
     "PlannedJob",
     "ProblemDetails",
     "Processor",
     "Profile",
+    "Results",
     "Step",
     "SuperOp",
     "Tensor",

@@ -1,4 +1,4 @@
-"""Enrolment, what devices report about themselves, releases, and the fleet as an operator sees it."""
+"""Enrolment, what devices report about themselves, planning ahead, and the fleet as an operator sees it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, Field
 
 from hope_schema.base import Contract, Digest, Fraction, Label, Microseconds, PositiveMicroseconds
 from hope_schema.plan import Method
+from hope_schema.registry import Labels
 
 Versions = Annotated[dict[Label, Label], Field(max_length=64, json_schema_extra={"additionalProperties": False})]
 """Component to version, e.g. ``{"hope-agent": "0.1.0", "onnxruntime": "1.23.0"}``."""
@@ -64,6 +65,8 @@ class Device(Contract):
     """
 
     device_id: Label
+    name: str | None
+    labels: Labels
     soc: Label | None
     frequency: Label | None
     versions: Versions
@@ -101,7 +104,7 @@ class FleetSummary(Contract):
 class FleetProfile(Contract):
     """What is known of one SoC at one frequency.
 
-    ``established``: enough devices uploaded for the SoC, or an operator vouched for it, so that releases plan for it.
+    ``established``: enough devices uploaded for the SoC, or an operator vouched for it, so planning ahead counts it.
     """
 
     soc: Label
@@ -222,7 +225,7 @@ class FanoutRequest(Contract):
 
 
 class Fanout(Contract):
-    """A release and its progress; ``finished`` when nothing is queued or being solved any more."""
+    """A planning ahead and its progress; ``finished`` when nothing is queued or being solved any more."""
 
     fanout_id: Label
     model_hash: Digest

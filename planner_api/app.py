@@ -86,11 +86,14 @@ def _agent_routers() -> list[APIRouter]:
 
 
 def _fleet_routers() -> list[APIRouter]:
+    from planner_api.audit.routes import router as audit
     from planner_api.devices.routes import router as devices
     from planner_api.fleet.routes import router as fleet
+    from planner_api.groups.routes import router as groups
+    from planner_api.names.routes import router as names
     from planner_api.ops.routes import router as operations
 
-    return [devices, fleet, operations]
+    return [devices, fleet, names, groups, audit, operations]
 
 
 def _api(planner: Planner | None, routers: list[APIRouter]) -> FastAPI:

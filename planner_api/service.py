@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import structlog
 
+from planner_api.audit import service as audit
 from planner_api.devices.guard import Tokens
 from planner_api.errors import DatabaseAwayError
 from planner_api.ops.probes import Probes
@@ -71,7 +72,7 @@ class Service(Planner):
         await super().stop()
 
     async def _keep_house(self) -> None:
-        """Fold uploads, re-solve what rests on moved figures, write down hits, forget old upload ids."""
+        """Fold uploads, re-solve what rests on moved figures, write down hits, forget what is old."""
         clock = asyncio.get_running_loop().time
         due = {"flush": clock() + FLUSH_S, "sweep": clock(), "prune": clock() + PRUNE_S}
         quiet_s, latest_s = self.settings.fold_interval_s, self.settings.fold_latest_s
@@ -87,6 +88,7 @@ class Service(Planner):
                 due["prune"] = clock() + PRUNE_S
                 await _attempt(self.profiles.prune())
                 await _attempt(self.quotas.prune(self.database))
+                await _attempt(audit.prune(self.database, self.settings.audit_days))
             await asyncio.sleep(self.settings.fold_interval_s)
 
 

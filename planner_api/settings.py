@@ -93,6 +93,9 @@ class Settings(BaseSettings):
     grace_s: float = Field(20.0, ge=0, le=600)
     """How long running solves and requests may go on after SIGTERM before solves are handed back."""
 
+    audit_days: int = Field(730, ge=1, le=36_500)
+    """How long entries of the audit log are kept."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
     telemetry: bool = False

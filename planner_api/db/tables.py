@@ -14,6 +14,7 @@ from sqlalchemy import (
     CheckConstraint,
     Float,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -210,6 +211,9 @@ class PlanRow(Base):
     objective: Mapped[str] = mapped_column(String(32))
 
     version: Mapped[int] = mapped_column(default=0)
+    """The newest; what stands below belongs to it, and ``plan_versions`` keeps those before it too."""
+    served_version: Mapped[int | None]
+    """The version that devices get; null: the newest."""
     provisional: Mapped[bool] = mapped_column(default=True)
     etag: Mapped[str | None] = mapped_column(String(80))
     """Strong ETag of the reply, with its quotes."""
@@ -232,7 +236,7 @@ class PlanRow(Base):
 
     status: Mapped[str] = mapped_column(String(16), default="queued")
     priority: Mapped[int] = mapped_column(Integer, default=0)
-    """Higher first: a device waiting comes before a release's fan-out."""
+    """Higher first: a device waiting comes before planning ahead."""
     queued_at: Mapped[datetime | None]
     attempt: Mapped[int] = mapped_column(default=0)
     """Fencing token: raised by every lease; only the holder of the newest may finish the solve."""
@@ -246,8 +250,100 @@ class PlanRow(Base):
     """``Principal.name`` of who asked for it first; its queued solves are counted together."""
 
 
+class PlanVersionRow(Base):
+    """A version of a plan as it was stored, and what devices measured of it; the newest ones of a plan are kept."""
+
+    __tablename__ = "plan_versions"
+
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    provisional: Mapped[bool]
+    etag: Mapped[str] = mapped_column(String(80))
+    body_zstd: Mapped[bytes]
+    profile_version: Mapped[int]
+    makespan_us: Mapped[float]
+    lower_bound_us: Mapped[float]
+    gap: Mapped[float]
+    found_by: Mapped[str] = mapped_column(String(128))
+    solve_us: Mapped[float]
+    created_at: Mapped[datetime]
+    reports: Mapped[int] = mapped_column(BigInteger, default=0)
+    timed: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Reports with a time; the sums below are of the logarithm of it (in microseconds), and of its square."""
+    log_sum: Mapped[float] = mapped_column(default=0.0)
+    log_squares: Mapped[float] = mapped_column(default=0.0)
+    runs: Mapped[int] = mapped_column(BigInteger, default=0)
+    failures: Mapped[int] = mapped_column(BigInteger, default=0)
+    wrong: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class NamedModelRow(Base):
+    """A model as people know it, under a name."""
+
+    __tablename__ = "model_names"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    newest: Mapped[int] = mapped_column(default=0)
+    """Its newest version; raised with the row locked, so that no number is given twice."""
+    created_at: Mapped[datetime]
+
+
+class ModelVersionRow(Base):
+    """What one version of a named model is."""
+
+    __tablename__ = "model_versions"
+
+    name: Mapped[str] = mapped_column(ForeignKey("model_names.name", ondelete="CASCADE"), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    model_hash: Mapped[str] = mapped_column(ForeignKey("models.hash", ondelete="CASCADE"), index=True)
+    labels: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
+class ModelAliasRow(Base):
+    """A name for a version that may come to stand for another one."""
+
+    __tablename__ = "model_aliases"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["name", "version"], ["model_versions.name", "model_versions.version"], ondelete="CASCADE"
+        ),
+    )
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    alias: Mapped[str] = mapped_column(String(100), primary_key=True)
+    version: Mapped[int]
+
+
+class GroupRow(Base):
+    """A group of devices, by what chooses them (``hope_schema.GroupSelector``)."""
+
+    __tablename__ = "groups"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    socs: Mapped[list[Any]]
+    labels: Mapped[dict[str, Any]]
+    share: Mapped[float]
+    created_at: Mapped[datetime]
+
+
+class AuditRow(Base):
+    """One action; written with the transaction that it tells of, and never changed (a trigger sees to that)."""
+
+    __tablename__ = "audit"
+    __table_args__ = (Index(None, "subject", "id"), Index(None, "actor", "id"), Index(None, "at"))
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True)
+    at: Mapped[datetime]
+    actor: Mapped[str] = mapped_column(String(160))
+    action: Mapped[str] = mapped_column(String(64))
+    subject: Mapped[str] = mapped_column(String(256))
+    detail: Mapped[dict[str, Any]]
+    request_id: Mapped[str | None] = mapped_column(String(128))
+
+
 class FanoutRow(Base):
-    """One release: the planning of one model over every SoC and frequency known when it was asked for."""
+    """One planning ahead: the planning of one model over every SoC and frequency known when it was asked for."""
 
     __tablename__ = "fanouts"
 
@@ -258,7 +354,7 @@ class FanoutRow(Base):
 
 
 class FanoutPlanRow(Base):
-    """A plan that a release waits for."""
+    """A plan that a planning ahead waits for."""
 
     __tablename__ = "fanout_plans"
 
@@ -272,6 +368,10 @@ class DeviceRow(Base):
     __tablename__ = "devices"
 
     id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    name: Mapped[str | None] = mapped_column(String(200))
+    """What people call it."""
+    labels: Mapped[dict[str, Any] | None]
+    """What groups choose by; only operators write them."""
     soc: Mapped[str | None] = mapped_column(String(128), index=True)
     frequency: Mapped[str | None] = mapped_column(String(128))
     versions: Mapped[dict[str, Any] | None]

@@ -11,7 +11,7 @@ from planner_api.errors import ForbiddenError
 Role = Literal["operator", "device", "anonymous"]
 
 _DEVICE_POSTS = frozenset({"/models", "/profiles", "/profiles/missing", "/plans"})
-_DEVICE_GETS = ("/models/", "/plans/")
+_DEVICE_GETS = ("/models/", "/plans/", "/references/")
 
 
 @dataclass(frozen=True)

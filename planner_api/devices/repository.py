@@ -186,6 +186,12 @@ async def report(session: WriteSession, device_id: str, values: Mapping[str, Any
         await session.execute(update(DeviceRow).where(DeviceRow.id == device_id).values(last_seen_at=now, **values))
 
 
+async def describe(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:
+    """Keep what people call a device, and its labels; False when there is no such device."""
+    statement = update(DeviceRow).where(DeviceRow.id == device_id).values(**values).returning(DeviceRow.id)
+    return (await session.execute(statement.execution_options(synchronize_session=False))).first() is not None
+
+
 async def predictions(session: AsyncSession, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
     """Predicted makespan in microseconds by (plan id, its newest version), of the plans that exist."""
     query = select(PlanRow.id, PlanRow.version, PlanRow.makespan_us).where(

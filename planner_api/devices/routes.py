@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import Device, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
+from hope_schema import Device, DeviceDescription, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
+from planner_api.audit.service import actor_of
 from planner_api.devices import service
 from planner_api.devices.guard import bearer_of
 from planner_api.http.body import read_message
@@ -65,6 +66,17 @@ async def report(request: Request, device_id: DeviceId) -> Response:
     message = await read_message(request, DeviceReport)
     await service.report(request.app.state.planner.database, device_id, message)
     return Response(status_code=204)
+
+
+@router.put(
+    "/devices/{device_id:path}/description",
+    openapi_extra=describe(request=DeviceDescription, replies={200: ("The device.", Device)}, errors=[404]),
+)
+async def describe_device(request: Request, device_id: DeviceId) -> Response:
+    """Say what people call a device, and the labels that groups choose by."""
+    message = await read_message(request, DeviceDescription)
+    found = await service.describe(request.app.state.planner.database, device_id, message, actor_of(request.scope))
+    return Response(found.model_dump_json(), media_type="application/json")
 
 
 @router.get(

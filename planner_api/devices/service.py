@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from hope_schema import Device, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
+from hope_schema import Device, DeviceDescription, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
+from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository
@@ -89,6 +90,16 @@ async def revoke_device(database: Database, events: Events, device_id: str) -> N
             await events.revoke(session, token_hash)
 
 
+async def describe(database: Database, device_id: str, sent: DeviceDescription, actor: Actor) -> Device:
+    """Say what people call a device, and the labels that groups choose by. Raises NotFoundError when it is unknown."""
+    async with database.write() as session:
+        if not await repository.describe(session, device_id, {"name": sent.name, "labels": dict(sent.labels)}):
+            raise _unknown(device_id)
+        shown = ", ".join(f"{key}={value}" for key, value in sent.labels.items())
+        await record(session, actor, "device.describe", device_id, name=sent.name, labels=shown)
+    return await get_device(database, device_id)
+
+
 async def get_device(database: Database, device_id: str) -> Device:
     """One device. Raises NotFoundError when it is unknown."""
     page = await list_devices(database, device_id=device_id)
@@ -112,6 +123,8 @@ async def list_devices(
 def _device(row: DeviceRow, drifts: Sequence[float], unused: str | None) -> Device:
     return Device(
         device_id=row.id,
+        name=row.name,
+        labels=row.labels or {},
         soc=row.soc,
         frequency=row.frequency,
         versions=row.versions or {},

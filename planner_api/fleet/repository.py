@@ -1,4 +1,4 @@
-"""Every query behind the fleet view and behind releases."""
+"""Every query behind the fleet view and behind planning ahead."""
 
 from __future__ import annotations
 
@@ -145,24 +145,24 @@ async def plans(session: AsyncSession, *, where: Mapping[str, str], after: str =
 async def add_fanout(
     session: WriteSession, fanout_id: str, model_hash: str, request: Mapping[str, Any], now: datetime
 ) -> None:
-    """Store a release."""
+    """Store a planning ahead."""
     session.add(FanoutRow(id=fanout_id, model_hash=model_hash, request=dict(request), created_at=now))
     await session.flush()
 
 
 async def add_fanout_plans(session: WriteSession, fanout_id: str, plan_ids: Sequence[str]) -> None:
-    """Store which plans a release waits for."""
+    """Store which plans a planning ahead waits for."""
     session.add_all(FanoutPlanRow(fanout_id=fanout_id, plan_id=plan_id) for plan_id in plan_ids)
     await session.flush()
 
 
 async def fanout(session: AsyncSession, fanout_id: str) -> FanoutRow | None:
-    """A release."""
+    """A planning ahead."""
     return await session.get(FanoutRow, fanout_id)
 
 
 async def progress(session: AsyncSession, fanout_id: str) -> dict[str, int]:
-    """Plans of a release per status."""
+    """Plans of a planning ahead per status."""
     query = (
         select(PlanRow.status, func.count())
         .join(FanoutPlanRow, FanoutPlanRow.plan_id == PlanRow.id)

@@ -1,4 +1,4 @@
-"""Releases and the fleet view over HTTP."""
+"""Planning ahead and the fleet view over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planner_api.http.route import StrictRoute
 router = APIRouter(tags=["fleet"], route_class=StrictRoute)
 
 POLL_S = 2
-"""What ``Retry-After`` suggests between two looks at a release."""
+"""What ``Retry-After`` suggests between two looks at its progress."""
 
 Offset = Annotated[int, Query(ge=0, le=10_000_000, description="`next` of the page before")]
 ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The model's hash")]
@@ -44,20 +44,20 @@ LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds un
         headers={202: LOCATION},
     ),
 )
-async def release(request: Request, model_hash: ModelHash) -> Response:
-    """Plan one model for every SoC and frequency the fleet knows, so that a release starts with a warm cache."""
+async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
+    """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
     planner = request.app.state.planner
     message = await read_message(request, FanoutRequest, empty=b"{}")
-    found = await service.release(planner.database, planner.queue, model_hash, message)
+    found = await service.plan_ahead(planner.database, planner.queue, model_hash, message)
     headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
     return Response(found.model_dump_json(), status_code=202, media_type="application/json", headers=headers)
 
 
 @router.get("/fanouts/{fanout_id}", openapi_extra=describe(replies={200: ("Its progress.", Fanout)}, errors=[404, 422]))
-async def read_release(
+async def read_progress(
     request: Request, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
 ) -> Response:
-    """Return how far a release is."""
+    """Return how far a planning ahead is."""
     found = await service.progress(request.app.state.planner.database, fanout_id)
     headers = {} if found.finished else {"Retry-After": str(POLL_S)}
     return Response(found.model_dump_json(), media_type="application/json", headers=headers)
@@ -164,7 +164,7 @@ async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
 async def establish(
     request: Request, soc: Annotated[str, Path(max_length=128, pattern=LABEL, description="The SoC")]
 ) -> Response:
-    """Vouch for a SoC, so that releases plan for it however few devices uploaded."""
+    """Vouch for a SoC, so that planning ahead counts it however few devices uploaded."""
     await oversight().establish(request.app.state.planner.database, soc)
     return Response(status_code=204)
 

@@ -1,4 +1,4 @@
-"""The rules of releases, and what the fleet view adds up."""
+"""The rules of planning ahead, and what the fleet view adds up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FANOUT_PRIORITY = 0
 """A device that waits for its plan comes first (``plans.making.DEVICE_WAITS``)."""
 
 
-async def release(database: Database, queue: SolveQueue, model_hash: str, request: FanoutRequest) -> Fanout:
+async def plan_ahead(database: Database, queue: SolveQueue, model_hash: str, request: FanoutRequest) -> Fanout:
     """Queue the planning of one model for every SoC and frequency known, all or nothing.
 
     Each is planned under the key that a device asks with: all processors that its profile lists. A plan that exists
@@ -71,7 +71,7 @@ async def release(database: Database, queue: SolveQueue, model_hash: str, reques
         wanted[plan_id(key)] = (key, profile.version)
     async with database.write() as session:
         await repository.add_fanout(session, fanout_id, model_hash, request.model_dump(mode="json"), now)
-        # In the order of their ids, so that two releases at once cannot wait for each other.
+        # In the order of their ids, so that two at once cannot wait for each other.
         ids = sorted(wanted)
         fresh = []
         for wanted_id in ids:
@@ -84,11 +84,11 @@ async def release(database: Database, queue: SolveQueue, model_hash: str, reques
 
 
 async def progress(database: Database, fanout_id: str) -> Fanout:
-    """How far a release is. Raises NotFoundError for an unknown one."""
+    """How far a planning ahead is. Raises NotFoundError for an unknown one."""
     async with database.read() as session:
         row = await repository.fanout(session, fanout_id)
         if row is None:
-            raise NotFoundError("fanout-unknown", f"no release {fanout_id}: start one with POST /models/{{hash}}/plans")
+            raise NotFoundError("fanout-unknown", f"no {fanout_id}: plan ahead with POST /models/{{hash}}/plans")
         counts = await repository.progress(session, fanout_id)
     by = {status: counts.get(status, 0) for status in ("queued", "solving", "done", "failed")}
     return Fanout(

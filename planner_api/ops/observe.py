@@ -25,21 +25,31 @@ SLOW_S = 1.0
 """Slower answers are logged; so is every answer of status 400 and above. Routine ones only at level debug."""
 
 _ROUTES = (
-    (re.compile(r"/(models|profiles|plans|devices|fleet|healthz|readyz|metrics|openapi\.json)"), None),
+    (re.compile(r"/(models|profiles|plans|devices|fleet|names|groups|audit)"), None),
+    (re.compile(r"/(healthz|readyz|metrics|openapi\.json)"), None),
     (re.compile(r"/(profiles/missing|fleet/(profiles|models|plans))"), None),
     (re.compile(r"/profiles/.+/.+"), "/profiles/{soc}/{frequency}"),
     (re.compile(r"/models/[^/]+/plans"), "/models/{model_hash}/plans"),
     (re.compile(r"/models/[^/]+"), "/models/{model_hash}"),
+    (re.compile(r"/plans/[^/]+/versions"), "/plans/{plan_id}/versions"),
+    (re.compile(r"/plans/[^/]+/diff"), "/plans/{plan_id}/diff"),
     (re.compile(r"/plans/[^/]+"), "/plans/{plan_id}"),
+    (re.compile(r"/names/[^/]+/versions"), "/names/{name}/versions"),
+    (re.compile(r"/names/[^/]+/versions/[^/]+"), "/names/{name}/versions/{version}"),
+    (re.compile(r"/names/[^/]+/versions/[^/]+/labels"), "/names/{name}/versions/{version}/labels"),
+    (re.compile(r"/names/[^/]+/aliases/[^/]+"), "/names/{name}/aliases/{alias}"),
+    (re.compile(r"/references/[^/]+"), "/references/{reference}"),
+    (re.compile(r"/groups/[^/]+"), "/groups/{name}"),
     (re.compile(r"/fanouts/[^/]+"), "/fanouts/{fanout_id}"),
     (re.compile(r"/devices/.+/report"), "/devices/{device_id}/report"),
+    (re.compile(r"/devices/.+/description"), "/devices/{device_id}/description"),
     (re.compile(r"/devices/.+"), "/devices/{device_id}"),
 )
 
 
 def route_of(path: str) -> str:
     """The route a path belongs to, as a metric label: a bounded set, whatever clients ask for."""
-    if path.startswith("/plans/"):  # by far the most frequent
+    if path.startswith("/plans/") and path.count("/") == 2:  # by far the most frequent
         return "/plans/{plan_id}"
     for pattern, template in _ROUTES:
         if pattern.fullmatch(path):

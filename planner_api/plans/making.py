@@ -20,7 +20,7 @@ from planner_api.settings import Settings
 from planner_api.solving.queue import SolveQueue
 
 DEVICE_WAITS = 1000
-"""Priority of the first solve a device asks for, one less for each of its own that waits already; a release's has 0."""
+"""Priority of the first solve a device asks for, one less for each of its own that waits; planning ahead has 0."""
 FIRST_PLANS = 2
 """First plans that are made for devices at once, no two of them for the same device."""
 CHECKED_AT_ONCE = 200
@@ -136,7 +136,7 @@ class Queued(Making):
         return "greedy", self._settings.provisional_budget_s
 
     async def improve(self, session: WriteSession, plan_id: str, caller: Principal, *, fresh: bool) -> None:
-        """Queue it; a row that a release put there is on its way and overtakes the others.
+        """Queue it; a row that planning ahead put there is on its way and overtakes the others.
 
         A device's hundredth key waits behind every other device's first.
         """

@@ -6,24 +6,58 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import bindparam, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Job, PlanRequest
+from planner_api.compression import gzipped, unzstd
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import PlanRow, ProfileRow, SocRow
+from planner_api.db.tables import PlanRow, PlanVersionRow, ProfileRow, SocRow
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.plans.stored import StoredPlan
 
-_SERVED = (PlanRow.version, PlanRow.provisional, PlanRow.etag, PlanRow.body_zstd, PlanRow.body_gzip)
+_SERVED = (
+    PlanRow.version, PlanRow.served_version, PlanRow.provisional, PlanRow.etag, PlanRow.body_zstd, PlanRow.body_gzip,
+)  # fmt: skip
+_HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
+KEPT_VERSIONS = 20
+"""Versions kept of a plan, the newest ones; one that is served or replaced by a release is kept beside them."""
 
 
 async def find(session: AsyncSession, plan_id: str) -> StoredPlan | None:
-    """Return the newest version of a plan; None when there is none yet."""
+    """Return the version of a plan that is served, most often the newest; None when there is none yet."""
     row = (await session.execute(select(*_SERVED).where(PlanRow.id == plan_id))).first()
     if row is None or row.etag is None or row.body_zstd is None or row.body_gzip is None:
         return None
+    if row.served_version not in (None, row.version):
+        return await find_version(session, plan_id, row.served_version)
     return StoredPlan(plan_id, row.version, row.provisional, row.etag, row.body_zstd, row.body_gzip)
+
+
+async def find_version(session: AsyncSession, plan_id: str, version: int) -> StoredPlan | None:
+    """Return one version of a plan; None when it is not kept (any more)."""
+    row = await session.get(PlanVersionRow, (plan_id, version))
+    if row is None:
+        return None
+    return StoredPlan(plan_id, version, row.provisional, row.etag, row.body_zstd, gzipped(unzstd(row.body_zstd)))
+
+
+async def served_version(session: AsyncSession, plan_id: str) -> int | None:
+    """Return the number of the version that is served; None for a plan without one."""
+    query = select(func.coalesce(PlanRow.served_version, PlanRow.version)).where(PlanRow.id == plan_id)
+    return await session.scalar(query) or None
+
+
+async def versions(session: AsyncSession, plan_id: str) -> Sequence[Any]:
+    """Return the versions that are kept, newest first, without their bodies and with the key of the plan."""
+    query = (
+        select(*_HISTORY, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.served_version)
+        .add_columns(PlanRow.version.label("newest"))
+        .join(PlanRow, PlanRow.id == PlanVersionRow.plan_id)
+        .where(PlanVersionRow.plan_id == plan_id)
+        .order_by(PlanVersionRow.version.desc())
+    )
+    return (await session.execute(query)).all()
 
 
 async def basis(session: AsyncSession, plan_id: str) -> int | None:
@@ -95,6 +129,20 @@ async def next_version(session: WriteSession, plan_id: str) -> int | None:
 async def store(session: WriteSession, plan_id: str, values: Mapping[str, Any]) -> None:
     """Write columns of a plan's row."""
     await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(**values))
+
+
+async def keep_version(session: WriteSession, values: Mapping[str, Any]) -> None:
+    """Keep a version, and forget the oldest beyond those that are kept."""
+    session.add(PlanVersionRow(**values))
+    await session.flush()
+    served = select(PlanRow.served_version).where(PlanRow.id == values["plan_id"]).scalar_subquery()
+    await session.execute(
+        delete(PlanVersionRow).where(
+            PlanVersionRow.plan_id == values["plan_id"],
+            PlanVersionRow.version <= values["version"] - KEPT_VERSIONS,
+            PlanVersionRow.version != func.coalesce(served, 0),
+        )
+    )
 
 
 async def outdated(session: AsyncSession, after: str, limit: int) -> Sequence[tuple[str, int]]:

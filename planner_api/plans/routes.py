@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import PlanReply, PlanRequest
+from hope_schema import PlanDiff, PlanHistory, PlanReply, PlanRequest
 from planner_api.devices.principal import principal_of
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute
+from planner_api.plans import history
 from planner_api.plans.stored import Answer
 from planner_api.plans.waits import preferred_wait
 
 router = APIRouter(tags=["plans"], route_class=StrictRoute)
 
-PlanId = Annotated[str, Path(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+@\-]*$", description="The plan's id")]
+ID = r"^[A-Za-z0-9][A-Za-z0-9._:+@\-]*$"
+PlanId = Annotated[str, Path(max_length=128, pattern=ID, description="The plan's id")]
+MAX_VERSION = 2**31 - 1
 HEADERS = {
     "ETag": "Strong tag of this version in this content coding.",
     "Hope-Plan-Cache": "`hit`: the plan was there; `miss`: it was found for this request.",
@@ -73,10 +76,44 @@ async def request_plan(request: Request) -> Response:
         ],
     ),
 )
-async def read_plan(request: Request, plan_id: PlanId) -> Response:
-    """Return a plan by id, or 304 when the copy at hand is the newest version."""
-    stored = await request.app.state.planner.plans.get(plan_id)
+async def read_plan(
+    request: Request,
+    plan_id: PlanId,
+    version: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="This version, not the one served")] = None,
+) -> Response:
+    """Return a plan by id, or 304 when the copy at hand is the version that would be returned."""
+    planner = request.app.state.planner
+    if version is None:
+        stored = await planner.plans.get(plan_id)
+    else:
+        stored = await history.stored(planner.database, plan_id, version)
     return _respond(stored.answer(_header(request, "accept-encoding"), _header(request, "if-none-match")))
+
+
+@router.get(
+    "/plans/{plan_id}/versions",
+    openapi_extra=describe(replies={200: ("The versions, newest first.", PlanHistory)}, errors=[404, 422]),
+)
+async def read_versions(request: Request, plan_id: PlanId) -> Response:
+    """List the versions of a plan that are kept, with what was measured of each."""
+    found = await history.history(request.app.state.planner.database, plan_id)
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.get(
+    "/plans/{plan_id}/diff",
+    openapi_extra=describe(replies={200: ("What changed.", PlanDiff)}, errors=[404, 422]),
+)
+async def read_diff(
+    request: Request,
+    plan_id: PlanId,
+    before: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="A version of this plan")] = None,
+    after: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="The version to compare it with")] = None,
+    other: Annotated[str | None, Query(max_length=128, pattern=ID, description="The plan that `after` is of")] = None,
+) -> Response:
+    """Compare two versions of a plan, or two plans: ops that moved, times predicted and measured."""
+    found = await history.diff(request.app.state.planner.database, plan_id, other or plan_id, before, after)
+    return Response(found.model_dump_json(), media_type="application/json")
 
 
 def _header(request: Request, name: str) -> bytes | None:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -113,7 +114,7 @@ class Plans:
                 newest = await repository.find(session, wanted)  # another replica was faster, and saw to the rest
                 assert newest is not None
                 return Served(newest, hit=True)
-            # A row that a release put there is the queue's: a worker may hold its lease at this very moment.
+            # A row that planning ahead put there is the queue's: a worker may hold its lease at this very moment.
             status = None if not fresh else "queued" if provisional else "done"
             await store_version(session, stored, found, solve_us, status=status)
             if provisional:
@@ -154,23 +155,24 @@ class Plans:
 async def store_version(
     session: WriteSession, stored: StoredPlan, found: Plan, solve_us: float, *, status: str | None = None
 ) -> None:
-    """Write a version of a plan into its row, which the caller holds locked."""
-    values = {
+    """Write a version of a plan into its row, which the caller holds locked, and beside those before it."""
+    now = datetime.now(UTC)
+    both: dict[str, Any] = {
         "version": stored.version,
         "provisional": stored.provisional,
         "etag": stored.etag,
         "body_zstd": stored.body_zstd,
-        "body_gzip": stored.body_gzip,
         "profile_version": found.profile_version,
-        "checked_version": found.profile_version,
         "makespan_us": found.makespan_us,
         "lower_bound_us": found.lower_bound_us,
         "gap": found.gap,
         "found_by": found.method,
         "solve_us": solve_us,
-        "solved_at": datetime.now(UTC),
     }
-    await repository.store(session, stored.plan_id, values if status is None else {**values, "status": status})
+    newest = {"body_gzip": stored.body_gzip, "checked_version": found.profile_version, "solved_at": now}
+    with_status = {} if status is None else {"status": status}
+    await repository.store(session, stored.plan_id, {**both, **newest, **with_status})
+    await repository.keep_version(session, {**both, "plan_id": stored.plan_id, "created_at": now})
 
 
 async def load_problem(database: Database, request: PlanRequest) -> tuple[tuple[ModelGraph, ...], Profile]:

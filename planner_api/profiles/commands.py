@@ -27,7 +27,7 @@ EXAMPLES = """examples:
   hope-planner profiles who "$SOC" max                       who had a part in it, and how much nobody else says
   hope-planner profiles forget "$SOC" max --device phone-7   take back what a device said
   hope-planner profiles rebuild "$SOC" max                   make it anew of what devices in good standing say
-  hope-planner profiles establish "$SOC"                     let releases plan for it however few uploaded
+  hope-planner profiles establish "$SOC"                     plan ahead for it however few uploaded
 """
 DEVICE = "operator"
 """In whose name an imported profile stands: one voice among those of the devices."""
@@ -49,7 +49,7 @@ def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.Arg
     forget = commands.add_parser("forget", help="take back what a device, or everybody, said in a profile")
     forget.add_argument("--device", help="this device alone")
     rebuild = commands.add_parser("rebuild", help="make a profile anew, without what revoked devices said")
-    establish = commands.add_parser("establish", help="vouch for a SoC, so that releases plan for it")
+    establish = commands.add_parser("establish", help="vouch for a SoC, so that planning ahead counts it")
     establish.add_argument("soc")
     for command, act in ((who, _who), (forget, _forget), (rebuild, _rebuild)):
         command.add_argument("soc")

@@ -106,7 +106,7 @@ async def rebuild(database: Database, soc: str, frequency: str) -> bool:
 
 
 async def establish(database: Database, soc: str) -> None:
-    """Vouch for a SoC, so that releases plan for it."""
+    """Vouch for a SoC, so that planning ahead counts it."""
     async with database.write() as session:
         await repository.establish(session, soc, datetime.now(UTC))
 

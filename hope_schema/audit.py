@@ -1,0 +1,32 @@
+"""Who did what to the fleet, and when."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AwareDatetime, Field
+
+from hope_schema.base import Contract
+
+
+class AuditEntry(Contract):
+    """One action of an operator, or one that the planner took by itself (``actor`` is ``planner`` then).
+
+    ``subject`` names what was acted on, ``detail`` how, e.g. ``{"version": "3"}``. ``request_id`` is the one that logs
+    and the caller know; null for what did not come over HTTP.
+    """
+
+    id: Annotated[int, Field(ge=1)]
+    at: AwareDatetime
+    actor: str
+    action: str
+    subject: str
+    detail: dict[str, str]
+    request_id: str | None
+
+
+class AuditPage(Contract):
+    """Entries, newest first; ``next`` is the ``before`` of the following page, null on the last."""
+
+    entries: tuple[AuditEntry, ...]
+    next: Annotated[int, Field(ge=1)] | None = None

@@ -1,0 +1,78 @@
+"""The rules of the audit log: an action and its entry commit together, or neither does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hope_schema import AuditEntry, AuditPage
+from planner_api.audit import repository
+from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import AuditRow
+from planner_api.devices.principal import principal_of
+
+MAX_SUBJECT = 256
+MAX_DETAIL = 500
+"""Characters of one value of a detail."""
+PRUNED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who acts: the bearer of a request's token, a person at the command line, or the planner itself."""
+
+    name: str
+    request_id: str | None = None
+
+
+PLANNER = Actor("planner")
+"""Acts by itself: takes a release back, or on to its next stage."""
+
+
+def actor_of(scope: Mapping[str, Any]) -> Actor:
+    """Who sent the request of this ASGI scope."""
+    return Actor(principal_of(scope).name, scope.get("state", {}).get("request_id"))
+
+
+async def record(session: WriteSession, actor: Actor, action: str, subject: str, **detail: object) -> None:
+    """Write down an action in the transaction that does it; values of ``None`` are left out of the detail."""
+    said = {name: str(value)[:MAX_DETAIL] for name, value in detail.items() if value is not None}
+    row = AuditRow(
+        at=datetime.now(UTC),
+        actor=actor.name,
+        action=action,
+        subject=subject[:MAX_SUBJECT],
+        detail=said,
+        request_id=actor.request_id,
+    )
+    await repository.insert(session, row)
+
+
+async def page(database: Database, *, limit: int, before: int | None, **where: str | None) -> AuditPage:
+    """Entries, newest first."""
+    async with database.read() as session:
+        rows = await repository.page(session, before=before, limit=limit + 1, **where)
+    entries = tuple(
+        AuditEntry(
+            id=row.id,
+            at=row.at,
+            actor=row.actor,
+            action=row.action,
+            subject=row.subject,
+            detail=row.detail,
+            request_id=row.request_id,
+        )
+        for row in rows[:limit]
+    )
+    return AuditPage(entries=entries, next=entries[-1].id if len(rows) > limit else None)
+
+
+async def prune(database: Database, days: int) -> None:
+    """Forget what is older than so many days."""
+    before = datetime.now(UTC) - timedelta(days=days)
+    while True:
+        async with database.write() as session:
+            if await repository.prune(session, before, PRUNED_AT_ONCE) < PRUNED_AT_ONCE:
+                return

@@ -1,0 +1,1 @@
+"""Groups of devices: chosen by SoC, by label, and as a stable share."""

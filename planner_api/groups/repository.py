@@ -1,0 +1,52 @@
+"""Every query on groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hope_schema import GroupSelector
+from planner_api.db.engine import WriteSession
+from planner_api.db.tables import DeviceRow, GroupRow
+from planner_api.db.upsert import insert_or_ignore
+
+
+def chosen(selector: GroupSelector) -> list[ColumnElement[bool]]:
+    """What the rows of devices fulfil that a group's SoCs and labels choose."""
+    found: list[ColumnElement[bool]] = [DeviceRow.revoked_at.is_(None)]
+    if selector.socs:
+        found.append(DeviceRow.soc.in_(selector.socs))
+    found += [DeviceRow.labels[key].as_string() == value for key, value in selector.labels.items()]
+    return found
+
+
+async def count(session: AsyncSession, selector: GroupSelector) -> int:
+    """Devices that a group's SoCs and labels choose."""
+    return (await session.scalar(select(func.count()).select_from(DeviceRow).where(*chosen(selector)))) or 0
+
+
+async def store(session: WriteSession, name: str, values: Mapping[str, Any]) -> None:
+    """Make a group, or choose its devices anew."""
+    if not await insert_or_ignore(session, GroupRow, {"name": name, **values}, ["name"]):
+        changed = {key: value for key, value in values.items() if key != "created_at"}
+        await session.execute(update(GroupRow).where(GroupRow.name == name).values(**changed))
+
+
+async def find(session: AsyncSession, name: str) -> GroupRow | None:
+    """A group."""
+    return await session.get(GroupRow, name)
+
+
+async def groups(session: AsyncSession, *, after: str, limit: int) -> Sequence[GroupRow]:
+    """Groups in the order of their names."""
+    query = select(GroupRow).where(GroupRow.name > after).order_by(GroupRow.name).limit(limit)
+    return (await session.scalars(query)).all()
+
+
+async def drop(session: WriteSession, name: str) -> bool:
+    """Drop a group; False when there was none."""
+    gone = await session.execute(delete(GroupRow).where(GroupRow.name == name).returning(GroupRow.name))
+    return gone.first() is not None

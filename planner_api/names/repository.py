@@ -1,0 +1,86 @@
+"""Every query on the names of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.engine import WriteSession
+from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
+from planner_api.db.upsert import insert_or_ignore
+
+
+async def next_version(session: WriteSession, name: str, now: datetime) -> int:
+    """Lock a name (made if it is new) until the transaction ends, and return the number of its next version."""
+    await insert_or_ignore(session, NamedModelRow, {"name": name, "created_at": now}, ["name"])
+    raised = update(NamedModelRow).where(NamedModelRow.name == name).values(newest=NamedModelRow.newest + 1)
+    statement = raised.returning(NamedModelRow.newest).execution_options(synchronize_session=False)
+    return (await session.execute(statement)).scalar_one()
+
+
+async def add_version(session: WriteSession, values: Mapping[str, Any]) -> None:
+    """Store a version."""
+    session.add(ModelVersionRow(**values))
+    await session.flush()
+
+
+async def find(session: AsyncSession, name: str) -> NamedModelRow | None:
+    """A name."""
+    return await session.get(NamedModelRow, name)
+
+
+async def names(session: AsyncSession, *, after: str, limit: int) -> Sequence[NamedModelRow]:
+    """Names in their order."""
+    query = select(NamedModelRow).where(NamedModelRow.name > after).order_by(NamedModelRow.name).limit(limit)
+    return (await session.scalars(query)).all()
+
+
+async def versions(
+    session: AsyncSession, name: str, *, before: int | None = None, only: int | None = None, limit: int = 1
+) -> Sequence[ModelVersionRow]:
+    """Versions of a name, newest first; ``only`` one of them."""
+    query = select(ModelVersionRow).where(ModelVersionRow.name == name)
+    if only is not None:
+        query = query.where(ModelVersionRow.version == only)
+    if before is not None:
+        query = query.where(ModelVersionRow.version < before)
+    return (await session.scalars(query.order_by(ModelVersionRow.version.desc()).limit(limit))).all()
+
+
+async def aliases(session: AsyncSession, names: Sequence[str]) -> Sequence[ModelAliasRow]:
+    """The aliases of names."""
+    query = select(ModelAliasRow).where(ModelAliasRow.name.in_(names)).order_by(ModelAliasRow.alias)
+    return (await session.scalars(query)).all()
+
+
+async def alias(session: AsyncSession, name: str, alias: str) -> int | None:
+    """The version that an alias stands for."""
+    query = select(ModelAliasRow.version).where(ModelAliasRow.name == name, ModelAliasRow.alias == alias)
+    return await session.scalar(query)
+
+
+async def point(session: WriteSession, name: str, alias: str, version: int) -> None:
+    """Let an alias stand for a version."""
+    values = {"name": name, "alias": alias, "version": version}
+    if not await insert_or_ignore(session, ModelAliasRow, values, ["name", "alias"]):
+        named = ModelAliasRow.name == name, ModelAliasRow.alias == alias
+        await session.execute(update(ModelAliasRow).where(*named).values(version=version))
+
+
+async def drop_alias(session: WriteSession, name: str, alias: str) -> bool:
+    """Drop an alias; False when there was none."""
+    named = ModelAliasRow.name == name, ModelAliasRow.alias == alias
+    gone = await session.execute(delete(ModelAliasRow).where(*named).returning(ModelAliasRow.alias))
+    return gone.first() is not None
+
+
+async def label(session: WriteSession, name: str, version: int, labels: Mapping[str, str]) -> bool:
+    """Replace a version's labels; False when there is no such version."""
+    named = ModelVersionRow.name == name, ModelVersionRow.version == version
+    statement = update(ModelVersionRow).where(*named).values(labels=dict(labels)).returning(ModelVersionRow.version)
+    changed = await session.execute(statement.execution_options(synchronize_session=False))
+    return changed.first() is not None

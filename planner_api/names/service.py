@@ -1,0 +1,145 @@
+"""The rules for names: versions are numbered from 1 and never change, aliases point where operators say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
+from planner_api.audit.service import Actor, record
+from planner_api.db.engine import Database, ReadSession
+from planner_api.db.tables import ModelAliasRow, ModelVersionRow
+from planner_api.errors import NotFoundError, model_unknown
+from planner_api.models import repository as models
+from planner_api.names import repository
+
+
+def name_unknown(name: str) -> NotFoundError:
+    """Return the error for a name that no model has."""
+    return NotFoundError(
+        "name-unknown", f"no model is called '{name}': give it a version with POST /names/{name}/versions"
+    )
+
+
+def version_unknown(name: str, version: int) -> NotFoundError:
+    """Return the error for a version that a model does not have."""
+    return NotFoundError("version-unknown", f"'{name}' has no version {version}: GET /names/{name}/versions lists them")
+
+
+async def add_version(database: Database, name: str, sent: NewModelVersion, actor: Actor) -> ModelVersion:
+    """Make a graph the next version of a name. Raises NotFoundError for a graph that was never sent."""
+    now = datetime.now(UTC)
+    async with database.write() as session:
+        if not await models.exists(session, sent.model_hash):
+            raise model_unknown(sent.model_hash)
+        version = await repository.next_version(session, name, now)
+        values = {"name": name, "version": version, "model_hash": sent.model_hash, "labels": dict(sent.labels)}
+        await repository.add_version(session, {**values, "created_at": now})
+        await record(session, actor, "name.version", f"{name}:{version}", model_hash=sent.model_hash)
+    return await get_version(database, name, version)
+
+
+async def list_names(database: Database, *, after: str, limit: int) -> NamedModelPage:
+    """Named models in the order of their names."""
+    async with database.read() as session:
+        rows = await repository.names(session, after=after, limit=limit + 1)
+        aliases = await repository.aliases(session, [row.name for row in rows[:limit]])
+    page = tuple(
+        NamedModel(
+            name=row.name,
+            newest=row.newest,
+            aliases={each.alias: each.version for each in aliases if each.name == row.name},
+            created_at=row.created_at,
+        )
+        for row in rows[:limit]
+    )
+    return NamedModelPage(names=page, next=page[-1].name if len(rows) > limit else None)
+
+
+async def list_versions(database: Database, name: str, *, before: int | None, limit: int) -> ModelVersionPage:
+    """Versions of a name, newest first. Raises NotFoundError for an unknown name."""
+    async with database.read() as session:
+        if await repository.find(session, name) is None:
+            raise name_unknown(name)
+        rows = await repository.versions(session, name, before=before, limit=limit + 1)
+        aliases = await repository.aliases(session, [name])
+    page = _versions(rows[:limit], aliases)
+    return ModelVersionPage(versions=page, next=page[-1].version if len(rows) > limit else None)
+
+
+async def get_version(database: Database, name: str, version: int) -> ModelVersion:
+    """One version. Raises NotFoundError when there is none."""
+    async with database.read() as session:
+        return await find_version(session, name, version)
+
+
+async def find_version(session: ReadSession, name: str, version: int) -> ModelVersion:
+    """One version, in a session that is open. Raises NotFoundError when there is none."""
+    rows = await repository.versions(session, name, only=version)
+    if not rows:
+        known = await repository.find(session, name) is not None
+        raise version_unknown(name, version) if known else name_unknown(name)
+    return _versions(rows, await repository.aliases(session, [name]))[0]
+
+
+async def resolve(database: Database, reference: str) -> ModelVersion:
+    """The version that ``name``, ``name:3`` or ``name@alias`` means. Raises NotFoundError when it means none."""
+    name, at, alias = reference.partition("@")
+    name, _, number = name.partition(":")
+    async with database.read() as session:
+        if at:
+            version = await repository.alias(session, name, alias)
+            if version is None:
+                raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': GET /names/{name} lists them")
+        elif number:
+            version = int(number) if number.isdecimal() and len(number) < 10 else 0
+        else:
+            found = await repository.find(session, name)
+            if found is None:
+                raise name_unknown(name)
+            version = found.newest
+        return await find_version(session, name, version)
+
+
+async def point(database: Database, name: str, alias: str, version: int, actor: Actor) -> ModelVersion:
+    """Let an alias stand for a version. Raises NotFoundError when there is no such version."""
+    async with database.write() as session:
+        if not await repository.versions(session, name, only=version):
+            known = await repository.find(session, name) is not None
+            raise version_unknown(name, version) if known else name_unknown(name)
+        before = await repository.alias(session, name, alias)
+        await repository.point(session, name, alias, version)
+        await record(session, actor, "alias.point", f"{name}@{alias}", version=version, before=before)
+    return await get_version(database, name, version)
+
+
+async def drop_alias(database: Database, name: str, alias: str, actor: Actor) -> None:
+    """Drop an alias. Raises NotFoundError when there is none."""
+    async with database.write() as session:
+        if not await repository.drop_alias(session, name, alias):
+            raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}'")
+        await record(session, actor, "alias.drop", f"{name}@{alias}")
+
+
+async def label(database: Database, name: str, version: int, labels: Mapping[str, str], actor: Actor) -> ModelVersion:
+    """Replace a version's labels. Raises NotFoundError when there is no such version."""
+    async with database.write() as session:
+        if not await repository.label(session, name, version, labels):
+            raise version_unknown(name, version)
+        shown = ", ".join(f"{key}={value}" for key, value in labels.items())
+        await record(session, actor, "name.label", f"{name}:{version}", labels=shown)
+    return await get_version(database, name, version)
+
+
+def _versions(rows: Sequence[ModelVersionRow], aliases: Sequence[ModelAliasRow]) -> tuple[ModelVersion, ...]:
+    return tuple(
+        ModelVersion(
+            name=row.name,
+            version=row.version,
+            model_hash=row.model_hash,
+            labels=row.labels,
+            aliases=tuple(each.alias for each in aliases if each.version == row.version),
+            created_at=row.created_at,
+        )
+        for row in rows
+    )

@@ -1,0 +1,129 @@
+"""The versions of a plan as people look at them: which there are, one of them, two beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+from hope_schema import Plan, PlanDiff, PlanHistory, PlanReply, PlanVersion, Results
+from planner_api.compression import unzstd
+from planner_api.db.engine import Database, ReadSession
+from planner_api.errors import NotFoundError, plan_unknown
+from planner_api.plans import repository
+from planner_api.plans.diff import moves
+from planner_api.plans.stored import StoredPlan
+
+
+def version_unknown(plan_id: str, version: int) -> NotFoundError:
+    """Return the error for a version that is not kept."""
+    detail = f"plan {plan_id} has no version {version}, or it is too old: GET /plans/{plan_id}/versions lists them"
+    return NotFoundError("version-unknown", detail)
+
+
+async def history(database: Database, plan_id: str) -> PlanHistory:
+    """The versions that are kept, newest first. Raises NotFoundError for a plan without any."""
+    async with database.read() as session:
+        return PlanHistory(plan_id=plan_id, versions=tuple(await _versions(session, plan_id)))
+
+
+async def stored(database: Database, plan_id: str, version: int) -> StoredPlan:
+    """One version as it is served. Raises NotFoundError when it is not kept."""
+    async with database.read() as session:
+        found = await repository.find_version(session, plan_id, version)
+    if found is None:
+        raise version_unknown(plan_id, version)
+    return found
+
+
+async def diff(database: Database, plan_id: str, other: str, before: int | None, after: int | None) -> PlanDiff:
+    """Compare version ``before`` of one plan with version ``after`` of another, or of the same.
+
+    Without ``after`` the newest counts; without ``before`` the one that preceded it, of another plan its newest.
+
+    Raises:
+        NotFoundError: one of them is not kept.
+    """
+    async with database.read() as session:
+        old = await _versions(session, plan_id)
+        new = old if other == plan_id else await _versions(session, other)
+    second = new[0] if after is None else _among(new, other, after)
+    if before is not None:
+        first = _among(old, plan_id, before)
+    elif other != plan_id:
+        first = old[0]
+    else:
+        first = next((each for each in old if each.version < second.version), second)
+    plans = [await stored(database, each.plan_id, each.version) for each in (first, second)]
+    return await asyncio.to_thread(_compare, first, second, *plans)
+
+
+def _compare(before: PlanVersion, after: PlanVersion, old: StoredPlan, new: StoredPlan) -> PlanDiff:
+    plan_before, plan_after = _plan(old), _plan(new)
+    found = moves(plan_before, plan_after)
+    return PlanDiff(
+        before=before,
+        after=after,
+        predicted=_ratio(after.makespan_us, before.makespan_us),
+        measured=_ratio(after.results.measured_us, before.results.measured_us),
+        transfers=(len(plan_before.transfers), len(plan_after.transfers)),
+        moved=found.moved,
+        unmoved=found.unmoved,
+        only_before=found.only_before,
+        only_after=found.only_after,
+    )
+
+
+async def _versions(session: ReadSession, plan_id: str) -> list[PlanVersion]:
+    rows = await repository.versions(session, plan_id)
+    if not rows:
+        raise plan_unknown(plan_id)
+    return [_version(row) for row in rows]
+
+
+def _among(versions: list[PlanVersion], plan_id: str, wanted: int) -> PlanVersion:
+    found = next((each for each in versions if each.version == wanted), None)
+    if found is None:
+        raise version_unknown(plan_id, wanted)
+    return found
+
+
+def _version(row: Any) -> PlanVersion:
+    return PlanVersion(
+        plan_id=row.plan_id,
+        version=row.version,
+        model_hash=row.model_hash,
+        soc=row.soc,
+        frequency=row.frequency,
+        served=row.version == (row.served_version or row.newest),
+        provisional=row.provisional,
+        profile_version=row.profile_version,
+        makespan_us=row.makespan_us,
+        lower_bound_us=row.lower_bound_us,
+        gap=row.gap,
+        found_by=row.found_by,
+        solve_us=row.solve_us,
+        created_at=row.created_at,
+        results=_results(row),
+    )
+
+
+def _results(row: Any) -> Results:
+    mean = row.log_sum / row.timed if row.timed else None
+    spread = math.sqrt(max(0.0, row.log_squares / row.timed - mean * mean)) if mean is not None else None
+    return Results(
+        reports=row.reports,
+        runs=row.runs,
+        failures=row.failures,
+        wrong=row.wrong,
+        measured_us=None if mean is None else math.exp(mean),
+        spread=None if spread is None else math.expm1(spread),
+    )
+
+
+def _plan(found: StoredPlan) -> Plan:
+    return PlanReply.model_validate_json(unzstd(found.body_zstd)).plan
+
+
+def _ratio(after: float | None, before: float | None) -> float | None:
+    return after / before if after is not None and before else None

@@ -1,0 +1,242 @@
+"""Names of models and devices, groups, and the audit log that tells of every change to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import insert, text
+from sqlalchemy.exc import DBAPIError
+
+from hope_schema import (
+    AliasTarget,
+    AuditPage,
+    Device,
+    DeviceDescription,
+    DeviceReport,
+    Group,
+    GroupSelector,
+    Labelled,
+    ModelVersion,
+    ModelVersionPage,
+    NamedModelPage,
+    NewModelVersion,
+)
+from planner_api.audit import service as audit
+from planner_api.audit.service import Actor
+from planner_api.db.tables import AuditRow
+from planner_api.groups.choice import position, takes
+from tests.planner.samples import FREQUENCY, JSON, SOC, Api, chain, operator_token, serving
+
+FIRST, SECOND = chain(3, "first"), chain(4, "second")
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """A planner that knows two graphs."""
+    with serving(database_url) as running:
+        for graph in (FIRST, SECOND):
+            assert running.post("/models", graph).status_code == 201
+        yield running
+
+
+def put(api: Api, path: str, message: Any, **headers: str) -> Any:
+    """Send a message with PUT."""
+    return api.client.put(path, content=message.model_dump_json(), headers={**JSON, **headers})
+
+
+def version(api: Api, graph: Any, name: str = "classifier") -> ModelVersion:
+    """Make a graph the next version of a name."""
+    answer = api.post(f"/names/{name}/versions", NewModelVersion(model_hash=graph.model_hash, labels={"by": "test"}))
+    assert answer.status_code == 201, answer.text
+    return ModelVersion.model_validate_json(answer.content)
+
+
+def entries(api: Api, query: str = "") -> list[tuple[str, str]]:
+    """What the audit log says was done to what, oldest first."""
+    found = AuditPage.model_validate_json(api.client.get(f"/audit{query}").content).entries
+    return [(entry.action, entry.subject) for entry in reversed(found)]
+
+
+def test_a_reference_means_one_version(api: Api) -> None:
+    """A name means its newest version, a number that one, an alias the one it points to; labels can be replaced."""
+    assert [version(api, graph).version for graph in (FIRST, SECOND)] == [1, 2]
+    pointed = put(api, "/names/classifier/aliases/production", AliasTarget(version=1))
+    assert ModelVersion.model_validate_json(pointed.content).aliases == ("production",)
+    for reference, graph in (("", SECOND), (":1", FIRST), (":2", SECOND), ("@production", FIRST)):
+        answer = api.client.get(f"/references/classifier{reference}")
+        assert ModelVersion.model_validate_json(answer.content).model_hash == graph.model_hash, reference
+    put(api, "/names/classifier/aliases/production", AliasTarget(version=2))
+    assert api.client.get("/references/classifier@production").json()["version"] == 2
+    labelled = put(api, "/names/classifier/versions/1/labels", Labelled(labels={"stage": "old"}))
+    assert labelled.json()["labels"] == {"stage": "old"}
+    (listed,) = NamedModelPage.model_validate_json(api.client.get("/names").content).names
+    assert (listed.name, listed.newest, listed.aliases) == ("classifier", 2, {"production": 2})
+    page = ModelVersionPage.model_validate_json(api.client.get("/names/classifier/versions?limit=1").content)
+    assert ([each.version for each in page.versions], page.next) == ([2], 2)
+    rest = ModelVersionPage.model_validate_json(api.client.get("/names/classifier/versions?before=2").content)
+    assert ([each.version for each in rest.versions], rest.next) == ([1], None)
+    assert api.client.delete("/names/classifier/aliases/production").status_code == 204
+    assert api.client.get("/references/classifier@production").status_code == 404
+    assert entries(api) == [
+        ("name.version", "classifier:1"),
+        ("name.version", "classifier:2"),
+        ("alias.point", "classifier@production"),
+        ("alias.point", "classifier@production"),
+        ("name.label", "classifier:1"),
+        ("alias.drop", "classifier@production"),
+    ]
+
+
+def test_what_is_not_there_is_said_by_name(api: Api) -> None:
+    """Unknown models, names, versions and aliases are 404 of their own kind, and leave no trace."""
+    version(api, FIRST)
+    unknown = NewModelVersion(model_hash="0" * 64)
+    cases = [
+        (api.post("/names/other/versions", unknown), "model-unknown"),
+        (api.client.get("/names/other/versions"), "name-unknown"),
+        (api.client.get("/references/other"), "name-unknown"),
+        (api.client.get("/references/classifier:2"), "version-unknown"),
+        (api.client.get("/references/classifier:99999999999999999999"), "version-unknown"),
+        (api.client.get("/references/classifier@beta"), "alias-unknown"),
+        (put(api, "/names/classifier/aliases/beta", AliasTarget(version=2)), "version-unknown"),
+        (put(api, "/names/other/versions/1/labels", Labelled(labels={})), "version-unknown"),
+        (api.client.delete("/names/classifier/aliases/beta"), "alias-unknown"),
+        (api.client.get("/groups/none"), "group-unknown"),
+        (api.client.delete("/groups/none"), "group-unknown"),
+        (put(api, "/devices/nobody/description", DeviceDescription()), "device-unknown"),
+    ]
+    for answer, kind in cases:
+        assert (answer.status_code, answer.json()["type"]) == (404, f"urn:hope:{kind}")
+    assert entries(api) == [("name.version", "classifier:1")]
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "a\x00b", "x" * 10_240, "a:b", "a@b", "../../etc", " "])
+def test_hostile_names_are_refused(api: Api, name: str) -> None:
+    """HTML, control characters, ten kilobytes and what divides references: refused in one line, nothing is stored."""
+    body = NewModelVersion(model_hash=FIRST.model_hash)
+    answer = api.client.post(
+        api.client.base_url.copy_with(raw_path=b"/names/" + _quoted(name) + b"/versions"),
+        content=body.model_dump_json(),
+        headers=JSON,
+    )
+    assert answer.status_code in (404, 422)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert api.client.get("/names").json()["names"] == []
+    assert entries(api) == []
+
+
+def _quoted(name: str) -> bytes:
+    return b"".join(b"%%%02X" % byte for byte in name.encode())
+
+
+def test_racing_operators_never_share_a_number(api: Api) -> None:
+    """Eight versions added at once are numbered 1 to 8."""
+    with ThreadPoolExecutor(8) as pool:
+        numbers = [each.version for each in pool.map(lambda _: version(api, FIRST), range(8))]
+    assert sorted(numbers) == list(range(1, 9))
+    assert len(entries(api)) == 8
+
+
+def test_devices_have_names_and_labels(api: Api) -> None:
+    """An operator names a device, in any script, which its reports do not undo; control characters are refused."""
+    report = DeviceReport(soc=SOC, frequency=FREQUENCY)
+    assert put(api, "/devices/d/1/report", report).status_code == 204
+    described = DeviceDescription(name="Anna's ☎ <b>phone</b>", labels={"channel": "beta"})
+    assert put(api, "/devices/d/1/description", described).status_code == 200
+    assert put(api, "/devices/d/1/report", report).status_code == 204
+    found = Device.model_validate_json(api.client.get("/devices/d/1").content)
+    assert (found.name, found.labels) == (described.name, {"channel": "beta"})
+    for bad in (b'{"name": "a\\u0000b"}', b'{"name": "' + b"x" * 10_240 + b'"}', b'{"labels": {"<b>": "x"}}'):
+        assert api.client.put("/devices/d/1/description", content=bad, headers=JSON).status_code == 422
+    assert entries(api) == [("device.describe", "d/1")]
+
+
+def test_groups_choose_by_soc_and_label(api: Api) -> None:
+    """A group counts the devices of its SoCs that carry all of its labels, whatever the database."""
+    for number, soc in enumerate(("soc-a", "soc-a", "soc-b")):
+        put(api, f"/devices/d{number}/report", DeviceReport(soc=soc, frequency=FREQUENCY))
+    put(api, "/devices/d0/description", DeviceDescription(labels={"channel.name": "beta", "x": "1"}))
+    put(api, "/devices/d2/description", DeviceDescription(labels={"channel.name": "beta"}))
+    for selector, count in (
+        (GroupSelector(), 3),
+        (GroupSelector(socs=("soc-a",)), 2),
+        (GroupSelector(labels={"channel.name": "beta"}), 2),
+        (GroupSelector(socs=("soc-a", "soc-c"), labels={"channel.name": "beta", "x": "1"}), 1),
+        (GroupSelector(labels={"channel.name": "stable"}), 0),
+    ):
+        assert Group.model_validate_json(put(api, "/groups/some", selector).content).devices == count
+    assert [each["name"] for each in api.client.get("/groups").json()["groups"]] == ["some"]
+    assert api.client.delete("/groups/some").status_code == 204
+    assert api.client.get("/groups").json()["groups"] == []
+
+
+@given(st.text(max_size=40), st.text(max_size=20), st.floats(0.01, 1.0), st.floats(0.01, 1.0))
+def test_a_larger_share_keeps_whom_the_smaller_one_had(device: str, salt: str, one: float, other: float) -> None:
+    """Stages only ever add devices."""
+    small, large = sorted((one, other))
+    if takes(GroupSelector(share=small), salt, device, "soc", {}):
+        assert takes(GroupSelector(share=large), salt, device, "soc", {})
+
+
+def test_shares_are_even_and_independent() -> None:
+    """Each tenth of the fleet is a tenth of it, and the same device stands elsewhere under another salt."""
+    devices = [f"device-{number}" for number in range(20_000)]
+    tenths = Counter(int(position(device, "one") * 10) for device in devices)
+    assert sorted(tenths) == list(range(10))
+    assert all(1850 < count < 2150 for count in tenths.values())
+    both = sum(position(device, "one") < 0.1 and position(device, "two") < 0.1 for device in devices)
+    assert 140 < both < 260
+
+
+def test_the_audit_log_says_who_and_cannot_be_changed(database_url: str) -> None:
+    """It names the operator and the request, is read in pages and by actor, refuses updates, and forgets by age."""
+    with serving(database_url, tokens_required=True) as api:
+        token = operator_token(api)
+        api.client.headers.update({"authorization": f"Bearer {token}"})
+        api.post("/models", FIRST)
+        api.post("/names/a/versions", NewModelVersion(model_hash=FIRST.model_hash), **{"x-request-id": "mine-1"})
+        api.post("/names/b/versions", NewModelVersion(model_hash=FIRST.model_hash))
+        newest = AuditPage.model_validate_json(api.client.get("/audit?limit=1").content)
+        assert (newest.entries[0].subject, newest.next) == ("b:1", newest.entries[0].id)
+        (first,) = AuditPage.model_validate_json(api.client.get(f"/audit?before={newest.next}").content).entries
+        assert (first.subject, first.request_id, first.detail) == ("a:1", "mine-1", {"model_hash": FIRST.model_hash})
+        assert first.actor.startswith("operator:")
+        assert len(entries(api, f"?actor={first.actor}")) == 2
+        assert entries(api, "?subject=b:1&action=name.version") == [("name.version", "b:1")]
+        database = api.app.planner.database
+
+        async def tamper() -> None:
+            async with database.write() as session:
+                await session.execute(text("UPDATE audit SET actor = 'nobody'"))
+
+        with pytest.raises(DBAPIError, match="append-only"):
+            api.await_(tamper)
+
+        async def age() -> None:
+            old = {"at": datetime.now(UTC) - timedelta(days=31), "actor": "x", "action": "y", "subject": "z"}
+            async with database.write() as session:
+                await session.execute(insert(AuditRow), [{**old, "detail": {}}] * 3)
+            await audit.prune(database, 30)
+
+        api.await_(age)
+        assert [subject for _, subject in entries(api)] == ["a:1", "b:1"]
+
+
+def test_an_entry_is_there_only_if_the_action_is(api: Api) -> None:
+    """What fails after its entry was written takes the entry back with it."""
+
+    async def fail() -> None:
+        async with api.app.planner.database.write() as session:
+            await audit.record(session, Actor("operator:1"), "name.version", "never:1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        api.await_(fail)
+    assert entries(api) == []
