@@ -40,6 +40,9 @@ class _Proof:
         self.machine = problem.machine
         self.slack = TOLERANCE * max(1.0, schedule.makespan_us)
         self.arrivals: dict[tuple[int, int], Move] = {}
+        self.home = np.array(schedule.assignment, dtype=np.int64)
+        self.start_us, self.finish_us = np.array(schedule.start_us), np.array(schedule.finish_us)
+        self.sequence = np.array(schedule.sequence, dtype=np.int64)
 
     def run(self) -> None:
         self.check_ops()
@@ -72,9 +75,7 @@ class _Proof:
 
     def check_resources(self) -> None:
         """At every start: what runs on each resource, taken together."""
-        problem, schedule = self.problem, self.schedule
-        start, finish = np.array(schedule.start_us), np.array(schedule.finish_us)
-        home = np.array(schedule.assignment)
+        problem, start, finish, home = self.problem, self.start_us, self.finish_us, self.home
         share = problem.shares[np.arange(len(home)), home]
         for resource in range(self.machine.uses.shape[1]):
             ops = np.flatnonzero(self.machine.uses[home, resource] & (finish > start))
@@ -199,10 +200,10 @@ class _Proof:
         factor = float(machine.slowdown[here])
         if factor == 1.0:
             return 1.0
-        earlier = np.array(schedule.sequence[:position], dtype=np.int64)
+        earlier = self.sequence[:position]
         # What ends within rounding of the start may or may not count: the schedule gets the benefit.
-        still = earlier[np.array(schedule.finish_us)[earlier] > schedule.start_us[op] + self.slack]
-        homes = np.array(schedule.assignment)[still]
+        still = earlier[self.finish_us[earlier] > schedule.start_us[op] + self.slack]
+        homes = self.home[still]
         taken = (machine.uses[homes] * problem.shares[still, homes][:, None]).sum(axis=0)
         near = machine.near[here]
         share = float(problem.shares[op, here])
