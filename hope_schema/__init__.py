@@ -39,7 +39,7 @@ from hope_schema.messages import (
     ProblemDetails,
     UploadReceipt,
 )
-from hope_schema.plan import Cause, Cut, Method, Objective, Plan, PlannedJob, Step, Transfer
+from hope_schema.plan import Alternative, Cause, Cut, Method, Objective, Plan, PlannedJob, Step, Transfer
 from hope_schema.profile import (
     HOST,
     Channel,
@@ -69,6 +69,7 @@ from hope_schema.superop import SuperOp, merge
 __all__ = [
     "HOST",
     "AliasTarget",
+    "Alternative",
     "AuditEntry",
     "AuditPage",
     "Cause",

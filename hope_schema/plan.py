@@ -58,13 +58,21 @@ class Cut(Contract):
         return self
 
 
+class Alternative(Contract):
+    """Where else a step could run: the fastest processor of another kind, else an equal; ``us`` like ``alone_us``."""
+
+    processor: Label
+    us: Microseconds
+
+
 class Step(Contract):
     """One way to execute one super-op, or one op of it, on one processor.
 
     ``ops`` are those of the graph that the job's cuts make of its network: a part of an op is an op of that graph.
 
     Times are predictions in microseconds from the start of the run. The interval includes the transfers that the step
-    pays for (HOPE eq. 1), and the launch of the segment that it begins. ``job`` is the index of its network.
+    pays for (HOPE eq. 1), and the launch of the segment that it begins. ``alone_us`` is what the ops take without all
+    that, and with nobody beside them. ``job`` is the index of its network.
     """
 
     id: Annotated[int, Field(ge=0)]
@@ -74,6 +82,8 @@ class Step(Contract):
     processor: Label
     start_us: Microseconds
     finish_us: Microseconds
+    alone_us: Microseconds | None = None
+    next_best: Alternative | None = None
     cause: Cause
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hope_schema import HOST, ModelGraph, Plan, PlannedJob, Profile, Step, SuperOp, Transfer, merge
-from planner_api.planning.judge.causes import causes
+from hope_schema import HOST, Alternative, ModelGraph, Plan, PlannedJob, Profile, Step, SuperOp, Transfer, merge
+from planner_api.planning.judge.causes import causes, next_best
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.optimise import Outcome
 from planner_api.planning.problem import Problem
@@ -18,7 +18,8 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
     """Write a plan down: steps in topological order, order by start time, transfers as they are issued."""
     schedule, bound = outcome.solution.schedule, outcome.bound
     supers = [(job, op) for job, graph in enumerate(graphs) for op in merge(graph)]
-    steps, ids = _steps(graphs, supers, problem, schedule)
+    kinds = {processor.id: processor.kind for processor in profile.processors}
+    steps, ids = _steps(graphs, supers, problem, schedule, [kinds[name] for name in problem.processors])
     place = {op: index for index, op in enumerate(schedule.sequence)}
     order = sorted(place, key=lambda op: (schedule.start_us[op], place[op]))
 
@@ -62,7 +63,11 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
 
 
 def _steps(
-    graphs: Sequence[ModelGraph], supers: Sequence[tuple[int, SuperOp]], problem: Problem, schedule: Schedule
+    graphs: Sequence[ModelGraph],
+    supers: Sequence[tuple[int, SuperOp]],
+    problem: Problem,
+    schedule: Schedule,
+    kinds: Sequence[str],
 ) -> tuple[tuple[Step, ...], list[list[int]]]:
     """The steps, and those of each super-op: one, or its parts one after the other in equal parts of its time."""
     why = causes(problem, schedule)
@@ -73,6 +78,7 @@ def _steps(
         start, finish = schedule.start_us[op], schedule.finish_us[op]
         apart = problem.in_parts is not None and bool(problem.in_parts[op, here])
         groups = [(part,) for part in super_op.ops] if apart else [super_op.ops]
+        other = next_best(problem.lists.latency[op], here, kinds)
         ids.append([])
         for k, members in enumerate(groups):
             ids[op].append(len(steps))
@@ -85,6 +91,8 @@ def _steps(
                     processor=problem.processors[here],
                     start_us=start + (finish - start) * k / len(groups),
                     finish_us=finish if k + 1 == len(groups) else start + (finish - start) * (k + 1) / len(groups),
+                    alone_us=float(problem.latency_us[op, here]) / len(groups),
+                    next_best=other and Alternative(processor=problem.processors[other[0]], us=other[1] / len(groups)),
                     cause=why[op],
                 )
             )

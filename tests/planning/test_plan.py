@@ -8,9 +8,10 @@ import types
 
 import pytest
 
-from hope_schema import Cause, Channel, ModelGraph, Plan, Profile
+from hope_schema import Cause, Channel, ModelGraph, Plan, Profile, merge
 from planner_api.planning import Budget, PlanningError, methods, optimise, plan
 from planner_api.planning.ilp.highs import SolverFailed
+from planner_api.planning.judge.causes import next_best
 from planner_api.planning.optimise import FIRST_AID
 from tests.planning.drawn import draw
 from tests.planning.models import BOTH_WAYS, DIAMOND, FIGURES, network, profile
@@ -40,6 +41,23 @@ def test_a_plan_carries_its_proof(diamond: tuple[ModelGraph, Profile], method: s
     assert max(step.finish_us for step in made.steps) == made.makespan_us
     assert all(move.over == busy for move in made.transfers if "host" not in (move.source, move.target))
     assert Plan.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_step_says_where_it_could_run_instead(diamond: tuple[ModelGraph, Profile]):
+    """Each step has its own figure and the other processor's, from the profile; nothing where nobody else can."""
+    graph, figures = diamond
+    rows = figures.latencies
+    us = dict(zip(zip(rows.signature, rows.kind, strict=True), rows.us, strict=True))
+    kinds = {processor.id: processor.kind for processor in figures.processors}
+    signatures = {op.ops[-1].id: op.signature for op in merge(graph)}
+    for step in plan(graph, figures, rounds=1).steps:
+        other = {"cpu": "gpu", "gpu": "cpu"}[step.processor]
+        assert step.alone_us == us[signatures[step.ops[-1]], kinds[step.processor]]
+        assert step.next_best is not None
+        assert (step.next_best.processor, step.next_best.us) == (other, us[signatures[step.ops[-1]], kinds[other]])
+    assert next_best([1.0, float("inf")], 0, ["a", "b"]) is None
+    assert next_best([1.0, 1.0, 3.0], 0, ["a", "a", "b"]) == (2, 3.0)
+    assert next_best([1.0, 1.0, float("inf")], 0, ["a", "a", "b"]) == (1, 1.0)
 
 
 def test_the_optimum_of_the_diamond(diamond: tuple[ModelGraph, Profile]):

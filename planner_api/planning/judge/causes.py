@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from hope_schema import Cause
 from planner_api.planning.judge.simulator import Schedule
@@ -17,6 +18,21 @@ def causes(problem: Problem, schedule: Schedule) -> list[Cause]:
     lower there; otherwise it is a parallel branch: it gives way to other work.
     """
     return [_cause(problem, schedule, op) for op in range(len(problem.ops))]
+
+
+def next_best(latency_us: Sequence[float], here: int, kinds: Sequence[str]) -> tuple[int, float] | None:
+    """Where an op could run instead, and how long it takes there: equals of where it runs come last.
+
+    Args:
+        latency_us: of the op by processor; infinite where it cannot run.
+        here: the processor it runs on.
+        kinds: the kind of each processor.
+    """
+    others = [p for p, us in enumerate(latency_us) if p != here and us < math.inf]
+    if not others:
+        return None
+    best = min(others, key=lambda p: (kinds[p] == kinds[here], latency_us[p], p))
+    return best, float(latency_us[best])
 
 
 def _cause(problem: Problem, schedule: Schedule, op: int) -> Cause:
