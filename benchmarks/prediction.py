@@ -30,8 +30,9 @@ from benchmarks.figures import PAPERS_CPU
 from benchmarks.profiles import BadProfile, PhoneProfile, find, op_type, phone_problem
 from benchmarks.results import Measure, verdict
 from planner_api.planning import Budget, PlanningError, Problem, optimise, simulate
-from planner_api.prediction import Features, Predictor, Sample, TooLittle, most_telling
-from planner_api.prediction.features import LANES, POOLS
+from planner_api.prediction.asking import most_telling
+from planner_api.prediction.features import LANES, POOLS, Features
+from planner_api.prediction.predictor import Predictor, Sample, TooLittle
 
 MEASURED = (0, 5, 20, 50)
 BAND, TICK_US = 0.10, 1.0

@@ -72,7 +72,8 @@ class Step(Contract):
 
     Times are predictions in microseconds from the start of the run. The interval includes the transfers that the step
     pays for (HOPE eq. 1), and the launch of the segment that it begins. ``alone_us`` is what the ops take without all
-    that, and with nobody beside them. ``job`` is the index of its network.
+    that, and with nobody beside them. ``job`` is the index of its network. Where nobody measured its latency,
+    ``predicted_spread`` is the standard deviation of the prediction, relative to it.
     """
 
     id: Annotated[int, Field(ge=0)]
@@ -85,6 +86,7 @@ class Step(Contract):
     alone_us: Microseconds | None = None
     next_best: Alternative | None = None
     cause: Cause
+    predicted_spread: Fraction | None = None
 
 
 class Transfer(Contract):

@@ -237,7 +237,9 @@ class Profile(Measured):
     """What the planner knows of one SoC at one frequency, folded from many observations.
 
     A row that is present with ``us = null`` is *unsupported*; a row that is missing is *absent*: not measured
-    yet, asked of devices (``POST /profiles/missing``) or filled by a stated rule and flagged in the plan.
+    yet, asked of devices (``POST /profiles/missing``) or filled by a stated rule and flagged in the plan. ``predicted``
+    holds rows for what is absent, while a plan is made: ``spread_us`` is then the prediction's standard deviation.
     """
 
     version: Annotated[int, Field(ge=0)]
+    predicted: LatencyColumns = LatencyColumns()

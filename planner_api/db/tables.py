@@ -67,6 +67,16 @@ class ModelRow(Base):
     created_at: Mapped[datetime]
 
 
+class SignatureRow(Base):
+    """What is known of an op by its signature: what predictors are trained on."""
+
+    __tablename__ = "signatures"
+
+    signature: Mapped[str] = mapped_column(String(160), primary_key=True)
+    features: Mapped[bytes]
+    """``prediction.features.Features`` as JSON."""
+
+
 class SocRow(Base):
     """A hardware identity that profiles belong to."""
 

@@ -19,6 +19,8 @@ class Figures(BaseModel):
     """What has to be known of a model: once per signature and kind, once per tensor type and pair of places."""
 
     signatures: tuple[str, ...]
+    counts: tuple[int, ...] = ()
+    """How often the model runs each; empty in what was stored before that was counted."""
     inputs: tuple[TensorType, ...]
     """Types that leave the host."""
     inner: tuple[TensorType, ...]
@@ -55,8 +57,10 @@ def figures_of(graph: ModelGraph, supers: Sequence[SuperOp] | None = None) -> Fi
     supers = merge(graph) if supers is None else supers
     graph_inputs = set(graph.inputs)
     read = dict.fromkeys(name for op in supers for name in op.inputs)
+    counts = Counter(op.signature for op in supers)
     return Figures(
-        signatures=tuple(dict.fromkeys(op.signature for op in supers)),
+        signatures=tuple(counts),
+        counts=tuple(counts.values()),
         inputs=_types(graph, (name for name in read if name in graph_inputs)),
         inner=_types(graph, (name for name in read if name not in graph_inputs)),
         outputs=_types(graph, graph.outputs),

@@ -8,11 +8,12 @@ from hope_schema import ModelGraph, merge
 from hope_schema.hashing import digest
 from planner_api.compression import zstd
 from planner_api.http.shape import parse
+from planner_api.models.features import described
 from planner_api.models.figures import figures_of
 
 
 class ReadGraph(msgspec.Struct, frozen=True):
-    """A graph as ``db.tables.ModelRow`` keeps it: what is searched by, and the rest compressed."""
+    """A graph as it is kept (``db.tables.ModelRow``, ``SignatureRow``): what is searched by, the rest compressed."""
 
     hash: str
     name: str
@@ -21,6 +22,8 @@ class ReadGraph(msgspec.Struct, frozen=True):
     graph_zstd: bytes
     graph_digest: str
     figures_zstd: bytes
+    signatures: dict[str, bytes]
+    """Features of its ops, which have a table of their own."""
 
 
 def read_graph(text: bytes | bytearray) -> ReadGraph:
@@ -39,6 +42,7 @@ def describe(graph: ModelGraph) -> ReadGraph:
         graph_zstd=zstd(graph.model_dump_json().encode()),
         graph_digest=_content_digest(graph),
         figures_zstd=zstd(figures_of(graph, supers).model_dump_json().encode()),
+        signatures=described(supers),
     )
 
 

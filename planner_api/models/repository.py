@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import ModelRow
-from planner_api.db.upsert import insert_or_ignore
+from planner_api.db.tables import ModelRow, SignatureRow
+from planner_api.db.upsert import insert_or_ignore, upserting
+
+AT_ONCE = 1000
+"""Signatures asked for in one query."""
 
 
 async def insert(session: WriteSession, values: Mapping[str, Any]) -> bool:
     """Store a model, by columns, unless its hash is taken; return whether it was stored."""
     return await insert_or_ignore(session, ModelRow, values, ["hash"])
+
+
+async def insert_features(session: WriteSession, features: Mapping[str, bytes]) -> None:
+    """Store what is not known yet of ops by signature, in one order for all, so that no two wait for each other."""
+    insert_into = upserting(session.get_bind().dialect, SignatureRow).on_conflict_do_nothing(
+        index_elements=["signature"]
+    )
+    rows = [{"signature": signature, "features": body} for signature, body in sorted(features.items())]
+    if rows:
+        await (await session.connection()).execute(insert_into, rows)
+
+
+async def features(session: AsyncSession, signatures: Sequence[str]) -> dict[str, bytes]:
+    """Return what is known of ops by signature."""
+    found: dict[str, bytes] = {}
+    for at in range(0, len(signatures), AT_ONCE):
+        some = signatures[at : at + AT_ONCE]
+        query = select(SignatureRow.signature, SignatureRow.features).where(SignatureRow.signature.in_(some))
+        found |= {row.signature: row.features for row in await session.execute(query)}
+    return found
 
 
 async def find(session: AsyncSession, model_hash: str) -> ModelRow | None:

@@ -45,7 +45,10 @@ async def submit(
             "or the graph changed on its way",
         )
     async with database.write() as session:
-        created = await repository.insert(session, {**msgspec.structs.asdict(graph), "created_at": datetime.now(UTC)})
+        values = {**msgspec.structs.asdict(graph), "created_at": datetime.now(UTC)}
+        signatures = values.pop("signatures")
+        created = await repository.insert(session, values)
+        await repository.insert_features(session, signatures)
         if created and quotas is not None:
             size = len(graph.graph_zstd) + len(graph.figures_zstd)
             await quotas.spend(session, caller, models=1, model_bytes=size)

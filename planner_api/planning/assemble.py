@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hope_schema import HOST, Alternative, ModelGraph, Plan, PlannedJob, Profile, Step, SuperOp, Transfer, merge
 from planner_api.planning.judge.causes import causes, next_best
 from planner_api.planning.judge.simulator import Schedule
@@ -71,6 +73,7 @@ def _steps(
 ) -> tuple[tuple[Step, ...], list[list[int]]]:
     """The steps, and those of each super-op: one, or its parts one after the other in equal parts of its time."""
     why = causes(problem, schedule)
+    spread = np.zeros(problem.latency_us.shape) if problem.predicted_spread is None else problem.predicted_spread
     steps: list[Step] = []
     ids: list[list[int]] = []
     for op, (job, super_op) in enumerate(supers):
@@ -94,6 +97,7 @@ def _steps(
                     alone_us=float(problem.latency_us[op, here]) / len(groups),
                     next_best=other and Alternative(processor=problem.processors[other[0]], us=other[1] / len(groups)),
                     cause=why[op],
+                    predicted_spread=float(spread[op, here]) or None,
                 )
             )
     return tuple(steps), ids

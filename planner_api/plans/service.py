@@ -24,6 +24,7 @@ from planner_api.plans.making import Making
 from planner_api.plans.stored import StoredPlan, serialise
 from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profile_rows
+from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.service import Profiles
 from planner_api.shared import SharedCalls
 from planner_api.solving.events import Events
@@ -98,7 +99,7 @@ class Plans:
                 return Served(before, hit=True)
             self.misses[wanted] += 1
             await self._profiles.fold(request.soc, request.frequency)
-            graphs, profile = await load_problem(self._database, request)
+            graphs, profile = await load_problem(self._database, self._profiles.predictions, request)
             await self._making.charge(caller)
             method, budget_s = self._making.first(request)
             found, solve_us = await asyncio.to_thread(_solve, graphs, profile, request, method, budget_s)
@@ -175,8 +176,14 @@ async def store_version(
     await repository.keep_version(session, {**both, "plan_id": stored.plan_id, "created_at": now})
 
 
-async def load_problem(database: Database, request: PlanRequest) -> tuple[tuple[ModelGraph, ...], Profile]:
-    """Return what a plan is made of: a graph per job. Raises NotFoundError for an unknown model or SoC."""
+async def load_problem(
+    database: Database, predictions: Predictions, request: PlanRequest
+) -> tuple[tuple[ModelGraph, ...], Profile]:
+    """Return what a plan is made of: a graph per job, and the profile with predictions for what it lacks.
+
+    Raises:
+        NotFoundError: an unknown model or SoC.
+    """
     graphs = []
     async with database.read() as session:
         for job in request.jobs:
@@ -187,7 +194,8 @@ async def load_problem(database: Database, request: PlanRequest) -> tuple[tuple[
         found = await profile_rows.current(session, request.soc, request.frequency)
     if found is None:
         raise profile_unknown(request.soc, request.frequency)
-    return await asyncio.to_thread(_parse, graphs, found[1])
+    networks, profile = await asyncio.to_thread(_parse, graphs, found[1])
+    return networks, await predictions.complete(networks, profile)
 
 
 def _parse(graphs: list[bytes], profile: bytes) -> tuple[tuple[ModelGraph, ...], Profile]:

@@ -8,6 +8,7 @@ from planner_api.ops.metrics import Metrics
 from planner_api.plans import repository
 from planner_api.plans.service import load_problem, store_version
 from planner_api.plans.stored import serialise
+from planner_api.profiles.predictions import Predictions
 from planner_api.settings import Settings
 from planner_api.solving.events import Events
 from planner_api.solving.process import Solved
@@ -20,6 +21,7 @@ class RowPlanStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._predictions = Predictions(database)
 
     async def load(self, plan_id: str) -> Task:
         """Return what to solve. Raises LookupError when the plan, its model or its profile is gone."""
@@ -28,7 +30,7 @@ class RowPlanStore:
         if request is None:
             raise LookupError(f"there is no plan {plan_id}")
         try:
-            graphs, profile = await load_problem(self._database, request)
+            graphs, profile = await load_problem(self._database, self._predictions, request)
         except NotFoundError as error:
             raise LookupError(error.detail) from None
         return Task(graphs, profile, request)

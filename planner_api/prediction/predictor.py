@@ -89,13 +89,22 @@ class Predictor:
             without = np.abs(self._pull) / np.sqrt(precision)
             weight = np.clip((WILD / np.maximum(without, 1e-9)) ** 4, 1e-4, 1.0)
 
+    def knows(self, type_: str) -> bool:
+        """Whether an op of this type was measured, here or where this predictor stands beside."""
+        return type_ in self._types or (self._beside is not None and self._beside.knows(type_))
+
     def __call__(self, ops: Sequence[Features]) -> list[Prediction]:
         """Predict, in the order given."""
         if not ops:
             return []
         known = self._covariance(ops, self._ops)
         mean = self._mean(ops) + known @ self._pull
-        spread = np.sqrt(np.maximum(np.diag(self.covariance(ops)), 0) + NOISE**2)
+        everything, type_, smooth = self._deviations
+        own = everything**2 + type_**2 + smooth**2
+        if not self._beside:
+            own += UNKNOWN_TYPE**2 * np.array([op.type not in self._types for op in ops])
+        variance = own - ((known @ self._inverse) * known).sum(axis=1)
+        spread = np.sqrt(np.maximum(variance, 0) + NOISE**2)
         return [Prediction(us, one) for us, one in zip(np.exp(mean).tolist(), spread.tolist(), strict=True)]
 
     def covariance(self, ops: Sequence[Features]) -> FloatArray:
@@ -117,8 +126,8 @@ class Predictor:
     def _covariance(self, ones: Sequence[Features], others: Sequence[Features]) -> FloatArray:
         everything, type_, smooth = self._deviations
         a, b = _points(ones), _points(others)
-        distance = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
-        same = np.array([[one.type == other.type for other in others] for one in ones]).reshape(len(ones), len(others))
+        distance = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
+        same = np.array([one.type for one in ones])[:, None] == np.array([other.type for other in others])
         covariance: FloatArray = everything**2 + same * (type_**2 + smooth**2 * np.exp(-distance / 2))
         return covariance
 

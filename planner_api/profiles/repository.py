@@ -380,6 +380,21 @@ async def find(session: AsyncSession, name: str) -> bytes | None:
     return await session.scalar(query)
 
 
+async def richest(session: AsyncSession, besides: str) -> bytes | None:
+    """Return the newest version of the profile with the most latencies among those of other SoCs that count."""
+    query = (
+        select(ProfileVersionRow.body_zstd)
+        .join(
+            ProfileRow,
+            (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version),
+        )
+        .join(SocRow, SocRow.id == ProfileRow.soc_id)
+        .where(SocRow.name != besides, SocRow.established_at.is_not(None))
+        .order_by(ProfileRow.latencies.desc(), ProfileRow.id)
+    )
+    return await session.scalar(query.limit(1))
+
+
 async def lock(session: WriteSession, profile_id: int) -> None:
     """Keep others from assigning figures of this profile until the transaction ends (SQLite writers queue anyway)."""
     await session.execute(select(ProfileRow.id).where(ProfileRow.id == profile_id).with_for_update())

@@ -33,6 +33,7 @@ from planner_api.models.service import load_figures
 from planner_api.profiles import repository
 from planner_api.profiles.inbox import Inbox
 from planner_api.profiles.known import Known
+from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.reading import UploadHead
 from planner_api.profiles.repository import ProfileHead
 from planner_api.settings import Settings
@@ -69,6 +70,7 @@ class Profiles:
         self._known: OrderedDict[tuple[str, str, str], str | None] = OrderedDict()
         """Callers that have to do with a profile, and what of their newest upload was not used."""
         self._inbox = Inbox(database)
+        self.predictions = Predictions(database)
         self._folds = SharedCalls[bool]()
         self._share = settings.figures_per_device if settings.tokens_required else None
         self._folders: OrderedDict[int, tuple[int, Folder]] = OrderedDict()
@@ -240,7 +242,8 @@ class Profiles:
 
         A device that names ``max_items`` gets at most so many, and none that others were asked for just now; one
         that does not is willing to measure all of it. A device with a token of its own is also asked for some figures
-        that others said already, until enough agree on them.
+        that others said already, until enough agree on them. Latencies of which the predictions say that they would
+        tell the most of the model come first.
 
         Raises:
             NotFoundError: an unknown model.
@@ -273,6 +276,11 @@ class Profiles:
         version = 0 if head is None else head.version
         if not unknown and not unsure:
             return Missing(profile_version=version)
+        latencies = [key for key in unknown if len(key) == 2]
+        if latencies and found is not None:
+            counts = dict(zip(figures.signatures, figures.counts, strict=False))
+            ordered = await self.predictions.ordered(found[1], latencies, counts)
+            unknown = [*ordered, *(key for key in unknown if len(key) == 4)]
         chosen = await self._assign(request, unknown, unsure)
         return Missing(
             profile_version=version,

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from benchmarks.prediction import main
 from hope_schema import ModelGraph, Op, SuperOp, Tensor, TensorType, merge
-from planner_api.prediction import Features, Lines, Predictor, Sample, TooLittle, features, most_telling
-from planner_api.prediction.features import blocks
-from planner_api.prediction.lines import TERMS, terms
+from planner_api.prediction.asking import most_telling
+from planner_api.prediction.features import Features, blocks, features
+from planner_api.prediction.lines import TERMS, Lines, terms
+from planner_api.prediction.predictor import Predictor, Sample, TooLittle
 from tests.planning.phones import FOLDER, phone
 
 

@@ -31,9 +31,9 @@ def build_problem(
     A super-op runs on a processor as a fused group or as its parts, one after the other, whichever the profile knows
     to be faster. Filled by rule, and flagged in ``Problem.filled``:
 
-    - a latency that was never measured on a kind of processor is scaled from the kind that shares most
-      signatures with it, by the median ratio over those signatures; where none is shared the op stays off
-      that processor until it is measured;
+    - a latency that was never measured on a kind of processor is the predicted one, where the profile has that; else
+      it is scaled from the kind that shares most signatures with it, by the median ratio over those signatures; where
+      none is shared the op stays off that processor until it is measured;
     - a transfer that was never measured follows the rules of ``transfers.TransferTable``.
 
     Args:
@@ -65,7 +65,7 @@ def build_problem(
         for name in super_op.outputs:
             producer[index[job, name]] = op
     machine, labels = _machine(profile, candidates)
-    latency, share, in_parts = _latencies([op for _, op in supers], candidates, profile, filled)
+    latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, profile, filled)
     several = len(networks) > 1
     problem = Problem(
         machine=machine,
@@ -81,6 +81,7 @@ def build_problem(
         jobs=jobs,
         objective=objective,
         in_parts=in_parts,
+        predicted_spread=spread,
         filled=tuple(filled),
     )
     return prune(problem)
@@ -141,6 +142,7 @@ class _Way:
     us: float | None
     share: float = 1.0
     in_parts: bool = False
+    spread: float = 0.0
 
 
 class _Known:
@@ -148,9 +150,13 @@ class _Known:
 
     def __init__(self) -> None:
         self.rows: dict[str, _Way] = {}
+        self.predicted: dict[str, _Way] = {}
 
     def way(self, op: SuperOp) -> _Way | None:
-        """The faster of the fused group and its parts; None where neither was measured."""
+        """The faster of the fused group and its parts, as measured, else as predicted; None where nothing is known."""
+        return self._measured(op) or self.predicted.get(op.signature)
+
+    def _measured(self, op: SuperOp) -> _Way | None:
         whole = self.rows.get(op.signature)
         if len(op.ops) == 1:
             return whole
@@ -170,16 +176,23 @@ class _Known:
 
 def _latencies(
     supers: list[SuperOp], candidates: list[Processor], profile: Profile, filled: list[str]
-) -> tuple[FloatArray, FloatArray | None, np.ndarray]:
-    """Latency (measured, ``inf`` where unsupported, scaled where never measured), share and mode, each (n, P)."""
+) -> tuple[FloatArray, FloatArray | None, np.ndarray, FloatArray | None]:
+    """Latency (measured, ``inf`` where unsupported, else predicted or scaled), share, mode and spread, each (n, P)."""
     rows = profile.latencies
     shares = rows.share or (1.0,) * len(rows.us)
     known: dict[str, _Known] = defaultdict(_Known)
     for signature, kind, us, share in zip(rows.signature, rows.kind, rows.us, shares, strict=True):
         known[kind].rows[signature] = _Way(us, share)
+    guesses = profile.predicted
+    for signature, kind, us, spread_us in zip(
+        guesses.signature, guesses.kind, guesses.us, guesses.spread_us, strict=True
+    ):
+        if us:
+            known[kind].predicted[signature] = _Way(us, spread=spread_us / us)
     latency = np.full((len(supers), len(candidates)), math.inf)
     taken = np.ones(latency.shape)
     in_parts = np.zeros(latency.shape, dtype=np.bool_)
+    spread = np.zeros(latency.shape)
     scaled: dict[tuple[str, str], list[str]] = defaultdict(list)
     left_out: dict[str, list[str]] = defaultdict(list)
     ratios: dict[tuple[str, str], tuple[int, float]] = {}
@@ -210,10 +223,16 @@ def _latencies(
             latency[op, members] = math.inf if way.us is None else way.us
             taken[op, members] = way.share
             in_parts[op, members] = way.in_parts
+            spread[op, members] = way.spread
         if not np.isfinite(latency[op]).any():
             raise PlanningError(
                 f"op '{super_op.id}' ({super_op.ops[0].type}) has no measured latency on any candidate processor"
             )
+    for column, processor in enumerate(candidates):
+        guessed = np.flatnonzero(spread[:, column])
+        if guessed.size:
+            names, most = [supers[op].id for op in guessed], spread[:, column].max()
+            filled.append(f"latency on '{processor.id}' predicted (spread at most {most:.0%}): {_list(names)}")
     for (name, source), ops in scaled.items():
         count, ratio = ratios[source, next(p.kind for p in candidates if p.id == name)]
         filled.append(
@@ -221,7 +240,7 @@ def _latencies(
         )
     for name, ops in left_out.items():
         filled.append(f"never measured on '{name}' and nothing to scale from, so not placed there: {_list(ops)}")
-    return latency, None if (taken == 1.0).all() else taken, in_parts
+    return latency, None if (taken == 1.0).all() else taken, in_parts, spread if spread.any() else None
 
 
 def _is_known(way: _Way | None) -> bool:

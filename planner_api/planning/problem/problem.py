@@ -84,6 +84,7 @@ class Problem:
         objective: ``latency`` (when the last job is done) or ``lateness`` (the largest weight * (finish - deadline);
             a job without a deadline counts only where it ends later than all work could, one after the other).
         in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
+        predicted_spread: (n, P) standard deviation of latencies that were predicted, relative to them; 0: measured.
         filled: sentences on figures that were missing and filled by rule.
 
     Raises:
@@ -103,6 +104,7 @@ class Problem:
     jobs: tuple[Job, ...] = (Job(),)
     objective: Objective = "latency"
     in_parts: BoolArray | None = None
+    predicted_spread: FloatArray | None = None
     filled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
