@@ -100,9 +100,8 @@ class Predictor:
         known = self._covariance(ops, self._ops)
         mean = self._mean(ops) + known @ self._pull
         everything, type_, smooth = self._deviations
-        own = everything**2 + type_**2 + smooth**2
-        if not self._beside:
-            own += UNKNOWN_TYPE**2 * np.array([op.type not in self._types for op in ops])
+        strange = np.array([not self._beside and op.type not in self._types for op in ops])
+        own = everything**2 + type_**2 + smooth**2 + UNKNOWN_TYPE**2 * strange
         variance = own - ((known @ self._inverse) * known).sum(axis=1)
         spread = np.sqrt(np.maximum(variance, 0) + NOISE**2)
         return [Prediction(us, one) for us, one in zip(np.exp(mean).tolist(), spread.tolist(), strict=True)]
