@@ -32,7 +32,7 @@ class Opened:
 
 
 class Prepared:
-    """A model ready to run; made by ``Session.prepare``. ``run`` may be called from any number of threads.
+    """A model ready to run; made by ``Session.prepare``. ``trace`` may be called from any number of threads.
 
     Attributes:
         model: what was read.
@@ -52,18 +52,14 @@ class Prepared:
         self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
         self.notes = list(opened.notes)
 
-    def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> dict[str, np.ndarray]:
-        """Compute the outputs by name. See ``Executor.run`` for what it raises."""
-        return self.trace(inputs, timeout_s=timeout_s)[0]
-
     def trace(
         self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
     ) -> tuple[dict[str, np.ndarray], Trace]:
-        """Compute the outputs and tell what happened when."""
+        """Compute the outputs and tell what happened when. See ``Executor.run`` for what it raises."""
         while True:
             serving = self.serving
             try:
-                return serving.run(inputs, timeout_s=timeout_s)
+                return serving.trace(inputs, timeout_s=timeout_s)
             except DeviceClosedError:
                 # A refresh may have put a better plan in place, and closed this one, since the line above.
                 if serving is self.serving:

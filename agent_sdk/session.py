@@ -19,7 +19,9 @@ from typing import Any, Final, Self, overload
 
 import numpy as np
 
+from agent_sdk.binding import IoBinding
 from agent_sdk.engine import DeviceClosedError, Executor
+from agent_sdk.engine.bound import check_output
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import HopeError, InputError, ModelError, OpenShapeError, UnplannableError
 from agent_sdk.model import Model, Network, Port, Shapes
@@ -165,6 +167,17 @@ class Session:
         found = self._computed(input_feed, timeout_s)
         return [found[name] for name in names]
 
+    def io_binding(self) -> IoBinding:
+        """Nothing bound yet, for ``run_with_iobinding``."""
+        return IoBinding(*([port.name for port in ports] for ports in (self.get_inputs(), self.get_outputs())))
+
+    def run_with_iobinding(self, binding: IoBinding, run_options: object = None) -> None:
+        """Compute the outputs from and into the arrays that are bound; raises like ``run``.
+
+        ``run_options`` is not looked at.
+        """
+        binding.take(self._computed(binding.feed, into=binding.into))
+
     def run_async(
         self,
         output_names: Sequence[str] | None,
@@ -193,22 +206,26 @@ class Session:
             inputs, timeout_s=timeout_s
         )
 
-    def _computed(self, feed: Feed, timeout_s: float | None) -> dict[str, Any]:
+    def _computed(
+        self, feed: Feed, timeout_s: float | None = None, into: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, Any]:
         while (prepared := self._for(feed)) is not None:
+            serving = prepared.serving
             try:
-                outputs = prepared.run(feed, timeout_s=timeout_s)
+                return serving.run(feed, into) if timeout_s is None else prepared.trace(feed, timeout_s=timeout_s)[0]
             except DeviceClosedError:
-                # Other shapes may have taken its place since the line above.
-                if self._closed or prepared in self._ready.values():
+                # Other shapes, or a newer plan, may have taken its place since it was looked up.
+                if self._closed or (serving is prepared.serving and prepared in self._ready.values()):
                     raise
-                continue
-            return outputs
         if self._closed:
             raise DeviceClosedError("the session is closed")
         outputs = self.whole.run(feed)
         with self._lock:
             self._answered[f"whole:{self.whole.runtime}"] += 1
-        return outputs
+        for name, array in (into or {}).items():
+            check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
+            array[...] = outputs[name]
+        return {**outputs, **into} if into else outputs
 
     # Shapes
 

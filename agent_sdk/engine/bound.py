@@ -1,7 +1,8 @@
 """A program with its memory: every segment compiled, every buffer allocated, every call bound.
 
-Large inputs are not copied: the segments that read them are bound to the caller's own array, which costs a few
-microseconds where it is not the array of the run before. It is read during runs only, but held until the next one.
+Large inputs, and those that are given again and again, are not copied: the segments that read them are bound to the
+caller's own array, which costs a few microseconds where it is not the array of the run before. It is read during runs
+only, but held until the next one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Place, Proces
 from hope_schema import HOST
 
 COPY_BELOW_BYTES = 128 * 1024
-"""Inputs smaller than this, times the number of segments that read them, are copied: that is cheaper than binding."""
+"""Inputs smaller than this, times the number of segments that read them, are copied, unless the same array comes again:
+that is cheaper than binding."""
 
 Feeds = dict[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
@@ -41,7 +43,9 @@ class _Load:
         place: the memory that holds it.
         own: a buffer there, used when the caller's array cannot be.
         readers: the segments that read it there.
-        shares: whether the caller's array may be used in place.
+        shares: whether the caller's array can be used in place.
+        large: whether that is worth it for an array that was not there the run before.
+        seen: the caller's array of the run before.
         bound: the caller's array that the readers are bound to; None when they are bound to ``own``.
     """
 
@@ -50,6 +54,8 @@ class _Load:
     own: Buffer
     readers: tuple[ProgramSegment, ...]
     shares: bool
+    large: bool
+    seen: np.ndarray | None = None
     bound: np.ndarray | None = None
 
 
@@ -88,7 +94,9 @@ class BoundProgram:
             )
             self._buffers = allocate(program, self.memory)
             self._calls = [self._call(segment) for segment in program.segments]
-            self.loop = loop_for([[self._instruction(work) for work in row] for row in program.by_lane])
+            self.loop = loop_for(
+                [[self._instruction(work) for work in row] for row in program.by_lane], program.seats[0][0]
+            )
             self._loads = self._plan_loads()
         except BaseException:
             self.close()
@@ -134,8 +142,8 @@ class BoundProgram:
                     readers.setdefault((name, memory), []).append(segment)
         for (name, memory), segments in readers.items():
             place, own = self.program.places[memory], self._buffers[name, memory]
-            enough = self.program.graph.tensor[name].bytes >= COPY_BELOW_BYTES * len(segments)
-            loads.append(_Load(name, place, own, tuple(segments), enough and _uses_in_place(place, own)))
+            large = self.program.graph.tensor[name].bytes >= COPY_BELOW_BYTES * len(segments)
+            loads.append(_Load(name, place, own, tuple(segments), _uses_in_place(place, own), large))
         return loads
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> Feeds:
@@ -160,13 +168,15 @@ class BoundProgram:
         """Bring the inputs to where they are read."""
         for load in self._loads:
             array = feeds[load.tensor]
-            if load.shares and array.flags.carray:
-                if array is not load.bound:
-                    self._rebind(load, load.place.from_host(array), array)
+            if array is load.bound:
+                continue
+            if load.shares and (load.large or array is load.seen) and array.flags.carray:
+                self._rebind(load, load.place.from_host(array), array)
             else:
                 if load.bound is not None:
                     self._rebind(load, load.own, None)
                 load.place.from_host(array, load.own)
+            load.seen = array
 
     def _rebind(self, load: _Load, buffer: Buffer, array: np.ndarray | None) -> None:
         """Have the readers of an input read ``buffer`` from now on."""
@@ -174,17 +184,28 @@ class BoundProgram:
             self._calls[segment.index].rebind(load.tensor, buffer)
         load.bound = array
 
-    def store(self, feeds: Feeds) -> Outputs:
-        """Return copies of the outputs that no later run overwrites. Raises WrongOutput."""
+    def check_outputs(self, into: Mapping[str, np.ndarray]) -> None:
+        """Raise FeedError where an output cannot be written into the array that is given for it."""
+        graph = self.program.graph
+        for name, array in into.items():
+            if name not in graph.outputs:
+                raise FeedError(f"the model has no output '{name}'; it has {', '.join(graph.outputs)}")
+            check_output(name, graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype), array)
+
+    def store(self, feeds: Feeds, into: Mapping[str, np.ndarray] | None = None) -> Outputs:
+        """Return copies of the outputs that no later run overwrites, in arrays of ``into`` if any. Raises WrongOutput.
+
+        The arrays have been checked.
+        """
         outputs = {}
         for name, shape, place, buffer in self._stores:
             array = place.to_host(buffer)
             if array.shape != shape:
                 declared = self.program.graph.tensor[name]
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
-            outputs[name] = array.copy()
+            outputs[name] = _copied(array, into.get(name) if into else None)
         for name in self._unchanged:
-            outputs[name] = feeds[name].copy()
+            outputs[name] = _copied(feeds[name], into.get(name) if into else None)
         return outputs
 
     def close(self) -> None:
@@ -196,6 +217,20 @@ class BoundProgram:
         self._loads = []
         self._stores = []
         self._unchanged = []
+
+
+def check_output(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], array: np.ndarray) -> None:
+    """Raise FeedError where an output of this shape and type cannot be written into an array."""
+    if array.shape != shape or array.dtype != dtype or not array.flags.writeable:
+        found = f"{array.dtype}{list(array.shape)}{'' if array.flags.writeable else ', read-only'}"
+        raise FeedError(f"output '{name}' is {dtype}{list(shape)}; the array given for it is {found}")
+
+
+def _copied(array: np.ndarray, into: np.ndarray | None) -> np.ndarray:
+    if into is None:
+        return array.copy()
+    into[...] = array
+    return into
 
 
 @cache

@@ -54,9 +54,10 @@ class Ticket:
         refuse: called with the lanes that will never go, and why, if the device turns them away.
         granted: per lane whether it may go.
         hangs: what to say to those who come while a runtime hangs in this run; empty otherwise.
+        queues: those of its resources, of a ticket that is used over and over.
     """
 
-    __slots__ = ("granted", "hangs", "refuse", "resources", "start", "users")
+    __slots__ = ("granted", "hangs", "queues", "refuse", "resources", "start", "users")
 
     refuse: Callable[[Sequence[int], str], None]
 
@@ -69,6 +70,7 @@ class Ticket:
         self.start: list[Callable[[], None]] = []
         self.granted = [False] * len(resources)
         self.hangs = ""
+        self.queues: list[deque[Ticket]] = []
 
 
 class Device:
@@ -84,7 +86,9 @@ class Device:
             if processor.id in self.processors:
                 raise InputError(f"processor '{processor.id}' stands twice in the device")
             self.processors[processor.id] = processor
-        self._process = os.getpid()
+        self.forked = False
+        """Whether this is a child of the process that opened the device: threads and locks stayed behind there."""
+        _OPEN.add(self)
         self._lock = threading.Lock()
         self._queues: defaultdict[str, deque[Ticket]] = defaultdict(deque)
         self._lanes = {
@@ -137,6 +141,28 @@ class Device:
                 queue.append(ticket)
             for start in self._granted((ticket,)):
                 start()
+
+    def enter_now(self, ticket: Ticket) -> bool:
+        """Join the queues and have the ticket's one lane go, unless somebody stands in one of them."""
+        with self._lock:
+            if self._closed:
+                raise DeviceClosedError(CLOSED)
+            ticket.queues = ticket.queues or [self._queues[resource] for resource in ticket.users]
+            for queue in ticket.queues:
+                if queue:
+                    return False
+            for queue in ticket.queues:
+                queue.append(ticket)
+            return True
+
+    def leave_now(self, ticket: Ticket) -> None:
+        """Leave the queues that ``enter_now`` joined; the ticket can be used again."""
+        with self._lock:
+            for queue in ticket.queues:
+                queue.popleft()
+                if queue:
+                    for start in self._granted((queue[0],)):
+                        start()
 
     def hang(self, ticket: Ticket, why: str) -> None:
         """A runtime hangs in this run: whoever waits behind it, or comes until it has ended, is refused."""
@@ -200,11 +226,6 @@ class Device:
         refusals = [partial(ticket.refuse, lanes, why) for ticket, lanes in waiting.items()]
         return [*refusals, *self._granted(heirs)]
 
-    @property
-    def forked(self) -> bool:
-        """Whether this is a child of the process that opened the device: threads and locks stayed behind there."""
-        return self._process != os.getpid()
-
     def refuse_when_forked(self) -> None:
         """Raises DeviceClosedError; to be called before a lock is touched, which nobody may be left to release."""
         if self.forked:
@@ -250,3 +271,14 @@ class Device:
         for processor in self.processors.values():
             processor.close()
         self._ended = True
+
+
+_OPEN: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
+def _mark_forked() -> None:
+    for device in _OPEN:
+        device.forked = True
+
+
+os.register_at_fork(after_in_child=_mark_forked)

@@ -30,14 +30,12 @@ class DeferredInterrupts:
         noted: what will be raised at the end.
     """
 
-    __slots__ = ("_heard", "_note", "_previous", "noted", "raising")
-
-    def __init__(self) -> None:
-        self.raising = False
-        self.noted: KeyboardInterrupt | None = None
-        self._note: Callable[[BaseException], None] = _unheard
-        self._heard = False
-        self._previous: Callable[[int, FrameType | None], object] | None = None
+    # Values that most runs never change stand in the class: an object is made for every run.
+    raising = False
+    noted: KeyboardInterrupt | None = None
+    _note: Callable[[BaseException], None] = staticmethod(_unheard)
+    _heard = False
+    _previous: Callable[[int, FrameType | None], object] | None = None
 
     def __enter__(self) -> DeferredInterrupts:
         previous = _signal.getsignal(_SIGINT)

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from agent_sdk import native
-from agent_sdk.device.cores import bind_to, gone
+from agent_sdk.device.cores import bind_to, bound_to, gone
 from agent_sdk.engine.errors import SegmentFailedError
 from agent_sdk.engine.program import Work
 from agent_sdk.engine.wait import FINISHED, Progress
@@ -67,6 +67,13 @@ class Loop(ABC):
         """
 
     @abstractmethod
+    def alone(self, *, first: bool) -> bool:
+        """A whole run of the only lane in the calling thread, bound to the lane's seat meanwhile; False if it failed.
+
+        Nothing stops it. Raises ProcessorLost where the thread may not run there.
+        """
+
+    @abstractmethod
     def finish(self, lane: int) -> None:
         """Say that a lane runs no more."""
 
@@ -94,10 +101,10 @@ class Loop(ABC):
         """Per lane the readings of the clock, nanoseconds."""
 
 
-def loop_for(code: Code) -> Loop:
-    """The native loop where there is a library for it."""
+def loop_for(code: Code, seat: frozenset[int] = frozenset()) -> Loop:
+    """The native loop where there is a library for it. ``seat`` is where ``alone`` runs: nowhere else, or anywhere."""
     library = native.library()
-    return PythonLoop(code) if library is None else NativeLoop(code, library)
+    return PythonLoop(code, seat) if library is None else NativeLoop(code, library, seat)
 
 
 def failed(work: Work, error: BaseException) -> BaseException:
@@ -112,8 +119,9 @@ def failed(work: Work, error: BaseException) -> BaseException:
 class PythonLoop(Loop):
     """Lanes inside the interpreter."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: Code, seat: frozenset[int]) -> None:
         self._code = code
+        self._seat = seat
 
     def begin(self, *, first: bool) -> None:
         self._first = first
@@ -150,6 +158,12 @@ class PythonLoop(Loop):
                 stamp(now())
             progress.finish(lane, count)
 
+    def alone(self, *, first: bool) -> bool:
+        self.begin(first=first)
+        with bound_to(self._seat):
+            self.drive(0, interruptible=False)
+        return not self._failures
+
     def finish(self, lane: int) -> None:
         self._progress.finish(lane, FINISHED)
 
@@ -172,8 +186,11 @@ class PythonLoop(Loop):
 class NativeLoop(Loop):
     """Lanes outside the interpreter: the code as steps for ``lanes.c``. What only Python can do is called back."""
 
-    def __init__(self, code: Code, library: ctypes.CDLL) -> None:
+    def __init__(self, code: Code, library: ctypes.CDLL, seat: frozenset[int]) -> None:
         self._library = library
+        self._alone = library.hope_alone
+        self._seat = seat
+        self._mask = sum(1 << core for core in seat).to_bytes(native.MASK_BYTES, "little") if seat else None
         self._lanes = len(code)
         self._run = library.hope_open(self._lanes)
         if not self._run:
@@ -196,6 +213,14 @@ class NativeLoop(Loop):
 
     def drive(self, lane: int, *, interruptible: bool) -> None:
         self._library.hope_drive(self._run, lane, interruptible)
+
+    def alone(self, *, first: bool) -> bool:
+        if self._errors:
+            self._errors.clear()
+        failures = self._alone(self._run, first, self._mask)
+        if failures < 0:
+            raise gone(self._seat, os.strerror(-failures))
+        return not failures
 
     def finish(self, lane: int) -> None:
         self._library.hope_finish(self._run, lane)

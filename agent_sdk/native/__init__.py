@@ -51,6 +51,8 @@ class Step(ctypes.Structure):
     )
 
 
+MASK_BYTES: Final = 128
+"""Size of C's ``cpu_set_t``."""
 STAMP, BIND, WAIT, CALL, CALL_POINTER, CALL_ONCE, DONE = range(7)
 """What a step does; see ``enum operation``."""
 
@@ -59,6 +61,7 @@ SIGNATURES: Final = {
     "hope_close": (None, (c_void_p,)),
     "hope_lane": (None, (c_void_p, c_int, c_void_p, c_int64, c_void_p)),
     "hope_begin": (None, (c_void_p, c_int)),
+    "hope_alone": (c_int, (c_void_p, c_int, c_void_p)),
     "hope_drive": (None, (c_void_p, c_int, c_int)),
     "hope_finish": (None, (c_void_p, c_int)),
     "hope_stop": (None, (c_void_p,)),

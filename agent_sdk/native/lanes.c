@@ -250,6 +250,18 @@ EXPORT void hope_begin(struct run *run, int first) {
     atomic_store(&run->stop, 0);
 }
 
+/* A whole run of one lane in the calling thread, which is moved to some CPUs meanwhile (NULL: it stays where it is).
+   How many steps failed; below 0 the reason why the thread may not run there. */
+EXPORT int hope_alone(struct run *run, int first, const cpu_set_t *cpus) {
+    cpu_set_t before;
+    int moves = cpus && !sched_getaffinity(0, sizeof before, &before) && !CPU_EQUAL(&before, cpus);
+    if (moves && sched_setaffinity(0, sizeof *cpus, cpus)) return -errno;
+    hope_begin(run, first);
+    hope_drive(run, 0, 0);
+    if (moves) sched_setaffinity(0, sizeof before, &before);
+    return atomic_load(&run->failures);
+}
+
 EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64_t count, int64_t *stamps) {
     run->lane[lane].steps = steps;
     run->lane[lane].steps_count = count;

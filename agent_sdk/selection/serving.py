@@ -14,10 +14,10 @@ import math
 import statistics
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from agent_sdk.errors import ExecutionError
 from agent_sdk.selection.trial import FAILURES, first_choice
 
 log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 
 SLOWER: Final = 1.15
 """Times its reference that a run must take to count as slow."""
@@ -102,21 +103,34 @@ class Serving:
         return dict(self._contenders)
 
     def run(
+        self, inputs: Mapping[str, np.ndarray], into: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Compute the outputs, in arrays of ``into`` if any, with the current contender or the next one to compare.
+
+        Raises what ``Executor.answer`` raises; a failing processor only when no contender can answer this request.
+        """
+        return self._answered_by(_answered, inputs, into)
+
+    def trace(
         self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
     ) -> tuple[dict[str, np.ndarray], Trace]:
-        """Compute the outputs with the current contender, or with the next one to compare it with.
+        """The same with the record of the run. Raises what ``Executor.run`` raises."""
+        return self._answered_by(_traced, inputs, timeout_s)
 
-        Raises what ``Executor.run`` raises; a failing processor only when no contender can answer this request.
-        """
+    def _answered_by(self, ask: Callable[..., tuple[Answer, float]], *request: Any) -> Answer:
+        """Ask one after the other until one answers; ``ask`` tells also how many microseconds that took."""
         failures: dict[str, ExecutionError] = {}
         while True:
             with self._lock:
-                name, comparison = self._next(failures)
+                comparison = self._comparison
+                if failures or comparison is not None:
+                    name, comparison = self._next(failures)
+                else:
+                    name = self.current
                 executor = self._contenders[name]
             us = None
             try:
-                outputs, trace = executor.run(inputs, timeout_s=timeout_s)
-                us = trace.total_us
+                answer, us = ask(executor, *request)
             except RunTimeoutError:
                 us = math.inf
                 raise
@@ -127,8 +141,9 @@ class Serving:
             finally:
                 with self._lock:
                     self._learn(name, us, comparison)
-            self._drop(failures)
-            return outputs, trace
+            if failures:
+                self._drop(failures)
+            return answer
 
     def close(self) -> None:
         """Close every executor. Raises ExecutionError when a runtime hangs in one."""
@@ -149,8 +164,9 @@ class Serving:
         """Take note of a run that ended; ``us`` is None where it failed: then its turn goes to the next request."""
         if us is not None:
             self.answered[name] += 1
-            self.switches += self._answering not in ("", name)
-            self._answering = name
+            if name != self._answering:
+                self.switches += self._answering != ""
+                self._answering = name
         if comparison is not None:
             if us is None and name in self._contenders:
                 comparison.waiting.appendleft(name)
@@ -159,14 +175,13 @@ class Serving:
                 comparison.us.setdefault(name, []).append(us)
             self._count_down(comparison, 1)
         elif us is not None and name == self.current and self._comparison is None and not self._pinned:
-            self._watch(us)
+            self._recent.append(us)
+            self._left -= 1
+            if self._left <= 0:
+                self._watch()
 
-    def _watch(self, us: float) -> None:
+    def _watch(self) -> None:
         """Look at the current contender's latest runs from time to time, and compare it with others when it is due."""
-        self._recent.append(us)
-        self._left -= 1
-        if self._left > 0:
-            return
         self._left = WINDOW
         usual = statistics.median(self._recent)
         drifted = sum(one > SLOWER * self._reference_us for one in self._recent) >= WINDOW - 1
@@ -248,3 +263,16 @@ class Serving:
 
     def _first_choice(self, among: Collection[str]) -> str:
         return first_choice({name: self.quiet_us.get(name, math.inf) for name in among})
+
+
+def _answered(
+    executor: Executor, inputs: Mapping[str, np.ndarray], into: Mapping[str, np.ndarray] | None
+) -> tuple[dict[str, np.ndarray], float]:
+    return executor.answer(inputs, into)
+
+
+def _traced(
+    executor: Executor, inputs: Mapping[str, np.ndarray], timeout_s: float | None
+) -> tuple[tuple[dict[str, np.ndarray], Trace], float]:
+    outputs, trace = executor.run(inputs, timeout_s=timeout_s)
+    return (outputs, trace), trace.total_us

@@ -144,6 +144,47 @@ def test_it_stands_where_an_inference_session_stood(agent: Agent) -> None:
         assert ours.get_providers()[0] in repr(ours)
 
 
+def test_bound_arrays_stay_put(agent: Agent) -> None:
+    """What is written into a bound input is read by the next run; outputs go to the caller's array, or to new ones."""
+    (feed, wanted), (other, second) = (expected(BRANCHING, seed) for seed in (1, 2))
+    x, y = feed["x"].copy(), np.empty_like(wanted["y"])
+    with agent.load(BRANCHING) as opened:
+        bound = opened.io_binding()
+        bound.bind_cpu_input("x", x)
+        bound.bind_output("y", y)
+        for given, right_ in ((feed, wanted), (other, second), (feed, wanted), (other, second)):
+            x[...] = given["x"]
+            opened.run_with_iobinding(bound)
+            (made,) = bound.copy_outputs_to_cpu()
+            assert made is y
+            assert relative_error({"y": y}, right_) < 1e-5
+        bound.bind_output("y")
+        made = []
+        for _ in range(2):
+            opened.run_with_iobinding(bound)
+            made += bound.copy_outputs_to_cpu()
+        assert not any(np.shares_memory(*pair) for pair in ((made[0], made[1]), (made[0], y), (made[1], y)))
+        assert relative_error({"y": made[0]}, second) < 1e-5
+        bound.bind_output("y", np.empty(3, np.float32))
+        with pytest.raises(InputError, match=r"output 'y' is float32.*the array given for it is float32\[3\]"):
+            opened.run_with_iobinding(bound)
+        with pytest.raises(InputError, match="no input 'q'; inputs: x"):
+            bound.bind_cpu_input("q", x)
+
+
+def test_bound_arrays_of_a_whole_network(agent: Agent) -> None:
+    """While no plan is there, the caller's arrays are written all the same."""
+    with agent.load(text_model()) as opened:
+        bound, y = opened.io_binding(), np.empty(2, np.float32)
+        bound.bind_cpu_input("x", np.array(["1.5", "2"], object))
+        bound.bind_output("y", y)
+        opened.run_with_iobinding(bound)
+        assert y.tolist() == [1.5, 2.0]
+        bound.bind_output("y", np.empty(3, np.float32))
+        with pytest.raises(InputError, match="output 'y'"):
+            opened.run_with_iobinding(bound)
+
+
 def test_runs_beside_the_callers_own_work(agent: Agent) -> None:
     """``run_async`` calls back with outputs or the error; ``aload`` and ``arun`` leave the event loop free."""
     feed, wanted = expected(BRANCHING, seed=1)
