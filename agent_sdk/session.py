@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, overload
 
@@ -24,12 +25,15 @@ from agent_sdk.engine import DeviceClosedError, Executor
 from agent_sdk.engine.bound import check_output
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import HopeError, InputError, ModelError, OpenShapeError, UnplannableError
+from agent_sdk.explain import Explanation, explain, explain_whole
+from agent_sdk.measure.timing import timed
 from agent_sdk.model import Model, Network, Port, Shapes
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import FLOAT32, rounding
 from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.serving import Serving
+from agent_sdk.selection.trial import PLAN
 from agent_sdk.verify import Verdict, random_feed, random_inputs, relative_error, verdict
 from hope_schema import Plan
 
@@ -109,7 +113,15 @@ class Session:
         self._pools: dict[str, ThreadPoolExecutor] = {}
 
     def __repr__(self) -> str:
-        return f"<Session {self.name!r}: {', '.join(self.get_providers())}; {len(self._ready)} prepared>"
+        last, whole = self._last, self._whole
+        if last is None:
+            said = f"the whole network on {whole.runtime}" if whole is not None else "nothing is ready yet"
+        else:
+            program, current = last.executor.program, last.serving.current
+            steps = Counter(program.plan.step[step].processor for each in program.segments for step in each.steps)
+            where = ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
+            said = f"the plan: {where}" if current == PLAN else f"{current} alone, faster here than the plan"
+        return f"<Session {self.name!r}: {said}; {len(self._ready)} prepared>"
 
     # What it takes and gives
 
@@ -393,12 +405,31 @@ class Session:
         if prepared is not None:
             feed = random_inputs(prepared.model.graph, seed) if inputs is None else inputs
             return verdict(prepared.model, feed, {prepared.executor, prepared.plan_executor}, tolerance)
-        given = random_feed(self.whole.inputs, seed) if inputs is None else inputs
-        if given is None:
-            raise InputError("inputs cannot be drawn, because their shapes are open or they hold no numbers: give some")
+        given = self._feed(inputs, seed)
         with closing(self._open_alone()) as alone:
             error = relative_error(self.whole.run(given), alone.run(given))
         return Verdict(error, FLOAT32 if tolerance is None else tolerance, "rounding of float32 between runtimes")
+
+    def explain(self, inputs: Feed | None = None, *, runs: int = 5, seed: int = 0) -> Explanation:
+        """Say what runs where and why, with a run of the plan beside what was predicted of it.
+
+        ``inputs`` are drawn at random where none are given; of ``runs`` the middle one counts. Raises InputError where
+        none can be drawn, or like ``run``.
+        """
+        prepared = self._last if inputs is None else self._for(inputs)
+        if prepared is not None:
+            feed = random_inputs(prepared.model.graph, seed) if inputs is None else inputs
+            return explain(prepared, feed, runs=runs, notes=tuple(self.notes))
+        given = self._feed(inputs, seed)
+        times = sorted(timed(partial(self.whole.run, given))[0] for _ in range(runs))
+        return explain_whole(self.name, self.whole.runtime, times[len(times) // 2], tuple(self.notes))
+
+    def _feed(self, inputs: Feed | None, seed: int) -> Feed:
+        """Inputs for the whole network, drawn at random where none are given. Raises InputError where none can be."""
+        given = random_feed(self.whole.inputs, seed) if inputs is None else inputs
+        if given is None:
+            raise InputError("inputs cannot be drawn, because their shapes are open or they hold no numbers: give some")
+        return given
 
     # The plan of the shapes that ran last
 

@@ -28,7 +28,7 @@ import numpy as np
 
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
-from agent_sdk.engine.trace import to_perfetto
+from agent_sdk.explain import to_perfetto
 from agent_sdk.measure.timing import Turn, take_turns
 from agent_sdk.measure.truth import busy_together
 from agent_sdk.measure.witness import Witness, calm

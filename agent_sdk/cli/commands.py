@@ -12,6 +12,7 @@ from click.shell_completion import get_completion_class
 
 from agent_sdk.cli.devices import devices
 from agent_sdk.cli.enrol import enrol
+from agent_sdk.cli.explain import explain
 from agent_sdk.cli.run import run
 from agent_sdk.cli.zoo import zoo
 from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
@@ -25,6 +26,7 @@ EPILOG: Final = """\b
 examples:
   hope-agent run inception_v1 --compare      measure, plan and run a network of the zoo, and judge the gain
   hope-agent run net.onnx                    your own network
+  hope-agent explain net.onnx                every op: where it runs, how long it takes, and why
   hope-agent devices                         what this machine has
   hope-agent zoo list                        networks that can be named as MODEL
   eval "$(hope-agent completion bash)"       complete commands, options and networks in this shell
@@ -54,7 +56,7 @@ def completion(shell: str) -> int:
     return OK
 
 
-for command in (run, devices, enrol, zoo):
+for command in (run, explain, devices, enrol, zoo):
     hope_agent.add_command(command)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from agent_sdk.agent import Agent
-from agent_sdk.cli.report import Bar, RunReport, WholeReport, planned_bars
+from agent_sdk.cli.report import RunReport, WholeReport
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import InputError
+from agent_sdk.explain import measured_bars, planned_bars
 from agent_sdk.measure.timing import timed
 from agent_sdk.selection.trial import PLAN, hold_trial
 from agent_sdk.session import Session
@@ -115,12 +116,3 @@ def examine_whole(
     judged = session.verify(inputs, tolerance=tolerance)
     times = [timed(partial(whole.run, inputs))[0] for _ in range(runs)]
     return WholeReport(session.name, whole.runtime, statistics.median(times), runs, judged, tuple(session.notes))
-
-
-def measured_bars(trace: Trace) -> tuple[Bar, ...]:
-    """Return what processors were busy with in a run as bars; waiting is left blank."""
-    return tuple(
-        Bar(span.processor, span.start_us, span.end_us, "transfer" if span.kind == "transfer" else "compute")
-        for span in trace.spans
-        if span.kind != "wait"
-    )

@@ -55,6 +55,14 @@ def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, shape
 
 
+def refuse_unwritable(option: str, file: Path) -> None:
+    """Raise InputError for a file that cannot be written, before anything is measured."""
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"{option}: there is no directory '{file.absolute().parent}'")
+    if file.is_dir():
+        raise InputError(f"{option}: '{file}' is a directory; give a file in it")
+
+
 @dataclass(frozen=True)
 class Given:
     """A network, and how to load it, as the command line says. See ``Agent`` and ``Agent.load``."""

@@ -5,27 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from agent_sdk.errors import printable
+from agent_sdk.explain import Bar
 from agent_sdk.planner.supplier import PlanSource
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.verify import Verdict
-from hope_schema import Plan
-
-
-@dataclass(frozen=True)
-class Bar:
-    """Something that occupied a processor from ``start_us`` to ``finish_us`` (microseconds from the run's start)."""
-
-    processor: str
-    start_us: float
-    finish_us: float
-    kind: Literal["compute", "transfer"] = "compute"
 
 
 @dataclass(frozen=True)
@@ -112,11 +102,6 @@ class RunReport:
         return {**row, "speedup": self.speedup, "correct": self.correct}
 
 
-def planned_bars(plan: Plan) -> tuple[Bar, ...]:
-    """Return a plan's steps as bars; a step's interval includes the transfers it pays for."""
-    return tuple(Bar(step.processor, step.start_us, step.finish_us) for step in plan.steps)
-
-
 @dataclass(frozen=True)
 class WholeReport:
     """What there is to say of a network that runs as a whole, because nothing of it can be planned."""
@@ -147,8 +132,7 @@ def show_whole(report: WholeReport, console: Console) -> None:
     """Print what there is to say of a network that runs as a whole."""
     console.print(f"{printable(report.model)}: {report.measured_us / 1e3:.2f} ms on {report.runtime}, as a whole")
     console.print(Text(str(report.verdict), style="green" if report.verdict.correct else "red"))
-    for note in report.notes:
-        console.print(Text(f"note: {printable(note)}", style="dim"))
+    show_notes(report.notes, console)
 
 
 def show(report: RunReport, console: Console) -> None:
@@ -167,7 +151,12 @@ def show(report: RunReport, console: Console) -> None:
                     _print_row(console, title, name, _lane(row, span, width, console))
                     title = ""
         _print_row(console, "", "", Text(_axis(span, width), style="dim"))
-    for note in report.notes:
+    show_notes(report.notes, console)
+
+
+def show_notes(notes: Iterable[str], console: Console) -> None:
+    """Print what was not as it should be."""
+    for note in notes:
         console.print(Text("note: ", style="yellow") + Text(printable(note)))
 
 

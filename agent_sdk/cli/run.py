@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from agent_sdk.cli.options import Given, loads_a_network, positive
+from agent_sdk.cli.options import Given, loads_a_network, positive, refuse_unwritable
 from agent_sdk.errors import InputError
 
 if TYPE_CHECKING:
     from agent_sdk.cli.report import RunReport
+    from agent_sdk.engine.program import Program
     from agent_sdk.engine.trace import Trace
 
 MAX_RUNS: Final = 100_000
@@ -53,6 +54,7 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
         report, recorded = examine(
             agent, session, given.inputs, runs=runs, compare=compare, seed=given.seed, tolerance=tolerance
         )
+        planned = session.plan_executor.program
     if as_json:
         click.echo(json.dumps(report.as_json(), allow_nan=False))
     else:
@@ -60,16 +62,8 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
     if not report.correct:
         click.echo(f"hope-agent: wrong answer: {_what_differs(report)}", err=True)
     if trace is not None:
-        _write_trace(trace, recorded)
+        _write_trace(trace, recorded, planned)
     return 0 if report.correct else 1
-
-
-def refuse_unwritable(option: str, file: Path) -> None:
-    """Raise InputError for a file that cannot be written, before anything is measured."""
-    if not file.absolute().parent.is_dir():
-        raise InputError(f"{option}: there is no directory '{file.absolute().parent}'")
-    if file.is_dir():
-        raise InputError(f"{option}: '{file}' is a directory; give a file in it")
 
 
 def _what_differs(report: RunReport) -> str:
@@ -82,10 +76,10 @@ def _what_differs(report: RunReport) -> str:
     )
 
 
-def _write_trace(file: Path, trace: Trace) -> None:
-    from agent_sdk.engine.trace import to_perfetto
+def _write_trace(file: Path, trace: Trace, plan: Program) -> None:
+    from agent_sdk.explain import to_perfetto
 
     try:
-        file.write_text(json.dumps(to_perfetto(trace)))
+        file.write_text(json.dumps(to_perfetto(trace, plan)))
     except OSError as error:
         raise InputError(f"cannot write the trace to '{file}': {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""What happened in one run, segment by segment, and its export to the Chrome and Perfetto viewers.
+"""What happened in one run, segment by segment.
 
 Times are microseconds from the start of the run. Recording costs one clock reading per event; everything else is
 worked out when somebody asks.
@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from agent_sdk.engine.program import Program, ProgramSegment
-from hope_schema import HOST
 
 SpanKind = Literal["segment", "wait", "transfer"]
 
@@ -158,92 +157,3 @@ class Trace:
             live[processor] += size
             peak[processor] = max(peak[processor], live[processor])
         return peak
-
-
-def to_perfetto(trace: Trace) -> dict[str, Any]:
-    """Return the trace in Chrome's Trace Event Format, which chrome://tracing and ui.perfetto.dev open.
-
-    Two tracks per processor, one measured and one as the plan predicted it; durations in microseconds; an arrow for
-    every tensor that crosses between processors.
-    """
-    program = trace.program
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
-        for pid, name in ((1, f"{program.graph.name}: measured"), (2, f"{program.graph.name}: predicted"))
-    ]
-    carriers = {program.lanes[work.lane] for work in program.work if work.index < 0}
-    tracks = {name: index for index, name in enumerate([*program.processors, *sorted(carriers)], 1)}
-    for pid in (1, 2):
-        for processor, tid in tracks.items():
-            events.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": processor}})
-    for span in trace.spans:
-        work = program.by_lane[program.lanes.index(span.lane)][span.position]
-        name = work.ops[-1] if span.kind == "segment" else span.kind
-        args: dict[str, Any] = {"segment": span.segment, "thread": span.lane}
-        if span.kind == "segment" and isinstance(work, ProgramSegment):
-            args |= {
-                "ops": len(work.ops),
-                "first_op": work.ops[0],
-                "predicted_us": round(work.finish_us - work.start_us, 3),
-            }
-        elif span.kind == "transfer":
-            args["tensors"] = [move.tensor for move in work.moves]
-        track = tracks[span.processor if span.segment >= 0 else span.lane]
-        events.append(_slice(1, track, name, span.kind, span.start_us, span.end_us, args))
-    for segment in program.segments:
-        events.append(
-            _slice(
-                2,
-                tracks[segment.processor],
-                segment.ops[-1],
-                "predicted",
-                segment.start_us,
-                segment.finish_us,
-                {"segment": segment.index, "ops": len(segment.ops)},
-            )
-        )
-    events += _arrows(trace, tracks)
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"model": program.graph.name}}
-
-
-def _slice(
-    pid: int, tid: int, name: str, category: str, start_us: float, end_us: float, args: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "pid": pid,
-        "tid": tid,
-        "name": name,
-        "cat": category,
-        "ts": round(start_us, 3),
-        "dur": round(max(end_us - start_us, 0.0), 3),
-        "args": args,
-    }
-
-
-def _arrows(trace: Trace, tracks: dict[str, int]) -> list[dict[str, Any]]:
-    """Flow events from the segment that makes a tensor to the first one that reads it on another processor."""
-    program = trace.program
-    maker = {name: segment for segment in program.segments for name in segment.segment.outputs}
-    spans = {span.segment: span for span in trace.segments}
-    events: list[dict[str, Any]] = []
-    seen: set[tuple[str, str]] = set()
-    for segment in program.segments:
-        for name in segment.segment.inputs:
-            if program.home[name] in (HOST, segment.processor) or (name, segment.processor) in seen:
-                continue
-            seen.add((name, segment.processor))
-            ends = (("s", maker[name], spans[maker[name].index].end_us),
-                    ("f", segment, spans[segment.index].start_us))  # fmt: skip
-            for phase, at, ts in ends:
-                event = {
-                    "ph": phase,
-                    "pid": 1,
-                    "tid": tracks[at.processor],
-                    "name": name,
-                    "cat": "tensor",
-                    "id": f"{name}>{segment.processor}",
-                    "ts": round(ts, 3),
-                }
-                events.append(event | {"bp": "e"} if phase == "f" else event)
-    return events

@@ -270,3 +270,24 @@ def test_a_network_with_open_shapes_and_one_that_runs_whole(
     report = json.loads(capsys.readouterr().out)
     assert report["executed"] == "whole:onnxruntime"
     assert "(NonZero)" in report["notes"][0]
+
+
+def test_a_network_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``explain`` prints a row per op or one JSON object, and writes a page, unless that is known not to work."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    file = tmp_path / "branching.onnx"
+    file.write_bytes(branching_model().SerializeToString())
+    given = ["explain", str(file), "--processors", "ort@0", "--quiet"]
+    assert "directory" in refused(capsys, *given, "--html", "/no/such/directory/page.html")
+    assert cli.main([*given, "--json", "--html", str(tmp_path / "page.html")]) == cli.OK
+    told = json.loads(capsys.readouterr().out)
+    assert {row["processor"] for row in told["ops"]} == {"ort@0"}
+    assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.main(given) == cli.OK
+    table = capsys.readouterr().out
+    assert all(row["op"] in table for row in told["ops"])
+    assert told["why"] in table

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from agent_sdk.cli.report import Bar, RunReport, list_rows, show
+from agent_sdk.cli.report import RunReport, list_rows, show
+from agent_sdk.explain import Bar
 from agent_sdk.verify import relative_error
 
 

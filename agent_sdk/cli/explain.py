@@ -1,0 +1,72 @@
+"""``hope-agent explain``: what runs where, when and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from agent_sdk.cli.options import Given, loads_a_network, refuse_unwritable
+from agent_sdk.errors import InputError
+
+if TYPE_CHECKING:
+    from agent_sdk.explain import Explanation
+
+EXAMPLES: Final = """\b
+examples:
+  hope-agent explain net.onnx                      every op: where it runs, predicted and measured, and why
+  hope-agent explain net.onnx --html net.html      a chart of the plan and of a run, one file for any browser
+  hope-agent explain inception_v1 --json           one JSON object on stdout
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="write a page with a chart and the table")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object; progress goes to stderr")
+@loads_a_network
+def explain(given: Given, *, html: Path | None, as_json: bool) -> int:
+    """Say of every op where it runs, how long it takes, where else it could run, and why it does not."""
+    from agent_sdk.explain import to_html
+
+    if html is not None:
+        refuse_unwritable("--html", html)
+    with given.loaded(all_rivals=False) as (_, session):
+        explanation = session.explain(given.inputs, seed=given.seed)
+    if as_json:
+        click.echo(json.dumps(explanation.as_json(), allow_nan=False))
+    elif html is None:
+        _show(explanation)
+    if html is not None:
+        try:
+            html.write_text(to_html(explanation), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write the page to '{html}': {error.strerror}") from error
+        click.echo(f"wrote {html}", err=True)
+    return 0
+
+
+def _show(explanation: Explanation) -> None:
+    from rich.console import Console
+
+    from agent_sdk.cli.report import list_rows, show_notes
+
+    console = Console()
+    columns = ("op", "type", "segment", "processor", "predicted µs", "measured µs", "next best µs", "why")
+    rows = []
+    before = ""
+    for op in explanation.ops:
+        other = "" if op.next_best_us is None else f"{op.next_best_us:.1f} {op.next_best}"
+        segment = "" if op.segment is None else str(op.segment)
+        took = "" if op.measured_us is None else f"{op.measured_us:.1f}"
+        why = "with the one above" if op.super_op == before else f"{op.cause.replace('_', ' ')}: {op.why}"
+        rows.append((op.op, op.type, segment, op.processor, f"{op.predicted_us:.1f}", took, other, why))
+        before = op.super_op
+    if rows:
+        console.print(list_rows(explanation.model, columns, rows))
+    console.print(f"{explanation.model}: {explanation.why}", markup=False, highlight=False)
+    if explanation.planned_us is not None:
+        planned_ms, run_ms = explanation.planned_us / 1e3, explanation.measured_us / 1e3
+        console.print(f"the plan: {planned_ms:.2f} ms predicted, {run_ms:.2f} ms in this run", highlight=False)
+    show_notes(explanation.notes, console)

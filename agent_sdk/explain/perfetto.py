@@ -1,0 +1,132 @@
+"""A run in Chrome's Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
+
+Every processor is a process with two tracks, one beneath the other: what was measured, and the plan. Within a segment
+stands a slice per op: its part of the segment's time, in proportion to what was predicted, because runtimes time
+segments. Times in microseconds; an arrow for every tensor that crosses between processors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.engine.trace import Trace
+from agent_sdk.explain.shares import Share, shares
+from hope_schema import HOST
+
+MEASURED: Final = 1
+PLANNED: Final = 2
+Event = dict[str, Any]
+
+
+def to_perfetto(trace: Trace, plan: Program | None = None) -> dict[str, Any]:
+    """Return a run as events; beside it ``plan``, where something else was run: by default what the run was of."""
+    ran, planned = trace.program, plan or trace.program
+    carriers = {program.lanes[work.lane] for program in (ran, planned) for work in program.work if work.index < 0}
+    names = dict.fromkeys([*planned.processors, *ran.processors, *sorted(carriers)])
+    pids = {name: index for index, name in enumerate(names, 1)}
+    run = "measured" if planned is ran else "measured: not the plan, but what is faster here"
+    events = [
+        event
+        for name, pid in pids.items()
+        for event in (
+            _named(pid, 0, "process_name", name),
+            _named(pid, MEASURED, "thread_name", run),
+            _named(pid, PLANNED, "thread_name", "plan"),
+        )
+    ]
+    events += [*_measured(trace, pids), *_planned(planned, pids), *_arrows(trace, pids)]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"model": ran.graph.name}}
+
+
+def _measured(trace: Trace, pids: dict[str, int]) -> Iterator[Event]:
+    program = trace.program
+    for span in trace.spans:
+        work = program.by_lane[program.lanes.index(span.lane)][span.position]
+        pid = pids[span.processor if span.segment >= 0 else span.lane]
+        args: dict[str, Any] = {"segment": span.segment, "thread": span.lane}
+        if span.kind == "transfer":
+            args["tensors"] = [move.tensor for move in work.moves]
+        if span.kind == "segment" and isinstance(work, ProgramSegment):
+            args |= {"ops": len(work.ops), "predicted_us": round(work.finish_us - work.start_us, 3)}
+            yield _slice(pid, MEASURED, _title(work), "segment", span.start_us, span.end_us, args)
+            parts = shares(program, work)
+            yield from _ops(pid, MEASURED, "op", parts, [part.of_segment for part in parts], span.start_us, span.us)
+        else:
+            yield _slice(pid, MEASURED, span.kind, span.kind, span.start_us, span.end_us, args)
+
+
+def _planned(program: Program, pids: dict[str, int]) -> Iterator[Event]:
+    for segment in program.segments:
+        pid = pids[segment.processor]
+        args = {"segment": segment.index, "ops": len(segment.ops)}
+        yield _slice(pid, PLANNED, _title(segment), "predicted", segment.start_us, segment.finish_us, args)
+        steps: dict[int, list[Share]] = {}
+        for part in shares(program, segment):
+            steps.setdefault(part.step.id, []).append(part)
+        for parts in steps.values():
+            step = parts[0].step
+            lengths = [part.of_step for part in parts]
+            yield from _ops(pid, PLANNED, "predicted op", parts, lengths, step.start_us, step.finish_us - step.start_us)
+
+
+def _title(segment: ProgramSegment) -> str:
+    return f"segment {segment.index}: {segment.ops[-1]}"
+
+
+def _ops(
+    pid: int, tid: int, category: str, parts: Iterable[Share], lengths: Iterable[float], start_us: float, us: float
+) -> Iterator[Event]:
+    """One slice per op, one after the other, over ``us`` microseconds."""
+    at = start_us
+    for part, length in zip(parts, lengths, strict=True):
+        end = at + us * length
+        args = {"type": part.op.type, "super_op": part.step.ops[-1], "cause": part.step.cause.value}
+        yield _slice(pid, tid, f"{part.op.type} {part.op.id}", category, at, end, args)
+        at = end
+
+
+def _named(pid: int, tid: int, what: str, name: str) -> Event:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": name}}
+
+
+def _slice(pid: int, tid: int, name: str, category: str, start_us: float, end_us: float, args: dict[str, Any]) -> Event:
+    # NOTE: what is inside ends no later than what is around it, also after rounding: viewers drop slices that overlap.
+    start, end = round(start_us, 3), round(max(start_us, end_us), 3)
+    return {
+        "ph": "X",
+        "pid": pid,
+        "tid": tid,
+        "name": name,
+        "cat": category,
+        "ts": start,
+        "dur": round(end - start, 3),
+        "args": args,
+    }
+
+
+def _arrows(trace: Trace, pids: dict[str, int]) -> Iterator[Event]:
+    """Flow events from the segment that makes a tensor to the first one that reads it on another processor."""
+    program = trace.program
+    maker = {name: segment for segment in program.segments for name in segment.segment.outputs}
+    spans = {span.segment: span for span in trace.segments}
+    seen: set[tuple[str, str]] = set()
+    for segment in program.segments:
+        for name in segment.segment.inputs:
+            if program.home[name] in (HOST, segment.processor) or (name, segment.processor) in seen:
+                continue
+            seen.add((name, segment.processor))
+            ends = (("s", maker[name], spans[maker[name].index].end_us),
+                    ("f", segment, spans[segment.index].start_us))  # fmt: skip
+            for phase, at, ts in ends:
+                event = {
+                    "ph": phase,
+                    "pid": pids[at.processor],
+                    "tid": MEASURED,
+                    "name": name,
+                    "cat": "tensor",
+                    "id": f"{name}>{segment.processor}",
+                    "ts": round(ts, 3),
+                }
+                yield event | {"bp": "e"} if phase == "f" else event

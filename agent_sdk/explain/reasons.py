@@ -1,0 +1,156 @@
+"""Why every op is where it is: a plan's own words beside what a run of it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from agent_sdk.engine.trace import Trace
+from agent_sdk.explain.explanation import ExplainedOp, Explanation, measured_bars, planned_bars
+from agent_sdk.explain.shares import shares
+from agent_sdk.prepared import Prepared
+from agent_sdk.selection.trial import PLAN
+from hope_schema import Cause, Op, Plan, Step
+
+OPAQUE: Final = "its parts stay together, because what passes between them has no static shape or is none of numbers"
+
+
+def explain(prepared: Prepared, inputs: Mapping[str, Any], *, runs: int, notes: tuple[str, ...]) -> Explanation:
+    """Run the plan, also where somebody else answers, and put what was measured beside what was predicted.
+
+    The run that counts is the middle one. Raises what ``Executor.run`` raises.
+    """
+    executor = prepared.plan_executor
+    traces = sorted((executor.run(inputs)[1] for _ in range(runs)), key=lambda trace: trace.total_us)
+    trace = traces[len(traces) // 2]
+    plan = trace.program.plan
+    made_here = plan.profile_version == 0
+    return Explanation(
+        model=prepared.model.name,
+        answers=prepared.serving.current,
+        why=_who(prepared),
+        processors=trace.program.processors_used,
+        planned_us=plan.makespan_us,
+        lower_bound_us=None if made_here else plan.lower_bound_us,
+        measured_us=trace.total_us,
+        method=plan.method,
+        ops=_rows(trace),
+        planned=planned_bars(plan),
+        measured=measured_bars(trace),
+        notes=notes,
+    )
+
+
+def explain_whole(name: str, runtime: str, measured_us: float, notes: tuple[str, ...]) -> Explanation:
+    """What there is to say where a runtime runs the whole network."""
+    return Explanation(
+        model=name,
+        answers=f"whole:{runtime}",
+        why=notes[0] if notes else f"{runtime} answers with the whole network until there is a plan",
+        processors=(runtime,),
+        planned_us=None,
+        lower_bound_us=None,
+        measured_us=measured_us,
+        method="",
+        ops=(),
+        planned=(),
+        measured=(),
+        notes=notes,
+    )
+
+
+def _who(prepared: Prepared) -> str:
+    """Why the one who answers does."""
+    serving = prepared.serving
+    us, current = serving.quiet_us, serving.current
+    others = {name: took for name, took in us.items() if name != current}
+    if current not in us or not others:
+        return f"{_named(current)} answers; there is nobody to compare it with"
+    other = PLAN if PLAN in others else min(others, key=lambda name: others[name])
+    verb = "is the fastest here" if us[current] <= min(others.values()) else "answers under the present load"
+    return f"{_named(current)} {verb}: {us[current] / 1e3:.2f} ms at load, {_named(other)} {others[other] / 1e3:.2f} ms"
+
+
+def _named(contender: str) -> str:
+    return "the plan" if contender == PLAN else f"{contender} alone"
+
+
+def _rows(trace: Trace) -> tuple[ExplainedOp, ...]:
+    program = trace.program
+    plan, graph = program.plan, program.graph
+    split = {cut.op for job in plan.jobs for cut in job.cuts}
+    took = {span.segment: span.us for span in trace.segments}
+    rows: dict[str, ExplainedOp] = {}
+    for segment in program.segments:
+        for share in shares(program, segment):
+            step, op = share.step, share.op
+            other = step.next_best
+            rows[op.id] = ExplainedOp(
+                op=op.id,
+                type=op.type,
+                super_op=step.ops[-1],
+                segment=segment.index,
+                processor=step.processor,
+                predicted_us=(step.finish_us - step.start_us) * share.of_step,
+                alone_us=None if step.alone_us is None else step.alone_us * share.of_step,
+                measured_us=took[segment.index] * share.of_segment,
+                next_best=other.processor if other else None,
+                next_best_us=other.us * share.of_step if other else None,
+                cause=_cause(plan, step),
+                why="; ".join([_why(plan, step), *_besides(op, split)]),
+            )
+    for step in plan.steps:
+        for name in step.ops:
+            if name in program.dead:
+                rows[name] = ExplainedOp(
+                    op=name,
+                    type=graph.op[name].type,
+                    super_op=step.ops[-1],
+                    segment=None,
+                    processor=step.processor,
+                    predicted_us=0.0,
+                    alone_us=None,
+                    measured_us=None,
+                    next_best=None,
+                    next_best_us=None,
+                    cause="unused",
+                    why="left out: no output depends on it",
+                )
+    return tuple(rows[name] for step in plan.order for name in plan.step[step].ops if name in rows)
+
+
+def _cause(plan: Plan, step: Step) -> str:
+    return "single" if plan.profile_version == 0 else step.cause.value
+
+
+def _why(plan: Plan, step: Step) -> str:
+    if plan.profile_version == 0:
+        return f"the whole network on {step.processor}: there was no planner to ask"
+    other, own = step.next_best, step.alone_us
+    if step.cause is Cause.ONLY_SUPPORTED:
+        return "no other processor supports it"
+    if other is None or own is None:
+        return {
+            Cause.FASTER: "it runs fastest there",
+            Cause.AVOIDS_TRANSFER: "slower there, but that saves moving its tensors",
+            Cause.PARALLEL_BRANCH: "slower there, but it runs beside other work",
+        }[step.cause]
+    if step.cause is Cause.FASTER:
+        return f"{own:.1f} µs against {other.us:.1f} µs on {other.processor}"
+    later = f"{max(0.0, own - other.us):.1f} µs slower than on {other.processor}"
+    if step.cause is Cause.AVOIDS_TRANSFER:
+        return f"{later}, which saves moving its tensors"
+    return f"{later}, but it runs beside other work"
+
+
+def _besides(op: Op, split: set[str]) -> list[str]:
+    """What else there is to say of an op: what it hides, and that it is computed in parts."""
+    said = []
+    hidden = op.attributes.get("ops")
+    if "anatomy" in op.attributes:
+        said.append(f"hides {hidden}: {OPAQUE}")
+    whole, bracket, region = op.id.rpartition("[")
+    if bracket and whole in split:
+        axis, start, stop = region.rstrip("]").split(":")
+        said.append(f"part {start} to {stop} of '{whole}' along axis {axis}")
+    return said

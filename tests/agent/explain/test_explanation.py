@@ -1,0 +1,92 @@
+"""An explanation says of every op what the plan and a run of it say, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import pytest
+
+from agent_sdk import Agent
+from agent_sdk.explain import Explanation
+from agent_sdk.selection.trial import PLAN
+from agent_sdk.session import Session
+from tests.agent.models import BRANCHING, one_op_model
+
+
+@pytest.fixture
+def explained(agent: Agent) -> tuple[Session, Explanation]:
+    """A session and what it says of itself."""
+    session = agent.load(BRANCHING)
+    return session, session.explain(runs=3)
+
+
+def test_every_op_stands_where_the_plan_puts_it(explained: tuple[Session, Explanation]) -> None:
+    """One row per op, on the plan's processor, in the segment that carries it, for the plan's cause."""
+    session, explanation = explained
+    program = session.plan_executor.program
+    step = {op: step for step in program.plan.steps for op in step.ops}
+    segment = {op: segment.index for segment in program.segments for op in segment.ops}
+    assert sorted(row.op for row in explanation.ops) == sorted(op.id for op in program.graph.ops)
+    for row in explanation.ops:
+        assert row.type == program.graph.op[row.op].type
+        assert row.super_op == step[row.op].ops[-1]
+        assert row.processor == step[row.op].processor
+        assert row.segment == segment[row.op]
+        assert row.cause == step[row.op].cause.value
+        other = step[row.op].next_best
+        assert row.next_best == (other.processor if other else None)
+
+
+def test_times_of_ops_add_up_to_what_was_predicted_and_measured(explained: tuple[Session, Explanation]) -> None:
+    """Ops share their step's predicted interval and their segment's measured time without rest."""
+    session, explanation = explained
+    predicted: dict[str, float] = defaultdict(float)
+    measured: dict[int | None, float] = defaultdict(float)
+    for row in explanation.ops:
+        predicted[row.super_op] += row.predicted_us
+        measured[row.segment] += row.measured_us or 0.0
+    for step in session.plan_executor.program.plan.steps:
+        assert predicted[step.ops[-1]] == pytest.approx(step.finish_us - step.start_us)
+    took = sum(bar.finish_us - bar.start_us for bar in explanation.measured if bar.kind == "compute")
+    assert sum(measured.values()) == pytest.approx(took)
+    assert took <= explanation.measured_us * len(explanation.processors)
+
+
+def test_an_explanation_is_plain_data(explained: tuple[Session, Explanation]) -> None:
+    """It becomes JSON and loses nothing."""
+    _, explanation = explained
+    read = json.loads(json.dumps(explanation.as_json(), allow_nan=False))
+    assert [row["op"] for row in read["ops"]] == [row.op for row in explanation.ops]
+    assert read["planned_us"] == explanation.planned_us
+
+
+def test_a_session_says_in_short_what_runs_where(explained: tuple[Session, Explanation]) -> None:
+    """``repr`` names who answers and every processor that is used."""
+    session, explanation = explained
+    assert all(name in repr(session) for name in session.get_providers())
+    assert ("the plan: " in repr(session)) == (session.serving.current == PLAN)
+    assert explanation.why.startswith("the plan" if explanation.answers == PLAN else explanation.answers)
+
+
+def test_without_a_planner_nothing_is_made_up(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan made on the device has no causes, no bound and no alternatives; the explanation says so."""
+    monkeypatch.setitem(__import__("sys").modules, "planner_api.app", None)
+    explanation = agent.load(BRANCHING).explain(runs=1)
+    assert explanation.lower_bound_us is None
+    assert {row.cause for row in explanation.ops} == {"single"}
+    assert all(row.next_best is None and "no planner" in row.why for row in explanation.ops)
+
+
+def test_a_network_that_runs_whole_says_why(agent: Agent) -> None:
+    """Where nothing can be planned there are no rows, and the reason stands in their place."""
+    nonzero = one_op_model("NonZero", shape=(1, 4))
+    nonzero.graph.output[0].type.tensor_type.elem_type = 7
+    nonzero.graph.output[0].type.tensor_type.ClearField("shape")
+    session = agent.load(nonzero)
+    explanation = session.explain(runs=1)
+    assert explanation.answers == "whole:onnxruntime"
+    assert explanation.ops == ()
+    assert explanation.measured_us > 0
+    assert "NonZero" in explanation.why
+    assert "the whole network on onnxruntime" in repr(session)

@@ -1,0 +1,111 @@
+"""The page: whole without a network, harmless whatever a model calls its ops, usable by keyboard in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from agent_sdk.explain import Bar, ExplainedOp, Explanation, to_html
+
+HOSTILE = "</script><img src=x onerror=alert(1)>{{table}}\"'&"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def explanation(*names: str) -> Explanation:
+    """Ops of these names one after the other, alternating between two processors."""
+    places = [("ort@0", "ov@0")[index % 2] for index in range(len(names))]
+    ops = tuple(
+        ExplainedOp(
+            op=name, type="Conv", super_op=name, segment=index, processor=place, predicted_us=10.0, alone_us=9.0,
+            measured_us=12.0, next_best="gpu", next_best_us=15.0, cause="faster", why="9.0 µs against 15.0 µs on gpu",
+        )
+        for index, (name, place) in enumerate(zip(names, places, strict=True))
+    )  # fmt: skip
+    bars = tuple(
+        Bar(place, 10.0 * index**2, 10.0 * (index + 1) ** 2, name=name)
+        for index, (name, place) in enumerate(zip(names, places, strict=True))
+    )
+    return Explanation(
+        model=names[0], answers="plan", why=f"the plan is faster than {names[0]}", processors=("ort@0", "ov@0"),
+        planned_us=10.0 * len(names), lower_bound_us=1.0, measured_us=12.0 * len(names), method="ours", ops=ops,
+        planned=bars, measured=bars, notes=(f"a note on {names[0]}",),
+    )  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Counts tags, and gathers what refers elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        """Take note of a tag."""
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attributes if name in ("src", "href", "action", "data")]
+
+
+def test_a_page_asks_nobody(tmp_path: Path) -> None:
+    """One file: no reference leaves it, and its policy forbids what a reference could fetch."""
+    page = Page(to_html(explanation("a", "b", "c")))
+    assert page.references
+    assert all(reference.startswith("#") for reference in page.references)
+    assert "link" not in page.tags
+    assert "default-src 'none'" in to_html(explanation("a"))
+
+
+def test_names_cannot_leave_their_place() -> None:
+    """Op names that are markup, or the template's own marks, are shown as they are written."""
+    page = to_html(explanation(HOSTILE, "b"))
+    assert "<img" not in page
+    assert Page(page).tags.count("script") == 1
+    assert page.count("<table") == 1
+    assert "{{table}}&quot;&#x27;&amp;" in page
+
+
+def test_everything_is_in_the_table_and_in_the_chart() -> None:
+    """A row per op beneath a bar per step and per segment."""
+    page = to_html(explanation("a", "b", "c"))
+    rows = re.findall(r"<tr id=\"segment-\d\".*?</tr>", page)
+    assert len(rows) == 3
+    assert all("15.0" in row and "gpu" in row and "faster: 9.0" in row for row in rows)
+    assert len(re.findall(r'class="bar ', page)) == 6
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_the_chart_is_walked_through_with_the_keyboard(tmp_path: Path) -> None:
+    """In a browser one Tab stop leads into the chart; arrows move along a lane and between lanes, + zooms."""
+    press = """
+    <script>
+    const key = name => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: name, bubbles: true}));
+    document.querySelector('.bar[tabindex="0"]').focus();
+    const seen = [];
+    for (const name of ["ArrowRight", "ArrowDown", "Home", "ArrowUp", "End", "+"]) {
+      key(name);
+      seen.push(told.textContent);
+    }
+    document.title = JSON.stringify([seen, lanes.style.width, document.querySelectorAll('.bar[tabindex="0"]').length,
+                                     document.querySelectorAll("tr.chosen").length]);
+    </script>
+    """
+    file = tmp_path / "page.html"
+    file.write_text(to_html(explanation("a", "b", "c", "d")).replace("</body>", press + "</body>"), encoding="utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [*map(str, command), "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title is not None
+    words = [f"{where} on {on}: {op}" for where, on, op in (
+        ("planned", "ort@0", "c"), ("planned", "ov@0", "b"), ("planned", "ov@0", "b"), ("planned", "ort@0", "a"),
+        ("planned", "ort@0", "c"), ("planned", "ort@0", "c"),
+    )]  # fmt: skip
+    assert [sentence.partition(",")[0] for sentence in re.findall(r'"(planned[^"]*)"', title[1])] == words
+    assert title[1].endswith('"200%",1,1]')
