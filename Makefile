@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# A browser for the console's tests, where this may install one; without it they are skipped and say so.
+CHROMIUM := command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	{ apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || true
+
 .PHONY: help demo test campaign lint types openapi openapi-check clean
 
 help: ## Show this list
@@ -18,6 +22,7 @@ $(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.run tests/networks.txt
 	$(INSTALL) -e '.[all,openvino,dev]' -e ./hope_zoo
 	$(INSTALL) --no-deps -r tests/networks.txt
+	@$(CHROMIUM)
 	@touch $@
 
 demo: $(VENV)/.run ## Run inception_v1 end to end on this machine: measure, plan, execute, check

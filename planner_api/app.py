@@ -41,9 +41,9 @@ class App:
 def create_app(settings: Settings | None = None) -> App:
     """Return the application; its lifespan opens and closes the database.
 
-    A request passes through: observation (id, metrics, log, errors), the guard (token, role, rate), the plans in
-    memory, the routes. An embedded planner has the first and the last of them alone: nobody needs a token there, and
-    it looks at what was uploaded before it answers with a plan.
+    A request passes through: observation (id, metrics, log, errors), the console, which answers what is its own, the
+    guard (token, role, rate), the plans in memory, the routes. An embedded planner has the first and the last of them
+    alone: nobody needs a token there, and it looks at what was uploaded before it answers with a plan.
 
     Raises:
         DatabaseUrlError: a database this planner cannot use.
@@ -63,13 +63,15 @@ def create_app(settings: Settings | None = None) -> App:
 
         planner = service = Service(settings)
         api = _api(planner, _agent_routers() + _fleet_routers())
-        inner = Guard(
-            PlanLayer(api, service.plan_cache),
-            service.tokens,
-            required=settings.tokens_required,
-            per_token=RateLimit(settings.rate_per_token, settings.burst_per_token),
-            per_address=RateLimit(settings.rate_per_address, settings.burst_per_address),
-        )
+        per_token = RateLimit(settings.rate_per_token, settings.burst_per_token)
+        per_address = RateLimit(settings.rate_per_address, settings.burst_per_address)
+        required = settings.tokens_required
+        plans_first = PlanLayer(api, service.plan_cache)
+        inner = Guard(plans_first, service.tokens, required=required, per_token=per_token, per_address=per_address)
+        if settings.console:
+            from planner_api.console.app import Console
+
+            inner = Console(inner, service, required=required, per_bearer=per_token, per_address=per_address)
     observed = Observe(
         inner, planner.metrics, build_tracer(settings.telemetry), log_routine=settings.log_level == "debug"
     )

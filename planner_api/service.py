@@ -9,6 +9,7 @@ from typing import TypeVar
 import structlog
 
 from planner_api.audit import service as audit
+from planner_api.console.overview import Overviews
 from planner_api.devices.guard import Tokens
 from planner_api.errors import DatabaseAwayError
 from planner_api.ops.probes import Probes
@@ -36,6 +37,7 @@ class Service(Planner):
         super().__init__(settings)
         self.probes = Probes(self.database, self.metrics)
         self.tokens = Tokens(self.database, self.events)
+        self.overviews = Overviews(self.database)
         self._house: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._stop_working = asyncio.Event()
@@ -67,6 +69,7 @@ class Service(Planner):
             self._house.cancel()
             await asyncio.gather(self._house, return_exceptions=True)
         await self.tokens.stop()
+        await self.overviews.stop()
         await self.queue.close()
         await self.events.stop()
         await super().stop()

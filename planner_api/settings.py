@@ -80,6 +80,11 @@ class Settings(BaseSettings):
     confirmations: int = Field(200, ge=0)
     """Figures that others said already which a device is asked to measure too, per question."""
 
+    console: bool = True
+    """Whether the console answers at ``/console``."""
+    console_session_s: float = Field(43_200.0, ge=60, le=30 * 86_400)
+    """After this a console session ends, and its token is asked for again."""
+
     worker_in_process: bool | None = None
     """Whether ``serve`` also solves; null: yes on SQLite, no on PostgreSQL (there ``hope-planner worker`` does)."""
     worker_slots: int = Field(1, ge=1, le=64)

@@ -12,7 +12,7 @@ from planner_api.db.engine import sync_engine
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0006"
+HEAD = "0007"
 """Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
 MIGRATIONS = Path(__file__).with_name("migrations")
 """The revisions, which lie beside this file in a checkout and in a wheel."""

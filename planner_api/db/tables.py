@@ -394,10 +394,10 @@ class DeviceRow(Base):
 
 
 class TokenRow(Base):
-    """A bearer token, hashed at rest. ``device_id`` is null for an operator's."""
+    """A bearer token, hashed at rest. ``device_id`` is null for an operator's and a viewer's."""
 
     __tablename__ = "tokens"
-    __table_args__ = (CheckConstraint("scope IN ('device', 'operator')", name="scope_known"),)
+    __table_args__ = (CheckConstraint("scope IN ('device', 'operator', 'viewer')", name="scope_known"),)
 
     id: Mapped[int] = mapped_column(BigKey, primary_key=True)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
@@ -408,6 +408,20 @@ class TokenRow(Base):
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+
+
+class ConsoleSessionRow(Base):
+    """Somebody signed in to the console; it ends with its token, if not before."""
+
+    __tablename__ = "console_sessions"
+
+    session_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the cookie in hexadecimal."""
+    token_id: Mapped[int] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
+    scope: Mapped[str] = mapped_column(String(16))
+    """The token's, or ``viewer`` for an operator who signed in to look only."""
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column(index=True)
 
 
 class ClaimRow(Base):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import Literal
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -23,6 +24,7 @@ from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
   hope-planner tokens create                                    an operator's token
+  hope-planner tokens create --read-only                        one that may look at everything and change nothing
   hope-planner tokens create --claim --uses 1000 --expires 30d  a claim token for a batch of a thousand devices
   hope-planner tokens list
   hope-planner tokens revoke 7                                  the operator's or device's token number 7
@@ -44,6 +46,7 @@ def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.Arg
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     create = commands.add_parser("create", help="make a token and print it, this once")
     create.add_argument("--claim", action="store_true", help="a claim token, which devices exchange for their own")
+    create.add_argument("--read-only", action="store_true", help="a viewer's token, which changes nothing")
     create.add_argument("--uses", type=int, help="how many devices may enrol with the claim (default: any number)")
     create.add_argument("--expires", help="lifetime, e.g. 12h or 30d (default: none)")
     create.add_argument("--label", default="", help="a note to know it by")
@@ -91,6 +94,8 @@ def lifetime(text: str) -> timedelta:
 
 
 def _create(options: argparse.Namespace) -> Command:
+    if options.claim and options.read_only:
+        raise UsageError("--claim and --read-only are different kinds of token")
     if options.uses is not None and not options.claim:
         raise UsageError("--uses goes with --claim")
     if options.uses is not None and options.uses < 1:
@@ -98,7 +103,8 @@ def _create(options: argparse.Namespace) -> Command:
     if len(options.label) > 128:
         raise UsageError("--label may have 128 characters")
     expires_at = None if options.expires is None else datetime.now(UTC) + lifetime(options.expires)
-    token = new_token("claim" if options.claim else "operator")
+    scope: Literal["operator", "viewer"] = "viewer" if options.read_only else "operator"
+    token = new_token("claim" if options.claim else scope)
 
     async def command(database: Database) -> int:
         async with database.write() as session:
@@ -108,7 +114,7 @@ def _create(options: argparse.Namespace) -> Command:
                 )
             else:
                 await repository.add_token(
-                    session, hash_token(token), "operator", label=options.label, expires_at=expires_at
+                    session, hash_token(token), scope, label=options.label, expires_at=expires_at
                 )
         print(token)
         return 0
@@ -120,10 +126,17 @@ def _list(_options: argparse.Namespace) -> Command:
     async def command(database: Database) -> int:
         async with database.read() as session:
             operators = await repository.list_tokens(session, "operator", LISTED + 1)
+            viewers = await repository.list_tokens(session, "viewer", LISTED + 1)
             claims = await repository.list_claims(session, LISTED + 1)
             devices = await repository.list_tokens(session, "device", LISTED + 1)
         print(f"{'id':>6}  {'kind':<8}  {'state':<8}  {'expires':<16}  whose")
-        for lines in (map(_token_line, operators), map(_claim_line, claims), map(_token_line, devices)):
+        lists = (
+            map(_token_line, operators),
+            map(_token_line, viewers),
+            map(_claim_line, claims),
+            map(_token_line, devices),
+        )
+        for lines in lists:
             for line in islice(lines, LISTED):
                 print(line)
             if next(lines, None) is not None:

@@ -17,7 +17,7 @@ import structlog
 
 from planner_api.db.engine import Database
 from planner_api.devices import repository
-from planner_api.devices.principal import ANONYMOUS, Principal
+from planner_api.devices.principal import ANONYMOUS, Principal, bearer
 from planner_api.devices.rate import RateLimit
 from planner_api.devices.tokens import hash_token
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
@@ -101,7 +101,7 @@ class Tokens:
         if row.scope == "device":
             principal = Principal("device", f"device:{row.device_id}", row.device_id)
         else:
-            principal = Principal("operator", f"operator:{row.id}")
+            principal = bearer(row.scope, row.id)
         expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
         found = Known(principal, time.monotonic() + KNOWN_S, expires_at)
         # What was read before a revocation was announced may be the very thing that was revoked.
@@ -170,14 +170,14 @@ class Guard:
             try:
                 scope["state"]["principal"] = self._admit(scope, await self._identify(scope))
             except UnauthorisedError:
-                _refuse_for(self._per_address.hit(_address(scope)))
+                refuse_for(self._per_address.hit(address_of(scope)))
                 raise
         await self._app(scope, receive, send)
 
     async def _identify(self, scope: Scope) -> Known | None:
         """Look up who sent this; None without a token. Raises TooOftenError for an address of too many guesses."""
         if (scope["method"], scope["path"]) == ENROL:
-            _refuse_for(self._per_address.hit(_address(scope)))
+            refuse_for(self._per_address.hit(address_of(scope)))
             return None
         token_hash = _bearer(scope)
         if token_hash is None:
@@ -186,7 +186,7 @@ class Guard:
             return None
         known = self._tokens.known(token_hash)
         if known is None:
-            _refuse_for(self._per_address.wait(_address(scope)))
+            refuse_for(self._per_address.wait(address_of(scope)))
             known = await self._tokens.look_up(token_hash)
         if known is None:
             raise UnauthorisedError("this token is unknown or was revoked; enrol again with a claim token")
@@ -198,14 +198,14 @@ class Guard:
         principal = known.principal
         if known.expires_at + LEEWAY_S < time.time():
             raise UnauthorisedError("this token has expired; enrol again with a claim token")
-        _refuse_for(self._per_token.hit(principal.name))
+        refuse_for(self._per_token.hit(principal.name))
         if not principal.may(scope["method"], scope["path"]):
-            raise ForbiddenError("scope-missing", "a device's token does not allow this; it takes an operator's")
+            raise ForbiddenError("scope-missing", "this token does not allow this; it takes an operator's")
         self._tokens.saw(principal)
         return principal
 
 
-def _refuse_for(wait_s: float) -> None:
+def refuse_for(wait_s: float) -> None:
     """Raise TooOftenError unless there is nothing to wait for."""
     if wait_s:
         raise TooOftenError("too-many-requests", "too many requests; slow down", retry_after_s=wait_s)
@@ -240,6 +240,7 @@ def _hash_of(authorization: bytes) -> str:
     return hash_token(token)
 
 
-def _address(scope: Scope) -> str:
+def address_of(scope: Scope) -> str:
+    """Where a request comes from, as rate limits know it."""
     client = scope.get("client")
     return f"address:{client[0]}" if client else "address:unknown"

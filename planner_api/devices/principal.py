@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from planner_api.errors import ForbiddenError
 
-Role = Literal["operator", "device", "anonymous"]
+Role = Literal["operator", "viewer", "device", "anonymous"]
 
 _DEVICE_POSTS = frozenset({"/models", "/profiles", "/profiles/missing", "/plans"})
 _DEVICE_GETS = ("/models/", "/plans/", "/references/")
@@ -32,8 +32,10 @@ class Principal:
         """Whether this caller may send ``method`` to ``path``.
 
         A device registers graphs, uploads and reads what plans need, reports about itself and sees what became of
-        that; an operator does the rest.
+        that; a viewer reads everything; an operator does the rest.
         """
+        if self.role == "viewer":
+            return method in ("GET", "HEAD")
         if self.role != "device":
             return True
         if method == "POST":
@@ -44,6 +46,11 @@ class Principal:
 
 
 ANONYMOUS = Principal("anonymous", "anonymous")
+
+
+def bearer(scope: str, token_id: int) -> Principal:
+    """Who holds a token of the scope ``operator`` or ``viewer``."""
+    return Principal("operator" if scope == "operator" else "viewer", f"{scope}:{token_id}")
 
 
 def principal_of(scope: Mapping[str, Any]) -> Principal:

@@ -99,6 +99,6 @@ async def revoke_device(request: Request, device_id: DeviceId) -> Response:
     from planner_api.profiles.oversight import forget_device
 
     planner = request.app.state.planner
-    await service.revoke_device(planner.database, planner.events, device_id)
+    await service.revoke_device(planner.database, planner.events, device_id, actor_of(request.scope))
     await forget_device(planner.database, device_id)
     return Response(status_code=204)

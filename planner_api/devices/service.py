@@ -77,7 +77,7 @@ async def report(database: Database, device_id: str, sent: DeviceReport) -> None
         await repository.store_drift(session, rows)
 
 
-async def revoke_device(database: Database, events: Events, device_id: str) -> None:
+async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor) -> None:
     """Revoke a device and all its tokens, everywhere, at once.
 
     Raises:
@@ -88,6 +88,7 @@ async def revoke_device(database: Database, events: Events, device_id: str) -> N
             raise _unknown(device_id)
         for token_hash in await repository.revoke(session, device_id=device_id):
             await events.revoke(session, token_hash)
+        await record(session, actor, "device.revoke", device_id)
 
 
 async def describe(database: Database, device_id: str, sent: DeviceDescription, actor: Actor) -> Device:

@@ -10,12 +10,12 @@ import re
 import secrets
 from typing import Literal
 
-Kind = Literal["operator", "device", "claim"]
+Kind = Literal["operator", "viewer", "device", "claim"]
 
-_PREFIX: dict[Kind, str] = {"operator": "hope_o_", "device": "hope_d_", "claim": "hope_c_"}
+_PREFIX: dict[Kind, str] = {"operator": "hope_o_", "viewer": "hope_v_", "device": "hope_d_", "claim": "hope_c_"}
 """A fixed prefix lets secret scanners find leaked tokens, and our logs leave them out."""
 
-SECRET = re.compile(r"hope_[odc]_[A-Za-z0-9_\-]{8,}")
+SECRET = re.compile(r"hope_[ovdc]_[A-Za-z0-9_\-]{8,}")
 """What a token looks like in text."""
 
 

@@ -44,6 +44,7 @@ _ROUTES = (
     (re.compile(r"/devices/.+/report"), "/devices/{device_id}/report"),
     (re.compile(r"/devices/.+/description"), "/devices/{device_id}/description"),
     (re.compile(r"/devices/.+"), "/devices/{device_id}"),
+    (re.compile(r"/console(/.*)?"), "/console"),
 )
 
 

@@ -354,6 +354,16 @@ def estimate(votes: Votes) -> tuple[FloatArray, FloatArray]:
     return us, np.where(np.isfinite(spread), spread, 0.0)
 
 
+def refused(us: FloatArray) -> NDArray[np.int64]:
+    """Return, per row, how many votes are not believed: outliers, or the fewer on whether it can run at all."""
+    centre, window = robust_window(us)
+    with np.errstate(invalid="ignore"):
+        outliers = (np.isfinite(us) & (np.abs(us - centre[:, None]) > window[:, None])).sum(axis=1)
+    unsupported = np.isinf(us).sum(axis=1)
+    found: NDArray[np.int64] = np.maximum(outliers, np.minimum(unsupported, np.isfinite(us).sum(axis=1)))
+    return found
+
+
 def wanted(votes: Votes, device: int, keys: Sequence[Key], most: int) -> list[Key]:
     """Return which of these figures a device should measure too, at most ``most``; the least certain come first.
 
@@ -368,12 +378,7 @@ def wanted(votes: Votes, device: int, keys: Sequence[Key], most: int) -> list[Ke
     us, devices = votes.us[rows], votes.device[rows]
     said = devices != 0
     voters = said.sum(axis=1)
-    centre, window = robust_window(us)
-    with np.errstate(invalid="ignore"):
-        refused = (np.isfinite(us) & (np.abs(us - centre[:, None]) > window[:, None])).sum(axis=1)
-    unsupported = np.isinf(us).sum(axis=1)
-    refused = np.maximum(refused, np.minimum(unsupported, voters - unsupported))
-    contested = refused > CONTESTED * voters
+    contested = refused(us) > CONTESTED * voters
     panel = np.where(contested, VOTES, AGREED)
     mine = ranks(votes.name[rows], np.array([device], dtype=np.uint64))
     theirs = np.where(said, ranks(votes.name[rows][:, None], devices), NO_RANK)

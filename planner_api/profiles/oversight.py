@@ -13,7 +13,9 @@ from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
 from planner_api.errors import ConflictError, profile_unknown
+from planner_api.models.figures import Latency
 from planner_api.profiles import repository
+from planner_api.profiles.folding import refused
 from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Key, Statistics, device_hash
@@ -57,6 +59,27 @@ async def votes(
         for key, device, us in found[:limit]
     )
     return VotePage(votes=page, next=offset + limit if len(found) > limit else None)
+
+
+async def agreement(
+    database: Database, soc: str, frequency: str, wanted: Collection[Latency]
+) -> dict[Latency, tuple[int, int]]:
+    """Per latency: how many devices' votes are kept, and how many of those are believed.
+
+    Raises:
+        NotFoundError: there is no such profile.
+    """
+    _, statistics = await _load(database, soc, frequency)
+    votes = statistics.latencies
+    known = [key for key in wanted if key in votes.index]
+
+    def work() -> dict[Latency, tuple[int, int]]:
+        rows = votes.rows(known)
+        voters = (votes.device[rows] != 0).sum(axis=1)
+        believed = voters - refused(votes.us[rows])
+        return dict(zip(known, zip(voters.tolist(), believed.tolist(), strict=True), strict=True))
+
+    return await asyncio.to_thread(work) if known else {}
 
 
 async def forget(database: Database, soc: str, frequency: str, devices: Collection[str] | None = None) -> bool:

@@ -1,0 +1,170 @@
+"""The console as one ASGI layer: who may see a page, what every answer carries, and errors as pages."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from planner_api.console import session as sessions
+from planner_api.console.assets import PREFIX
+from planner_api.console.pages import ROUTERS
+from planner_api.console.rendering import ASSETS, render
+from planner_api.console.session import HOME, Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
+from planner_api.devices.guard import address_of, refuse_for
+from planner_api.devices.rate import RateLimit
+from planner_api.errors import ForbiddenError, PlannerError
+from planner_api.http.asgi import Asgi, Headers, Scope
+from planner_api.http.problems import as_http
+from planner_api.service import Service
+
+LOGIN = f"{HOME}/login"
+LOGOUT = f"{HOME}/logout"
+SECURITY: Headers = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    # NOTE: not "no-referrer", with which browsers send "Origin: null" with our own forms.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+]
+HSTS = (b"strict-transport-security", b"max-age=31536000")
+
+
+class Console:
+    """ASGI layer that answers everything under ``/console`` and passes the rest on.
+
+    Args:
+        app: what answers the rest.
+        service: the planner whose fleet is shown.
+        required: whether somebody must sign in; without, whoever reaches the planner may do everything.
+        per_bearer: limit of requests per session's token.
+        per_address: limit of attempts to sign in per client address.
+    """
+
+    def __init__(
+        self, app: Asgi, service: Service, *, required: bool, per_bearer: RateLimit, per_address: RateLimit
+    ) -> None:
+        self._app = app
+        self._service = service
+        self._required = required
+        self._per_bearer = per_bearer
+        self._per_address = per_address
+        self._pages = _pages(service)
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Serve one request."""
+        path = scope["path"]
+        if scope["type"] != "http" or not (path == HOME or path.startswith(HOME + "/")):
+            return await self._app(scope, receive, send)
+        request = Request(scope, receive)
+
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *SECURITY, *_more_headers(request)]
+            await send(message)
+
+        try:
+            instead = await self._admit(request)
+        except PlannerError as error:
+            instead = error_page(request, error)
+        await (self._pages if instead is None else instead)(scope, receive, guarded)
+
+    async def _admit(self, request: Request) -> Response | None:
+        """Find out who asks, and return what they are answered with instead of the page; None: nothing.
+
+        Raises:
+            PlannerError: a request that is not admitted.
+        """
+        scope, path = request.scope, request.url.path
+        if path.startswith(PREFIX):
+            return None
+        changes = request.method not in ("GET", "HEAD")
+        if changes:
+            check_origin(scope)
+        if path == LOGIN and changes:
+            refuse_for(self._per_address.hit(address_of(scope)))
+        secret = cookie_of(scope)
+        session = await self._session(secret)
+        request.state.session = session
+        if session is not None:
+            scope["state"]["principal"] = session.principal
+            refuse_for(self._per_bearer.hit(session.principal.name))
+            if changes and not session.may_change and path != LOGOUT:
+                raise ForbiddenError("read-only", "You signed in to look only; nothing was changed.")
+            if changes and secret is None:
+                raise ForbiddenError("no-cookie", "Your browser sent no cookie; open the page again.")
+        elif path != LOGIN:
+            return _to_login(request, expired=secret is not None)
+        return None
+
+    async def _session(self, secret: str | None) -> Session | None:
+        if not self._required:
+            return anonymous(secret or new_secret())
+        return None if secret is None else await sessions.resume(self._service.database, secret)
+
+
+def error_page(request: Request, error: Exception) -> Response:
+    """Answer with the page of an error."""
+    found = as_http(error, request.url.path, request.method)
+    answer = render(
+        request,
+        "error.html",
+        code=found.status,
+        title=HTTPStatus(found.status).phrase,
+        detail=found.detail,
+        request_id=request.scope["state"].get("request_id"),
+    )
+    answer.headers.update({name: value for name, value in found.headers.items() if name != "WWW-Authenticate"})
+    return answer
+
+
+def _more_headers(request: Request) -> Headers:
+    """TLS for ever where it is spoken, and the cookie that the forms of an open planner will be signed with."""
+    more = [HSTS] if request.url.scheme == "https" else []
+    session = getattr(request.state, "session", None)
+    if session is not None and session.expires_at is None and cookie_of(request.scope) is None:
+        answer = Response()
+        set_cookie(request, answer, session.secret, None)
+        more += [(name, value) for name, value in answer.raw_headers if name == b"set-cookie"]
+    return more
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    return error_page(request, error)
+
+
+def _to_login(request: Request, *, expired: bool) -> Response:
+    if request.method not in ("GET", "HEAD"):
+        return RedirectResponse(f"{LOGIN}?ended=1", status_code=303)
+    query = request.url.query
+    wanted = request.url.path + (f"?{query}" if query else "")
+    ended = "&ended=1" if expired else ""
+    return RedirectResponse(f"{LOGIN}?to={quote(wanted, safe='')}{ended}", status_code=303)
+
+
+def _pages(service: Service) -> FastAPI:
+    pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    pages.state.planner = service
+    for router in ROUTERS:
+        pages.include_router(router, prefix=HOME)
+    for kind in (PlannerError, RequestValidationError, HTTPException, Exception):
+        pages.add_exception_handler(kind, _refuse)
+
+    @pages.get(PREFIX + "{name}")
+    async def asset(request: Request, name: str) -> Response:
+        return ASSETS.answer(request, name)
+
+    return pages

@@ -1,0 +1,134 @@
+"""A plan as lanes of bars: one lane per processor, and one per resource that carries transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hope_schema import Cause, Plan, Step, Transfer
+from planner_api.console.charts.scale import Tick, place, ticks
+
+NARROW = 0.12
+"""Bars below this width, in per cent, are drawn together with their neighbours of one cause."""
+TO_HOST = "outputs to host"
+
+CAUSES: dict[Cause, tuple[str, str]] = {
+    Cause.FASTER: ("Fastest here", "no other processor runs it in less time"),
+    Cause.AVOIDS_TRANSFER: ("Saves a transfer", "slower here, but moving its tensors elsewhere would cost more"),
+    Cause.PARALLEL_BRANCH: ("Beside other work", "slower here, but its fastest processor is busy meanwhile"),
+    Cause.ONLY_SUPPORTED: ("Only possible here", "no other candidate processor can run it"),
+}
+"""Each cause in a word or two, and in a sentence."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A stretch of a lane; ``at`` and ``width`` in per cent of the axis. ``steps``: the step it is, or several."""
+
+    at: float
+    width: float
+    kind: str
+    title: str
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What one processor, or one carrier of transfers, does. ``busy`` is the share of the makespan."""
+
+    name: str
+    kind: str
+    bars: tuple[Bar, ...]
+    moves: tuple[Bar, ...]
+    busy: float
+
+
+@dataclass(frozen=True)
+class Gantt:
+    """The lanes of a plan on an axis from 0 to ``span_us``; ``bound`` is where its lower bound stands, in per cent."""
+
+    lanes: tuple[Lane, ...]
+    ticks: tuple[Tick, ...]
+    span_us: float
+    makespan: float
+    bound: float
+    causes: dict[Cause, int]
+    idle: tuple[str, ...]
+
+
+def draw(plan: Plan, span_us: float = 0.0) -> Gantt:
+    """Return the lanes of a plan, on an axis that reaches its end and at least ``span_us``."""
+    span = max(plan.makespan_us, span_us)
+    lanes = []
+    for processor in plan.processors_used:
+        steps = sorted((step for step in plan.steps if step.processor == processor), key=lambda step: step.start_us)
+        ids = {step.id for step in steps}
+        moves = [move for move in plan.transfers if move.reader in ids and move.finish_us > move.start_us]
+        busy = _covered((step.start_us, step.finish_us) for step in steps)
+        lanes.append(Lane(processor, "processor", _steps(steps, span), _moves(moves, span), _share(busy, plan)))
+    carriers: dict[str, list[Transfer]] = {}
+    for move in plan.transfers:
+        if move.over is not None:
+            carriers.setdefault(move.over, []).append(move)
+        elif move.reader is None and move.finish_us > move.start_us:
+            carriers.setdefault(TO_HOST, []).append(move)
+    for name, carried in carriers.items():
+        busy = _covered((move.start_us, move.finish_us) for move in carried)
+        lanes.append(Lane(name, "carrier", (), _moves(carried, span), _share(busy, plan)))
+    return Gantt(
+        lanes=tuple(lanes),
+        ticks=tuple(ticks(span)),
+        span_us=span,
+        makespan=place(plan.makespan_us, span),
+        bound=place(plan.lower_bound_us, span),
+        causes={cause: sum(step.cause == cause for step in plan.steps) for cause in CAUSES},
+        idle=tuple(processor for processor in plan.processors if processor not in plan.processors_used),
+    )
+
+
+def _steps(steps: Sequence[Step], span: float) -> tuple[Bar, ...]:
+    bars: list[Bar] = []
+    for step in steps:
+        at, end = place(step.start_us, span), place(step.finish_us, span)
+        last = bars[-1] if bars else None
+        title = f"{step.ops[-1]}: {step.finish_us - step.start_us:,.1f} µs from {step.start_us:,.1f} µs. "
+        title += CAUSES[step.cause][0]
+        if last is not None and last.kind == step.cause and _joined(last, at, end):
+            steps_of = (*last.steps, step.id)
+            bars[-1] = Bar(
+                last.at, end - last.at, last.kind, f"{len(steps_of)} short steps. {CAUSES[step.cause][0]}", steps_of
+            )
+        else:
+            bars.append(Bar(at, end - at, step.cause, title, (step.id,)))
+    return tuple(bars)
+
+
+def _moves(moves: Iterable[Transfer], span: float) -> tuple[Bar, ...]:
+    bars: list[Bar] = []
+    for move in sorted(moves, key=lambda move: move.start_us):
+        at, end = place(move.start_us, span), place(move.finish_us, span)
+        title = (
+            f"Transfer of {move.tensor} from {move.source} to {move.target}: {move.finish_us - move.start_us:,.1f} µs"
+        )
+        if bars and _joined(bars[-1], at, end):
+            bars[-1] = Bar(bars[-1].at, max(end - bars[-1].at, bars[-1].width), "transfer", "Several short transfers")
+        else:
+            bars.append(Bar(at, end - at, "transfer", title))
+    return tuple(bars)
+
+
+def _joined(last: Bar, at: float, end: float) -> bool:
+    return (last.width < NARROW or end - at < NARROW) and at - (last.at + last.width) < NARROW / 2
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Microseconds in which at least one of the spans is under way."""
+    total = until = 0.0
+    for start, finish in sorted(spans):
+        total += max(0.0, finish - max(start, until))
+        until = max(until, finish)
+    return total
+
+
+def _share(busy_us: float, plan: Plan) -> float:
+    return busy_us / plan.makespan_us if plan.makespan_us > 0 else 0.0

@@ -1,0 +1,55 @@
+"""Reading forms, which anybody may have filled in."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+from starlette.requests import ClientDisconnect, Request
+
+from planner_api.errors import ForbiddenError
+from planner_api.http.body import TooLargeError
+from planner_api.http.error import HttpError
+
+MAX_BYTES = 8 * 1024
+MAX_FIELDS = 32
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form that this very session was shown; the first of each name counts.
+
+    Raises:
+        HttpError: 413 for a form that is too large, 415 for what is no form, 400 for one that cannot be read.
+        ForbiddenError: it does not carry the session's token.
+    """
+    fields = await read_fields(request)
+    if not request.state.session.signed(fields.pop("form_token", "")):
+        raise ForbiddenError(
+            "form-not-signed", "This form is not of your present session; open the page again. Nothing was changed."
+        )
+    return fields
+
+
+async def read_fields(request: Request) -> dict[str, str]:
+    """Return the fields of a form, whoever was shown it. Raises HttpError as ``read_form`` does."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise HttpError(415, "unsupported-media-type", "Send the form as application/x-www-form-urlencoded.")
+    raw = bytearray()
+    try:
+        async for chunk in request.stream():
+            raw += chunk
+            if len(raw) > MAX_BYTES:
+                raise TooLargeError("", MAX_BYTES)
+    except ClientDisconnect:
+        raise HttpError(400, "body-incomplete", "The connection closed before the form was complete.") from None
+    try:
+        pairs = parse_qsl(
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(raw),
+            errors="strict",
+            max_num_fields=MAX_FIELDS,
+        )
+    except ValueError:
+        raise HttpError(400, "malformed-form", "The form cannot be read.") from None
+    return dict(reversed(pairs))

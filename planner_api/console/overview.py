@@ -1,0 +1,113 @@
+"""The fleet in numbers, counted in the background while somebody looks, so that nobody waits for the counting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from hope_schema import FleetSummary
+from planner_api.console import repository
+from planner_api.console.repository import Contacts
+from planner_api.db.engine import Database
+from planner_api.errors import DatabaseAwayError
+from planner_api.fleet.service import summary
+
+log = structlog.get_logger(__name__)
+
+FRESH_S = 5.0
+"""Younger numbers are shown as they are; older ones too, while newer ones are counted behind them ..."""
+STALE_S = 60.0
+"""... unless they are older than this."""
+DRIFT_BOUNDS = (-0.5, -0.25, -0.1, -0.05, 0.05, 0.1, 0.25, 0.5)
+"""Where the steps of the drift's histogram end."""
+LISTED = 8
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The fleet at one moment."""
+
+    at: datetime
+    numbers: FleetSummary
+    contacts: Contacts
+    socs: Sequence[tuple[str | None, int]]
+    """The SoCs with the most devices."""
+    pairs: int
+    """Pairs of SoC and frequency that the fleet counts."""
+    models: Sequence[Any]
+    """The models asked for most."""
+    drift: Sequence[int]
+    """Reports per step of ``DRIFT_BOUNDS``."""
+    drifting: Sequence[Any]
+    failed: Sequence[Any]
+    inbox: int
+    inbox_since: datetime | None
+
+
+class Overviews:
+    """The newest overview of a database; one counting at a time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._newest: Overview | None = None
+        self._counted = 0.0
+        self._counting: asyncio.Task[Overview] | None = None
+
+    async def get(self) -> Overview:
+        """Return the newest overview."""
+        age = time.monotonic() - self._counted
+        if self._newest is not None and age < FRESH_S:
+            return self._newest
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.create_task(self._count(), name="console-overview")
+            self._counting.add_done_callback(_report)
+        if self._newest is not None and age < STALE_S:
+            return self._newest
+        return await asyncio.shield(self._counting)
+
+    async def stop(self) -> None:
+        """End what is being counted."""
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.gather(self._counting, return_exceptions=True)
+
+    async def _count(self) -> Overview:
+        self._newest = await count(self._database)
+        self._counted = time.monotonic()
+        return self._newest
+
+
+async def count(database: Database) -> Overview:
+    """Count the fleet."""
+    now = datetime.now(UTC)
+    numbers = await summary(database)
+    async with database.read() as session:
+        waiting, since = await repository.inbox(session)
+        return Overview(
+            at=now,
+            numbers=numbers,
+            contacts=await repository.contacts(session, now),
+            socs=await repository.devices_by_soc(session, LISTED),
+            pairs=await repository.count_pairs(session),
+            models=await repository.covered(session, LISTED),
+            drift=await repository.drift_histogram(session, DRIFT_BOUNDS),
+            drifting=await repository.drifting(session, LISTED),
+            failed=await repository.plans_by_status(session, "failed", LISTED),
+            inbox=waiting,
+            inbox_since=since,
+        )
+
+
+def _report(counting: asyncio.Task[Overview]) -> None:
+    """Log a counting that failed, which nobody may be waiting for."""
+    if not counting.cancelled() and (error := counting.exception()) is not None:
+        if isinstance(error, DatabaseAwayError):
+            log.warning("overview_lost_database", error=error.reason)
+        else:
+            log.error("overview_failed", exc_info=error)

@@ -1,0 +1,30 @@
+"""The audit log: who did what, and when."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from planner_api.audit import service
+from planner_api.console.rendering import render
+from planner_api.http.route import StrictRoute
+
+router = APIRouter(route_class=StrictRoute)
+
+ROWS = 100
+Words = Annotated[str, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+@router.get("/audit")
+async def listing(
+    request: Request,
+    actor: Words = "",
+    action: Words = "",
+    subject: Words = "",
+    before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
+) -> Response:
+    """List actions, newest first."""
+    where = {"actor": actor.strip() or None, "action": action.strip() or None, "subject": subject.strip() or None}
+    page = await service.page(request.app.state.planner.database, limit=ROWS, before=before, **where)
+    return render(request, "audit.html", page=page, where=where, before=before)

@@ -1,0 +1,61 @@
+"""Devices: found among any number of them, one in full, and taken out of the fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.responses import RedirectResponse
+
+from planner_api.audit.service import actor_of
+from planner_api.console import repository
+from planner_api.console.forms import read_form
+from planner_api.console.rendering import render
+from planner_api.devices import service
+from planner_api.devices.repository import drifts
+from planner_api.devices.routes import LABEL, After
+from planner_api.fleet.routes import oversight
+from planner_api.http.route import StrictRoute
+
+router = APIRouter(route_class=StrictRoute)
+
+ROWS = 50
+REPORTS = 100
+"""Newest reports, and profiles, that are shown of one device."""
+
+DeviceId = Annotated[str, Path(max_length=128, pattern=LABEL)]
+Text = Annotated[str, Query(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+@router.get("/devices")
+async def listing(
+    request: Request, search: Text = "", soc: Text = "", after: After = None, before: After = None
+) -> Response:
+    """List devices."""
+    async with request.app.state.planner.database.read() as session:
+        page = await repository.devices(
+            session, part=search.strip(), soc=soc.strip(), after=after, before=before, limit=ROWS
+        )
+        found = await drifts(session, [row.id for row in page.devices])
+    return render(request, "devices.html", page=page, drifts=found, search=search, soc=soc)
+
+
+@router.get("/devices/{device_id:path}")
+async def show(request: Request, device_id: DeviceId) -> Response:
+    """Show one device."""
+    database = request.app.state.planner.database
+    device = await service.get_device(database, device_id)
+    async with database.read() as session:
+        reports = await repository.reports(session, device_id, REPORTS)
+        contributions = await repository.contributions(session, device_id, REPORTS)
+    return render(request, "device.html", device=device, reports=reports, contributions=contributions)
+
+
+@router.post("/devices/{device_id:path}")
+async def revoke(request: Request, device_id: DeviceId) -> Response:
+    """Revoke a device and its tokens, and take its figures back."""
+    await read_form(request)
+    planner = request.app.state.planner
+    await service.revoke_device(planner.database, planner.events, device_id, actor_of(request.scope))
+    await oversight().forget_device(planner.database, device_id)
+    return RedirectResponse(request.url.path, status_code=303)

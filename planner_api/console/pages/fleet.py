@@ -1,0 +1,34 @@
+"""The first view: what there is, what is drifting, what has failed."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from planner_api.console.charts import bars
+from planner_api.console.overview import DRIFT_BOUNDS
+from planner_api.console.rendering import render
+from planner_api.http.route import StrictRoute
+
+router = APIRouter(route_class=StrictRoute)
+
+
+@router.get("")
+async def overview(request: Request) -> Response:
+    """Show the fleet in numbers."""
+    found = await request.app.state.planner.overviews.get()
+    contacts = found.contacts
+    heard = [
+        ("in the last hour", contacts.hour, "good"),
+        ("in the last day", contacts.day - contacts.hour, ""),
+        ("in the last week", contacts.week - contacts.day, ""),
+        ("longer ago", contacts.devices - contacts.never - contacts.week, ""),
+        ("never", contacts.never, ""),
+    ]
+    return render(
+        request,
+        "fleet.html",
+        overview=found,
+        heard=bars.draw(heard),
+        socs=bars.draw((soc or "not reported", devices, "") for soc, devices in found.socs),
+        drift_steps=bars.steps(found.drift, DRIFT_BOUNDS),
+    )

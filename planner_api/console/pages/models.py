@@ -1,0 +1,68 @@
+"""Models: a list, and one with its plans on every SoC."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from starlette.responses import RedirectResponse
+
+from hope_schema import FanoutRequest
+from planner_api.console import repository
+from planner_api.console.charts import bars
+from planner_api.console.forms import read_form
+from planner_api.console.rendering import render
+from planner_api.errors import model_unknown
+from planner_api.fleet import service as fleet
+from planner_api.fleet.routes import Offset
+from planner_api.http.route import StrictRoute
+
+router = APIRouter(route_class=StrictRoute)
+
+ROWS = 50
+PLANS = 500
+"""Plans of a model that its page shows, the fastest first."""
+DRAWN = 40
+"""SoCs that are drawn beside each other."""
+
+ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+
+
+@router.get("/models")
+async def listing(request: Request, offset: Offset = 0) -> Response:
+    """List models."""
+    page = await fleet.models(request.app.state.planner.database, offset=offset, limit=ROWS)
+    return render(request, "models.html", page=page, offset=offset, rows=ROWS)
+
+
+@router.get("/models/{model_hash}")
+async def show(request: Request, model_hash: ModelHash) -> Response:
+    """Show one model."""
+    database = request.app.state.planner.database
+    async with database.read() as session:
+        model = await repository.model(session, model_hash)
+        if model is None:
+            raise model_unknown(model_hash)
+        pairs = await repository.count_pairs(session)
+    page = await fleet.plans(database, where={"model_hash": model_hash}, after="", limit=PLANS)
+    plans = sorted(page.plans, key=lambda plan: (plan.makespan_us is None, plan.makespan_us or 0.0))
+    drawn = [(f"{plan.soc} {plan.frequency}", plan.makespan_us, "") for plan in plans if plan.makespan_us is not None]
+    return render(
+        request,
+        "model.html",
+        model=model,
+        plans=plans,
+        more=page.next is not None,
+        pairs=pairs,
+        covered=len({(plan.soc, plan.frequency) for plan in plans if plan.status == "done"}),
+        chart=bars.draw(drawn[:DRAWN]),
+    )
+
+
+@router.post("/models/{model_hash}/plans")
+async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
+    """Queue the planning of a model for every SoC and frequency that the fleet counts."""
+    await read_form(request)
+    planner = request.app.state.planner
+    await fleet.plan_ahead(planner.database, planner.queue, model_hash, FanoutRequest())
+    return RedirectResponse("/console/queue", status_code=303)

@@ -1,0 +1,205 @@
+"""Plans: a list, one plan as lanes with the cause of every placement, and two of them compared."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from hope_schema import Plan, Step
+from planner_api.console import reading, repository
+from planner_api.console.charts import bars, gantt
+from planner_api.console.rendering import render
+from planner_api.devices.routes import LABEL, After
+from planner_api.errors import InvalidError, plan_unknown
+from planner_api.fleet import service as fleet
+from planner_api.http.route import StrictRoute
+from planner_api.plans import history
+from planner_api.plans.routes import MAX_VERSION
+
+router = APIRouter(route_class=StrictRoute)
+
+ROWS = 50
+STEPS = 200
+"""Steps per page of a plan's table."""
+REPORTS = 2000
+"""Newest measured times that are shown beside what was predicted."""
+OTHERS = 200
+"""Plans of the same model that one is offered to be compared with."""
+COMPARED = 300
+"""Rows of a comparison."""
+
+PlanId = Annotated[str, Path(max_length=64, pattern=LABEL)]
+Version = Annotated[int | None, Query(ge=1, le=MAX_VERSION)]
+Chosen = Annotated[str, Query(max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9.\-]*@[1-9][0-9]{0,8}$")]
+"""A version of a plan: ``p-0f3a@2``."""
+
+
+@router.get("/plans")
+async def listing(
+    request: Request,
+    model: Annotated[str | None, Query(pattern=r"^([0-9a-f]{64})?$")] = None,
+    soc: Annotated[str | None, Query(max_length=128)] = None,
+    status: Annotated[Literal["", "queued", "solving", "done", "failed"], Query()] = "",
+    after: After = None,
+) -> Response:
+    """List plans."""
+    wanted = {"model_hash": model, "soc": soc, "status": status}
+    where = {name: value for name, value in wanted.items() if value}
+    page = await fleet.plans(request.app.state.planner.database, where=where, after=after or "", limit=ROWS)
+    return render(request, "plans.html", page=page, model=model, soc=soc, wanted=status, after=after)
+
+
+@router.get("/plans/{plan_id}")
+async def show(
+    request: Request,
+    plan_id: PlanId,
+    version: Version = None,
+    first: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+) -> Response:
+    """Show one plan: the version that devices get, or another."""
+    database = request.app.state.planner.database
+    async with database.read() as session:
+        row = await repository.plan(session, plan_id)
+        if row is None:
+            raise plan_unknown(plan_id)
+        others = await repository.siblings(session, row.model_hash, OTHERS)
+    if not row.version:
+        return render(request, "plan.html", row=row, reply=None)
+    versions = (await history.history(database, plan_id)).versions
+    wanted = next((one for one in versions if (one.served if version is None else one.version == version)), None)
+    if wanted is None:
+        raise history.version_unknown(plan_id, version or row.version)
+    reply = await reading.read_plan(database, plan_id, wanted.version)
+    async with database.read() as session:
+        times = await repository.measured(session, plan_id, wanted.version, REPORTS)
+    plan = reply.plan
+    first = min(first, len(plan.steps) - 1) // STEPS * STEPS
+    chosen = [plan.step[step] for step in plan.order[first : first + STEPS]]
+    alone = [(name, us, "") for name, us in sorted(plan.single_processor_us.items(), key=lambda item: item[1])]
+    return render(
+        request,
+        "plan.html",
+        row=row,
+        reply=reply,
+        plan=plan,
+        gantt=await asyncio.to_thread(gantt.draw, plan),
+        causes=gantt.CAUSES,
+        steps=chosen,
+        why=reading.why,
+        version=wanted,
+        versions=versions,
+        first=first,
+        per_page=STEPS,
+        beside=bars.draw(
+            [("this plan", plan.makespan_us, "good"), ("lower bound", plan.lower_bound_us, "bound"), *alone[:LISTED]]
+        ),
+        more_alone=max(0, len(alone) - LISTED),
+        measured=_measured(times, plan.makespan_us),
+        others=[other for other in others if other.id != plan_id],
+    )
+
+
+LISTED = 6
+"""Single processors beside a plan, the fastest first."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measured times of a plan beside the predicted one, in microseconds."""
+
+    devices: int
+    median_us: float
+    low_us: float
+    high_us: float
+    drift: float
+    dots: tuple[float, ...]
+    predicted: float
+    """Where the prediction stands on the dots' axis, in per cent."""
+
+
+def _measured(times: Sequence[float], predicted_us: float) -> Measured | None:
+    if not times or predicted_us <= 0:
+        return None
+    ordered = sorted(times)
+    low, high = min(ordered[0], predicted_us) * 0.95, max(ordered[-1], predicted_us) * 1.05
+    every = max(1, len(ordered) // 200)
+    return Measured(
+        devices=len(ordered),
+        median_us=statistics.median(ordered),
+        low_us=ordered[len(ordered) // 10],
+        high_us=ordered[-1 - len(ordered) // 10],
+        drift=statistics.median(ordered) / predicted_us - 1.0,
+        dots=tuple(round(100.0 * (us - low) / (high - low), 2) for us in ordered[::every]),
+        predicted=round(100.0 * (predicted_us - low) / (high - low), 2),
+    )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One op in two plans; None: the other plan does not have it as a step of its own."""
+
+    op: str
+    left: Step | None
+    right: Step | None
+
+    @property
+    def moved(self) -> bool:
+        """Whether it runs elsewhere."""
+        return self.left is None or self.right is None or self.left.processor != self.right.processor
+
+    @property
+    def change_us(self) -> float:
+        """How much longer it takes in the second plan."""
+        return _length(self.right) - _length(self.left)
+
+
+@router.get("/compare")
+async def compare(
+    request: Request,
+    left: Chosen,
+    right: Chosen,
+) -> Response:
+    """Show two plans of one model on one axis, and which ops moved."""
+    database = request.app.state.planner.database
+    chosen = [(plan_id, int(version)) for plan_id, _, version in (one.partition("@") for one in (left, right))]
+    async with database.read() as session:
+        rows = [await repository.plan(session, plan_id) for plan_id, _ in chosen]
+    for (plan_id, _), row in zip(chosen, rows, strict=True):
+        if row is None:
+            raise plan_unknown(plan_id)
+    replies = [await reading.read_plan(database, plan_id, version) for plan_id, version in chosen]
+    plans = [reply.plan for reply in replies]
+    if [job.model_hash for job in plans[0].jobs] != [job.model_hash for job in plans[1].jobs]:
+        raise InvalidError("other-model", "These are plans of different models; choose two of one.")
+    span_us = max(plan.makespan_us for plan in plans)
+    found = differences(*plans)
+    return render(
+        request,
+        "compare.html",
+        rows=rows,
+        replies=replies,
+        charts=[gantt.draw(plan, span_us) for plan in plans],
+        causes=gantt.CAUSES,
+        differences=found[:COMPARED],
+        total=len(found),
+        moved=sum(difference.moved for difference in found),
+    )
+
+
+def differences(left: Plan, right: Plan) -> list[Difference]:
+    """Return every step of either plan beside its like in the other: moved ones first, then those that changed most."""
+    steps: list[dict[tuple[int, str], Any]] = [
+        {(step.job, step.ops[-1]): step for step in plan.steps} for plan in (left, right)
+    ]
+    names = dict.fromkeys([*steps[0], *steps[1]])
+    found = [Difference(name[1], steps[0].get(name), steps[1].get(name)) for name in names]
+    return sorted(found, key=lambda one: (not one.moved, -abs(one.change_us)))
+
+
+def _length(step: Step | None) -> float:
+    return 0.0 if step is None else step.finish_us - step.start_us

@@ -1,0 +1,111 @@
+"""Profiles: a list, and one as a heat map of ops and processors."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from hope_schema import Processor, Profile
+from planner_api.compression import unzstd
+from planner_api.console.charts import heat
+from planner_api.console.rendering import render
+from planner_api.fleet import service as fleet
+from planner_api.fleet.routes import Offset, oversight
+from planner_api.http.route import StrictRoute
+from planner_api.models.service import load_figures
+
+router = APIRouter(route_class=StrictRoute)
+
+ROWS = 50
+OPS = 60
+"""Rows per page of a heat map."""
+
+
+@router.get("/profiles")
+async def listing(request: Request, offset: Offset = 0) -> Response:
+    """List what is known of each SoC at each frequency."""
+    page = await fleet.profiles(request.app.state.planner.database, offset=offset, limit=ROWS)
+    return render(request, "profiles.html", page=page, offset=offset, rows=ROWS)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A kind of processor: what it computes with, and the processors that are of it."""
+
+    kind: str
+    processors: tuple[Processor, ...]
+
+    @property
+    def example(self) -> Processor:
+        """One of them."""
+        return self.processors[0]
+
+
+@router.get("/profiles/{name:path}")
+async def show(
+    request: Request,
+    name: Annotated[str, Path(max_length=257)],
+    op: Annotated[str, Query(max_length=100)] = "",
+    model: Annotated[str | None, Query(pattern=r"^([0-9a-f]{64})?$")] = None,
+    first: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+) -> Response:
+    """Show one profile: the ops that take longest first, or those of a model in its order."""
+    planner = request.app.state.planner
+    soc, _, frequency = name.rpartition("/")
+    profile = await asyncio.to_thread(_read, await planner.profiles.read(soc, frequency))
+    rows = list(zip(profile.latencies.signature, profile.latencies.kind, strict=True))
+    figures = {
+        key: heat.Figure(us, spread, samples)
+        for key, us, spread, samples in zip(
+            rows, profile.latencies.us, profile.latencies.spread_us, profile.latencies.count, strict=True
+        )
+    }
+    if model:
+        async with planner.database.read() as session:
+            signatures = list((await load_figures(session, model)).signatures)
+    else:
+        fastest: dict[str, float] = {}
+        for (signature, _), figure in figures.items():
+            us = math.inf if figure.us is None else figure.us
+            fastest[signature] = min(us, fastest.get(signature, math.inf))
+        signatures = sorted(fastest, key=lambda signature: (-fastest[signature], signature))
+    signatures = [signature for signature in signatures if op.lower() in signature.lower()]
+    first = min(first, max(0, len(signatures) - 1)) // OPS * OPS
+    shown = signatures[first : first + OPS]
+    columns = _columns(profile)
+    keys = [(signature, column.kind) for signature in shown for column in columns]
+    agreed = await oversight().agreement(planner.database, profile.soc, profile.frequency, keys)
+    for key, (voters, agreeing) in agreed.items():
+        if key in figures:
+            before = figures[key]
+            figures[key] = heat.Figure(before.us, before.spread_us, before.samples, voters, agreeing)
+    return render(
+        request,
+        "profile.html",
+        profile=profile,
+        columns=columns,
+        rows=heat.draw(shown, [column.kind for column in columns], figures),
+        levels=heat.LEVELS,
+        total=len(signatures),
+        first=first,
+        per_page=OPS,
+        op=op,
+        model=model,
+        measured=sum(figure.us is not None for figure in figures.values()),
+        unsupported=sum(figure.us is None for figure in figures.values()),
+    )
+
+
+def _read(body: bytes) -> Profile:
+    return Profile.model_validate_json(unzstd(body))
+
+
+def _columns(profile: Profile) -> list[Column]:
+    kinds: dict[str, list[Processor]] = {}
+    for processor in profile.processors:
+        kinds.setdefault(processor.kind, []).append(processor)
+    return [Column(kind, tuple(processors)) for kind, processors in kinds.items()]

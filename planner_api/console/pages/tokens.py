@@ -1,0 +1,114 @@
+"""Tokens and claims: made, shown once, listed and revoked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal, cast
+
+from fastapi import APIRouter, Path, Request, Response
+from starlette.responses import RedirectResponse
+
+from planner_api.audit.service import actor_of, record
+from planner_api.console.forms import read_form
+from planner_api.console.rendering import render
+from planner_api.devices import repository
+from planner_api.devices.tokens import hash_token, new_token
+from planner_api.errors import InvalidError, NotFoundError
+from planner_api.http.route import StrictRoute
+
+router = APIRouter(route_class=StrictRoute)
+
+LISTED = 200
+"""Newest tokens shown of each kind."""
+LIFETIMES = {"1": "a day", "30": "30 days", "365": "a year", "": "no end"}
+"""Days to how that is called."""
+MAX_LABEL = 128
+MAX_USES = 10_000_000
+
+Number = Annotated[int, Path(ge=1, le=2**62)]
+
+
+@router.get("/tokens")
+async def listing(request: Request) -> Response:
+    """List the tokens of people, and the claims that devices enrol with."""
+    return await _page(request)
+
+
+@router.post("/tokens")
+async def create(request: Request) -> Response:
+    """Make a token and show it, this once."""
+    fields = await read_form(request)
+    kind, label, days = fields.get("kind", ""), fields.get("label", "").strip(), fields.get("days", "")
+    if kind not in ("operator", "viewer", "claim"):
+        raise InvalidError("invalid", "Choose what kind of token it shall be.")
+    if len(label) > MAX_LABEL or not label.isprintable():
+        raise InvalidError("invalid", f"A note has at most {MAX_LABEL} characters, all of them printable.")
+    if days not in LIFETIMES:
+        raise InvalidError("invalid", "Choose how long it shall be valid.")
+    uses = fields.get("uses", "").strip() if kind == "claim" else ""
+    if uses and not (uses.isascii() and uses.isdigit() and 1 <= int(uses) <= MAX_USES):
+        raise InvalidError("invalid", f"A claim is good for 1 to {MAX_USES} devices; leave it empty for any number.")
+    expires_at = datetime.now(UTC) + timedelta(days=int(days)) if days else None
+    made = new_token(cast(Literal["operator", "viewer", "claim"], kind))
+    async with request.app.state.planner.database.write() as session:
+        if kind == "claim":
+            number = await repository.add_claim(
+                session, hash_token(made), label=label, uses=int(uses) if uses else None, expires_at=expires_at
+            )
+        else:
+            number = await repository.add_token(session, hash_token(made), kind, label=label, expires_at=expires_at)
+        await record(
+            session,
+            actor_of(request.scope),
+            "claim.create" if kind == "claim" else "token.create",
+            f"{kind}:{number}",
+            label=label or None,
+        )
+    return await _page(request, made=made, kind=kind)
+
+
+@router.post("/tokens/{number}")
+async def revoke(request: Request, number: Number) -> Response:
+    """Revoke a token, everywhere at once."""
+    await read_form(request)
+    planner = request.app.state.planner
+    async with planner.database.write() as session:
+        hashes = await repository.revoke(session, token_id=number)
+        if not hashes:
+            raise NotFoundError("token-unknown", "There is no such token, or it is revoked already.")
+        for token_hash in hashes:
+            await planner.events.revoke(session, token_hash)
+        await record(session, actor_of(request.scope), "token.revoke", f"token:{number}")
+    return RedirectResponse("/console/tokens", status_code=303)
+
+
+@router.post("/tokens/claims/{number}")
+async def revoke_claim(request: Request, number: Number) -> Response:
+    """Revoke a claim; devices that enrolled with it keep their tokens."""
+    await read_form(request)
+    async with request.app.state.planner.database.write() as session:
+        if not await repository.revoke_claim(session, number):
+            raise NotFoundError("claim-unknown", "There is no such claim, or it is revoked already.")
+        await record(session, actor_of(request.scope), "claim.revoke", f"claim:{number}")
+    return RedirectResponse("/console/tokens", status_code=303)
+
+
+async def _page(request: Request, *, made: str | None = None, kind: str | None = None) -> Response:
+    async with request.app.state.planner.database.read() as session:
+        people = [
+            *await repository.list_tokens(session, "operator", LISTED),
+            *await repository.list_tokens(session, "viewer", LISTED),
+        ]
+        claims = await repository.list_claims(session, LISTED)
+    now = datetime.now(UTC)
+    return render(
+        request,
+        "tokens.html",
+        people=sorted(people, key=lambda token: -token.id),
+        claims=claims,
+        now=now,
+        made=made,
+        kind=kind,
+        lifetimes=LIFETIMES,
+        own=request.state.session.principal.name,
+    )

@@ -1,0 +1,141 @@
+"""Pages as text: templates, what a name may do in them, and how figures are written for people."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planner_api.compression import gzipped
+from planner_api.console.assets import Assets
+from planner_api.plans.stored import choose_coding
+
+FOLDER = Path(__file__).parent
+UNSEEN = (
+    *range(0x00, 0x09), 0x0B, 0x0C, *range(0x0E, 0x20), *range(0x7F, 0xA0),
+    0x061C, 0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF,
+)  # fmt: skip
+"""Control characters, and those that turn the writing direction or are not seen: a name with them reads as another."""
+VISIBLE = dict.fromkeys(UNSEEN, "\ufffd")
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+SMALL_BYTES = 1024
+"""Pages below this are not worth compressing."""
+
+ASSETS = Assets(FOLDER / "static")
+
+
+def render(request: Request, template: str, *, code: int = 200, **context: Any) -> Response:
+    """Return a page."""
+    page = _ENVIRONMENT.get_template(template).render(
+        session=getattr(request.state, "session", None), request=request, **context
+    )
+    body, headers = page.encode(), {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    accepted = request.headers.get("accept-encoding", "").encode("latin-1")
+    if len(body) > SMALL_BYTES and choose_coding(accepted.replace(b"zstd", b"")) == "gzip":
+        body, headers["Content-Encoding"] = gzipped(body), "gzip"
+    return Response(body, status_code=code, media_type="text/html", headers=headers)
+
+
+def visible(value: Any) -> Any:
+    """What is printed for a value: a dash for nothing, and every character of a name where it can be seen."""
+    if value is None:
+        return "–"
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return value.translate(VISIBLE)
+
+
+def duration(us: float | None) -> str:
+    """Microseconds for people, with three figures: ``7.25 ms``."""
+    if us is None:
+        return "–"
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{_figures(us / size)} {unit}"
+    return f"{_figures(us)} µs"
+
+
+def percent(value: float | None, *, sign: bool = False, digits: int | None = None) -> str:
+    """A fraction for people: ``12 %``, ``+3.4 %``."""
+    if value is None:
+        return "–"
+    value *= 100.0
+    digits = digits if digits is not None else 0 if abs(value) >= 9.95 or value == 0 else 1
+    return f"{value:{'+' if sign else ''}.{digits}f} %".replace("-", "−")
+
+
+def count(value: int | float | None) -> str:
+    """A whole number with narrow spaces: ``100 000``."""
+    return "–" if value is None else f"{round(value):,}".replace(",", "\u202f")
+
+
+def ago(moment: datetime | None) -> Markup | str:
+    """How long ago, with the moment itself behind it."""
+    if moment is None:
+        return "never"
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    text = f"in {_span(-seconds)}" if seconds < -1 else "just now" if seconds < 5 else f"{_span(seconds)} ago"
+    stamp = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(moment.isoformat(), stamp, text)
+
+
+def clip(text: str | None, length: int = 40) -> Markup | str:
+    """A long name, cut in its middle, with the whole of it behind."""
+    if text is None:
+        return "–"
+    text = text.translate(VISIBLE)
+    if len(text) <= length:
+        return Markup("<bdi>{}</bdi>").format(text)
+    head = (length - 1) * 2 // 3
+    short = f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
+    return Markup('<bdi title="{}">{}</bdi>').format(text[:512], short)
+
+
+def short(digest: str) -> Markup:
+    """A hash by its beginning."""
+    return Markup('<code title="{}">{}</code>').format(escape(digest), digest[:10])
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def _figures(value: float) -> str:
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    text = f"{value:,.{digits}f}".replace(",", "\u202f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
+        if seconds >= size:
+            return f"{math.floor(seconds / size)} {unit}"
+    return f"{math.floor(seconds)} s"
+
+
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters |= {
+        "duration": duration, "percent": percent, "count": count, "ago": ago, "clip": clip, "short": short,
+        "plural": plural,
+    }  # fmt: skip
+    found.globals |= {"asset": ASSETS.url}
+    return found
+
+
+_ENVIRONMENT = _environment()

@@ -1,0 +1,171 @@
+"""Who sits at the browser: a cookie with 256 random bits, kept as a SHA-256, that ends with its token.
+
+A form carries a token that only this session can make (an HMAC of a fresh nonce, so that no two pages hold the same
+one and compression tells nothing of it), and a request that changes something must come from a page of ours
+(``Origin``). Either would do; both are checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planner_api.audit.service import Actor, record
+from planner_api.console import repository
+from planner_api.db.engine import Database
+from planner_api.devices import repository as tokens
+from planner_api.devices.principal import ANONYMOUS, Principal, bearer
+from planner_api.devices.tokens import hash_token
+from planner_api.errors import ForbiddenError, UnauthorisedError
+from planner_api.http.asgi import Scope
+
+HOME = "/console"
+COOKIE = "hope_console"
+SECRET_LENGTH = 43
+"""Characters of a cookie: 32 bytes in base 64."""
+NONCE_BYTES = 12
+MAX_TOKEN = 256
+"""Longest token that is looked up; ours have 50 characters."""
+WRONG_KIND = (
+    "This token cannot be used here: sign in with an operator's token (hope-planner tokens create) "
+    "or a viewer's (hope-planner tokens create --read-only)."
+)
+
+
+@dataclass(frozen=True)
+class Session:
+    """Whoever looks at the console.
+
+    Attributes:
+        principal: as the rest of the planner knows them.
+        secret: what their cookie holds.
+        label: the note on their token; None where nobody needs one.
+        expires_at: when they will be asked for their token again; None where nobody is.
+    """
+
+    principal: Principal
+    secret: str
+    label: str | None = None
+    expires_at: datetime | None = None
+
+    @property
+    def may_change(self) -> bool:
+        """Whether they may do more than look."""
+        return self.principal.role != "viewer"
+
+    def form_token(self) -> str:
+        """What a form must carry to be believed; another one each time."""
+        nonce = secrets.token_hex(NONCE_BYTES)
+        return nonce + self._sign(nonce)
+
+    def signed(self, form_token: str) -> bool:
+        """Whether this session made a form token."""
+        nonce, signature = form_token[: 2 * NONCE_BYTES], form_token[2 * NONCE_BYTES :]
+        return hmac.compare_digest(signature.encode(), self._sign(nonce).encode())
+
+    def _sign(self, nonce: str) -> str:
+        return hmac.new(self.secret.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+
+
+def new_secret() -> str:
+    """What a fresh cookie holds."""
+    return secrets.token_urlsafe(32)
+
+
+def anonymous(secret: str) -> Session:
+    """Somebody at a planner that asks nobody for a token."""
+    return Session(ANONYMOUS, secret)
+
+
+async def sign_in(
+    database: Database, token: str, *, look_only: bool, lifetime_s: float, request_id: str | None = None
+) -> Session:
+    """Begin a session with a token.
+
+    Raises:
+        UnauthorisedError: a token that is unknown, revoked, expired, or neither an operator's nor a viewer's.
+    """
+    found = None
+    if 0 < len(token) <= MAX_TOKEN:
+        async with database.read() as session:
+            found = await tokens.find_token(session, hash_token(token))
+    now = datetime.now(UTC)
+    if found is None or (found.expires_at is not None and found.expires_at <= now):
+        claim = token.startswith("hope_c_")
+        raise UnauthorisedError(WRONG_KIND if claim else "This token is unknown, expired or revoked.")
+    if found.scope not in ("operator", "viewer"):
+        raise UnauthorisedError(WRONG_KIND)
+    scope = "viewer" if look_only else found.scope
+    principal = bearer(scope, found.id)
+    secret, expires_at = new_secret(), now + timedelta(seconds=lifetime_s)
+    async with database.write() as session:
+        await repository.add(
+            session, hash_token(secret), token_id=found.id, scope=scope, now=now, expires_at=expires_at
+        )
+        await record(session, Actor(principal.name, request_id), "console.sign-in", principal.name)
+    return Session(principal, secret, "", expires_at)
+
+
+async def resume(database: Database, secret: str) -> Session | None:
+    """The session of a cookie; None when it has ended or never was."""
+    async with database.read() as session:
+        found = await repository.find(session, hash_token(secret))
+    if found is None:
+        return None
+    return Session(bearer(found.scope, found.token_id), secret, found.label, found.expires_at)
+
+
+async def sign_out(database: Database, secret: str) -> None:
+    """End a session."""
+    async with database.write() as session:
+        await repository.remove(session, hash_token(secret))
+
+
+def cookie_of(scope: Scope) -> str | None:
+    """What the request's cookie holds, where it could be one of ours."""
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            try:
+                found = SimpleCookie(value.decode("latin-1")).get(COOKIE)
+            except CookieError:
+                continue
+            if found is not None and len(found.value) == SECRET_LENGTH and found.value.isascii():
+                return found.value
+    return None
+
+
+def set_cookie(request: Request, answer: Response, secret: str, lifetime_s: float | None) -> None:
+    """Let the browser keep a session: out of scripts' reach, sent by our own pages alone, and only as it came."""
+    answer.set_cookie(
+        COOKIE,
+        secret,
+        max_age=None if lifetime_s is None else round(lifetime_s),
+        path=HOME,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def check_origin(scope: Scope) -> None:
+    """Refuse what another site sends in somebody's name.
+
+    Hosts are compared and not schemes: behind a proxy that ends TLS the planner may not know its own.
+
+    Raises:
+        ForbiddenError: the request does not come from a page of this planner.
+    """
+    headers = dict(scope["headers"])
+    site = headers.get(b"sec-fetch-site", b"same-origin")
+    origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
+    host = headers.get(b"host", b"").decode("latin-1")
+    if not host or origin.netloc != host or origin.scheme not in ("http", "https") or site != b"same-origin":
+        raise ForbiddenError("foreign-origin", "This did not come from a page of this console; nothing was changed.")

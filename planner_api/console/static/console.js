@@ -1,0 +1,104 @@
+// What a page gains by a script: a theme to choose, numbers that stay fresh, plans to walk through. All of it reads
+// what the page says anyway; without scripts nothing is missing but convenience.
+"use strict";
+
+function themeButton() {
+  const button = document.getElementById("theme");
+  if (!button) return;
+  const show = () => { button.querySelector("span").textContent = theme(); };
+  button.addEventListener("click", () => {
+    const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
+    try { localStorage.setItem("theme", next); } catch { return; }
+    applyTheme(next);
+    show();
+  });
+  button.hidden = false;
+  show();
+}
+
+// The page is its own interface: it is fetched again, and what is marked as live is replaced where it differs.
+function keepFresh() {
+  const marked = [...document.querySelectorAll("[data-live]")];
+  if (!marked.length) return;
+  const seconds = Math.min(...marked.map((element) => Number(element.dataset.live)));
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "quiet live";
+  document.querySelector("main .head").append(button);
+  let paused = false;
+  const show = () => {
+    button.textContent = paused ? "Updates paused: resume" : "Live: pause updates";
+    button.setAttribute("aria-pressed", String(paused));
+  };
+  button.addEventListener("click", () => { paused = !paused; show(); });
+  show();
+  const busy = (element) => element.contains(document.activeElement) || element.querySelector("details[open]");
+  const update = async () => {
+    if (paused || document.hidden) return;
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
+    if (answer.type === "opaqueredirect") return location.reload(); // signed out meanwhile
+    if (!answer.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const element of document.querySelectorAll("[data-live]")) {
+      const other = fresh.getElementById(element.id);
+      if (other && !busy(element) && other.innerHTML !== element.innerHTML) {
+        element.replaceChildren(...document.importNode(other, true).childNodes);
+        element.dispatchEvent(new CustomEvent("fresh", { bubbles: true }));
+      }
+    }
+  };
+  setInterval(() => update().catch(() => {}), seconds * 1000);
+}
+
+function walkThrough(chart) {
+  const scroll = chart.querySelector(".scroll");
+  const svg = chart.querySelector("svg");
+  const told = chart.querySelector(".told");
+  const steps = [...chart.querySelectorAll("rect.step[data-steps]")]
+    .sort((one, other) => parseFloat(one.getAttribute("x")) - parseFloat(other.getAttribute("x")));
+  let zoom = 1;
+  let chosen = -1;
+  const resize = (factor) => {
+    const middle = (scroll.scrollLeft + scroll.clientWidth / 2) / zoom;
+    zoom = Math.min(64, Math.max(1, zoom * factor));
+    svg.setAttribute("width", `${zoom * 100}%`);
+    scroll.scrollLeft = middle * zoom - scroll.clientWidth / 2;
+  };
+  const choose = (number) => {
+    if (chosen >= 0) steps[chosen].classList.remove("chosen");
+    chosen = Math.min(steps.length - 1, Math.max(0, number));
+    const bar = steps[chosen];
+    bar.classList.add("chosen");
+    const first = bar.dataset.steps.split(" ")[0];
+    const row = document.getElementById(`step-${first}`);
+    const why = row && row.querySelector(".why");
+    told.textContent = bar.querySelector("title").textContent + (why ? `: ${why.textContent.trim().replace(/^[^.]*\.\s*/, "")}` : "");
+    if (row) {
+      const link = document.createElement("a");
+      link.href = `#step-${first}`;
+      link.textContent = "Show in the table";
+      told.append(" ", link);
+    }
+    const box = bar.getBoundingClientRect();
+    const frame = scroll.getBoundingClientRect();
+    if (box.left < frame.left || box.right > frame.right) scroll.scrollLeft += box.left - frame.left - frame.width / 3;
+  };
+  for (const button of chart.querySelectorAll("[data-zoom]")) {
+    button.addEventListener("click", () => resize(button.dataset.zoom === "in" ? 2 : 0.5));
+  }
+  svg.addEventListener("click", (event) => {
+    const number = steps.indexOf(event.target.closest("rect.step"));
+    if (number >= 0) choose(number);
+  });
+  scroll.addEventListener("keydown", (event) => {
+    const moves = { ArrowRight: chosen + 1, ArrowLeft: chosen - 1, Home: 0, End: steps.length - 1 };
+    if (!(event.key in moves) || event.altKey || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    choose(moves[event.key]);
+  });
+  chart.querySelector(".zoom").hidden = false;
+}
+
+themeButton();
+keepFresh();
+for (const chart of document.querySelectorAll(".gantt")) walkThrough(chart);

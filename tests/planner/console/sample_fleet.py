@@ -1,0 +1,182 @@
+"""A small fleet that looks like a real one: networks with branches, four kinds of processor, devices that report."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import insert, update
+
+from hope_schema import (
+    Channel,
+    DeviceReport,
+    LatencyColumns,
+    MeasuredRun,
+    Missing,
+    MissingRequest,
+    ModelGraph,
+    Observations,
+    Op,
+    Overheads,
+    PlanReply,
+    Processor,
+    Tensor,
+    TransferColumns,
+)
+from planner_api.db.tables import DeviceRow, PlanRow
+from tests.planner.samples import Api, plan_request
+
+FREQUENCY = "performance"
+SOCS = ("kirin-990", "snapdragon-8-gen3", "exynos-2400")
+FAILED = "dimensity-9300"
+
+
+def processor(runtime: str, number: int, core_class: str, place: str) -> Processor:
+    """A processor with one thread on a resource of its own."""
+    return Processor(
+        id=f"{runtime}@{number}", runtime=runtime, version="1.22", threads=1, core_class=core_class,
+        resources=(f"{core_class}{number}",), place=place,
+    )  # fmt: skip
+
+
+PROCESSORS = (
+    processor("ort", 0, "big", "host/ort"),
+    processor("ort", 4, "little", "host/ort"),
+    processor("ov", 1, "big", "host/ov"),
+    processor("cuda", 9, "gpu", "cuda:0"),
+)
+
+
+def branches(name: str, blocks: int = 6, width: int = 4) -> ModelGraph:
+    """A network of blocks, each of ``width`` branches of different work that meet in a Concat."""
+    tensors, ops = [Tensor(name="image", shape=(1, 16, 32, 32), dtype="float32")], []
+
+    def op(kind: str, inputs: Sequence[str], output: str, **attributes: int) -> str:
+        tensors.append(Tensor(name=output, shape=(1, 16, 32, 32), dtype="float32"))
+        ops.append(Op(type=kind, attributes={"model": name, **attributes}, inputs=tuple(inputs), outputs=(output,)))
+        return output
+
+    last = "image"
+    for block in range(blocks):
+        ends = []
+        for branch in range(width):
+            end = op("Conv", [last], f"block{block}/branch{branch}/conv", group=block % 3 + 1, size=branch + 1)
+            if branch % 2:
+                end = op("MaxPool", [end], f"block{block}/branch{branch}/pool", size=branch)
+            ends.append(end)
+        last = op("Concat", ends, f"block{block}/concat", axis=1, of=block % 3)
+    last = op("Softmax", [last], "probabilities")
+    return ModelGraph(name=name, tensors=tuple(tensors), ops=tuple(ops), inputs=("image",), outputs=(last,))
+
+
+CLASSIFIER, DETECTOR = branches("classifier"), branches("detector", blocks=9, width=3)
+
+
+def figure(*parts: str) -> float:
+    """A number from 0 to 1 that depends on the parts alone."""
+    return int.from_bytes(hashlib.blake2b("\n".join(parts).encode(), digest_size=4).digest(), "big") / 2**32
+
+
+def latency(soc: str, signature: str, kind: str) -> float | None:
+    """What an op takes, in microseconds; a GPU runs no Softmax."""
+    if "gpu" in kind and signature.startswith("Softmax"):
+        return None
+    speed = {"big": 1.0, "little": 2.6, "gpu": 0.45}[kind.rpartition("x")[2]]
+    work = 120.0 + 900.0 * figure(signature)
+    return round(work * speed * (0.7 + 0.6 * figure(soc, signature, kind)), 2)
+
+
+def question(graph: ModelGraph, soc: str) -> MissingRequest:
+    """What the first device of a SoC asks before it measures."""
+    return MissingRequest(
+        model_hash=graph.model_hash, soc=soc, frequency=FREQUENCY, device_id=f"{soc}-phone-0", processors=PROCESSORS
+    )
+
+
+def upload(missing: Missing, soc: str, device_id: str, off: float) -> Observations:
+    """What a device measures of what is missing, ``off`` times the honest figures."""
+    latencies, transfers = missing.latencies, missing.transfers
+    us = [latency(soc, row.signature, row.kind) for row in latencies]
+    kinds = {one.kind for one in PROCESSORS}
+    ways = (("host", "cuda:0"), ("cuda:0", "host"))
+    return Observations(
+        soc=soc,
+        frequency=FREQUENCY,
+        device_id=device_id,
+        upload_id=f"{device_id}-{len(latencies)}",
+        processors=PROCESSORS,
+        channels=tuple(Channel(source=source, target=target, busy="copy-engine") for source, target in ways),
+        latencies=LatencyColumns(
+            signature=tuple(row.signature for row in latencies),
+            kind=tuple(row.kind for row in latencies),
+            us=tuple(None if one is None else one * off for one in us),
+            spread_us=tuple(0.0 if one is None else one * 0.03 for one in us),
+            count=(20,) * len(us),
+        ),
+        transfers=TransferColumns(
+            tensor=tuple(row.tensor for row in transfers),
+            source=tuple(row.source for row in transfers),
+            target=tuple(row.target for row in transfers),
+            us=tuple(40.0 if "cuda:0" in (row.source, row.target) else 9.0 for row in transfers),
+            spread_us=(0.5,) * len(transfers),
+            count=(20,) * len(transfers),
+        ),
+        overheads=Overheads(launch_us=dict.fromkeys(kinds, 4.0), end_us=dict.fromkeys(kinds, 1.0), handover_us=3.0),
+    )
+
+
+def settle(api: Api) -> dict[tuple[str, str], PlanReply]:
+    """Fill a planner with the fleet; return its plans by (model's name, SoC)."""
+    found: dict[tuple[str, str], PlanReply] = {}
+    for graph in (CLASSIFIER, DETECTOR):
+        assert api.post("/models", graph).status_code in (200, 201)
+    for soc in SOCS:
+        for graph in (CLASSIFIER, DETECTOR):
+            missing = api.post("/profiles/missing", question(graph, soc)).content
+            for number in range(4):
+                sent = upload(Missing.model_validate_json(missing), soc, f"{soc}-phone-{number}", 1.0 + number**3 / 100)
+                assert api.post("/profiles", sent).status_code == 202
+        for graph in (CLASSIFIER, DETECTOR):
+            reply = api.post("/plans", plan_request(graph, soc=soc, frequency=FREQUENCY)).json()
+            found[graph.name, soc] = PlanReply.model_validate_json(api.client.get(f"/plans/{reply['plan_id']}").content)
+    for (_, soc), reply in found.items():
+        for number in range(10):
+            report(api, f"{soc}-phone-{number}", soc, reply)
+    api.await_(_age, api)
+    return found
+
+
+def report(api: Api, device_id: str, soc: str, reply: PlanReply) -> None:
+    """Report as a device what a plan took: a third more on one SoC, about what was predicted elsewhere."""
+    off = (1.34 if soc == SOCS[2] else 1.02) * (0.93 + 0.14 * figure(device_id))
+    run = MeasuredRun(
+        plan_id=reply.plan_id, plan_version=reply.version, measured_us=reply.plan.makespan_us * off, runs=30
+    )
+    versions = {"hope-agent": "0.1.0", "onnxruntime": "1.22.0"}
+    message = DeviceReport(
+        soc=soc, frequency=FREQUENCY, versions=versions, sent_at=datetime.now(UTC), measured=(run,)
+    ).model_dump_json()
+    answer = api.client.put(
+        f"/devices/{device_id}/report", content=message, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 204, answer.text
+
+
+async def _age(api: Api) -> None:
+    """Let some devices have been away, and one plan have failed."""
+    now = datetime.now(UTC)
+    async with api.app.planner.database.write() as session:
+        away = [("old-phone-1", 5.0), ("old-phone-2", 70.0), ("old-phone-3", 400.0)]
+        rows = [
+            {"id": name, "soc": SOCS[0], "enrolled_at": now, "last_seen_at": now - timedelta(hours=hours)}
+            for name, hours in away
+        ]
+        await session.execute(insert(DeviceRow), [*rows, {"id": "new-phone", "soc": None, "enrolled_at": now}])
+        values = {
+            "id": "p-failed", "model_hash": DETECTOR.model_hash, "jobs": [{"model_hash": DETECTOR.model_hash}],
+            "soc": FAILED, "frequency": FREQUENCY, "method": "auto", "objective": "latency", "status": "failed",
+            "error": "no processor supports op 'block0/concat'", "created_at": now, "queued_at": now,
+        }  # fmt: skip
+        await session.execute(insert(PlanRow).values(**values))
+        await session.execute(update(PlanRow).where(PlanRow.soc == SOCS[0]).values(status="done", provisional=False))

@@ -1,0 +1,166 @@
+"""The console in a real Chromium: every page in both themes, by mouse, by keyboard and by axe."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.planner.console.conftest import Running
+from tests.planner.console.sample_fleet import FREQUENCY, SOCS
+
+OF_COLOURS = ["color-contrast", "link-in-text-block"]
+"""Axe's rules that another theme can break."""
+NARROW, WIDE, HUGE = {"width": 375, "height": 812}, {"width": 1440, "height": 900}, {"width": 3840, "height": 2160}
+LARGEST_BYTES = 200_000
+
+
+@pytest.fixture(scope="module")
+def pages(console: Running) -> dict[str, str]:
+    """Every page by its name."""
+    plans = [console.plans["classifier", soc].plan_id for soc in SOCS]
+    return {
+        "fleet": "/console",
+        "plans": "/console/plans",
+        "plan": f"/console/plans/{plans[0]}",
+        "failed plan": "/console/plans/p-failed",
+        "compare": f"/console/compare?left={plans[0]}@1&right={plans[1]}@1",
+        "profiles": "/console/profiles",
+        "profile": f"/console/profiles/{SOCS[0]}/{FREQUENCY}",
+        "devices": "/console/devices",
+        "device": f"/console/devices/{SOCS[0]}-phone-0",
+        "models": "/console/models",
+        "model": f"/console/models/{console.plans['classifier', SOCS[0]].plan.model_hash}",
+        "queue": "/console/queue",
+        "tokens": "/console/tokens",
+        "audit log": "/console/audit",
+        "error": "/console/plans/p-unknown",
+    }
+
+
+def check(page: Page, name: str) -> list[str]:
+    """What axe finds on a page, in both themes, narrow and wide, and whether it fits; one line each."""
+    found = []
+    for theme, more in (("light", {}), ("dark", {"runOnly": OF_COLOURS})):
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        for violation in Axe().run(page, options={"resultTypes": ["violations"], **more}).response["violations"]:
+            nodes = [node["target"] for node in violation["nodes"][:3]]
+            found.append(f"{name}, {theme}: {violation['id']} at {nodes}")
+    for size in (NARROW, HUGE, WIDE):
+        page.set_viewport_size(size)
+        if (over := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
+            found.append(f"{name}: {over} px wider than {size['width']}")
+    return found
+
+
+def test_every_page_is_accessible_and_fits_every_screen(signed_in: Page, pages: dict[str, str]) -> None:
+    """Axe finds nothing in either theme, nothing is cut off from 375 px to 4K, and no script fails."""
+    errors: list[str] = []
+    signed_in.on("pageerror", lambda error: errors.append(str(error)))
+    signed_in.on("console", lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None)
+    found = []
+    for name, path in pages.items():
+        signed_in.goto(path)
+        found += check(signed_in, name)
+    assert found == []
+    assert errors == []
+
+
+def test_the_sign_in_page_is_accessible(browser: Browser, console: Running) -> None:
+    """The first page everybody sees, with and without a problem on it."""
+    page = browser.new_page(base_url=console.url)
+    page.goto("/console/login")
+    found = check(page, "sign in")
+    page.get_by_label("Token").fill("hope_o_wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("unknown, expired or revoked")
+    assert found + check(page, "sign in again") == []
+    page.close()
+
+
+def test_no_page_is_heavier_than_it_may_be(signed_in: Page, pages: dict[str, str]) -> None:
+    """Page, style and scripts together, compressed as they travel."""
+    cdp = signed_in.context.new_cdp_session(signed_in)
+    cdp.send("Network.enable")
+    cdp.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    received: list[float] = []
+    cdp.on("Network.loadingFinished", lambda event: received.append(event["encodedDataLength"]))
+    for name, path in pages.items():
+        received.clear()
+        signed_in.goto(path, wait_until="networkidle")
+        assert 2 <= len(received) <= 6, name
+        assert sum(received) <= LARGEST_BYTES, name
+    cdp.detach()
+
+
+def test_somebody_signs_in_by_keyboard_and_lands_where_they_wanted(browser: Browser, console: Running) -> None:
+    """From a link to a plan through the sign-in page to that plan; then out, and the way back is closed."""
+    context = browser.new_context(base_url=console.url)
+    page = context.new_page()
+    path = f"/console/plans/{console.plans['detector', SOCS[1]].plan_id}"
+    page.goto(path)
+    expect(page.get_by_label("Token")).to_be_focused()
+    page.keyboard.type(console.token)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{path}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("detector")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/console/login")
+    page.goto(path)
+    expect(page.get_by_label("Token")).to_be_visible()
+    context.close()
+
+
+def test_a_plan_says_why_an_op_is_where_it_is(signed_in: Page, console: Running, pages: dict[str, str]) -> None:
+    """Lanes per processor, a step chosen by keyboard is told with its cause, and the table says the same."""
+    plan = console.plans["classifier", SOCS[0]].plan
+    signed_in.goto(pages["plan"])
+    for processor in plan.processors_used:
+        expect(signed_in.locator(".names")).to_contain_text(processor)
+    signed_in.get_by_role("group", name="Lanes of the plan, scrollable").focus()
+    signed_in.keyboard.press("Home")
+    told = signed_in.get_by_role("status")
+    expect(told).to_contain_text(plan.steps[plan.order[0]].ops[-1].partition("/")[0])
+    expect(told.get_by_role("link", name="Show in the table")).to_be_visible()
+    before = told.text_content()
+    signed_in.keyboard.press("ArrowRight")
+    expect(told).not_to_have_text(before or "")
+    only = next(step for step in plan.steps if step.ops[-1] == "probabilities")
+    assert only.next_best is not None
+    expect(signed_in.locator(f"#step-{only.id}")).to_contain_text(f"on {only.next_best.processor}")
+    expect(signed_in.locator("main")).to_contain_text("Median measured")
+
+
+def test_a_theme_that_was_chosen_stays(signed_in: Page) -> None:
+    """The button goes from the system's theme to light and dark, and the next page knows."""
+    signed_in.emulate_media(color_scheme="light")
+    signed_in.goto("/console")
+    dark = "getComputedStyle(document.body).backgroundColor"
+    light = signed_in.evaluate(dark)
+    button = signed_in.get_by_role("button", name="Theme")
+    button.click()
+    button.click()
+    expect(button).to_contain_text("dark")
+    assert signed_in.evaluate(dark) != light
+    signed_in.goto("/console/plans")
+    assert signed_in.evaluate(dark) != light
+    signed_in.get_by_role("button", name="Theme").click()
+    assert signed_in.evaluate(dark) == light
+
+
+def test_everything_can_be_read_without_scripts(browser: Browser, console: Running, pages: dict[str, str]) -> None:
+    """With scripts switched off one signs in and reads a plan and a heat map all the same."""
+    context = browser.new_context(base_url=console.url, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/console")
+    page.get_by_label("Token").fill(console.token)
+    page.get_by_role("button", name="Sign in").click()
+    page.goto(pages["plan"])
+    expect(page.locator("svg rect.step").first).to_be_visible()
+    page.goto(pages["profile"])
+    expect(page.locator("td.heat.h0").first).to_be_visible()
+    context.close()

@@ -1,0 +1,279 @@
+"""Signing in and out, and everything that is not a session: over HTTP, on both databases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select, update
+
+from planner_api.console.pages.sign_in import _ours
+from planner_api.console.session import COOKIE, HOME, anonymous, new_secret
+from planner_api.db.tables import ConsoleSessionRow
+from planner_api.devices import repository as devices
+from planner_api.devices.tokens import Kind, hash_token, new_token
+from tests.planner.samples import Api, serving
+
+HERE = "http://testserver"
+FORM = {"content-type": "application/x-www-form-urlencoded", "origin": HERE}
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """A planner that wants tokens; its client follows no redirects, so that they can be looked at."""
+    with serving(database_url, tokens_required=True) as running:
+        running.client.follow_redirects = False
+        yield running
+
+
+def make_token(api: Api, scope: Kind, **more: Any) -> str:
+    """Make a token of a scope."""
+    made = new_token(scope)
+
+    async def store() -> None:
+        async with api.app.planner.database.write() as session:
+            if scope == "claim":
+                await devices.add_claim(session, hash_token(made), label="", uses=None, expires_at=None)
+            else:
+                await devices.add_token(session, hash_token(made), scope, **more)
+
+    api.await_(store)
+    return made
+
+
+def sign_in(api: Api, token: str, **fields: str) -> Any:
+    """Send the form of the sign-in page."""
+    return api.client.post(f"{HOME}/login", data={"token": token, **fields}, headers={"origin": HERE})
+
+
+def form_token(api: Api, path: str = HOME) -> str:
+    """What the forms of a page carry."""
+    found = re.search(r'name="form_token" value="([0-9a-f]+)"', api.client.get(path).text)
+    assert found is not None
+    return found[1]
+
+
+def rows(api: Api) -> list[ConsoleSessionRow]:
+    """The sessions that are stored."""
+
+    async def read() -> list[ConsoleSessionRow]:
+        async with api.app.planner.database.read() as session:
+            return list(await session.scalars(select(ConsoleSessionRow)))
+
+    found: list[ConsoleSessionRow] = api.await_(read)
+    return found
+
+
+def test_nobody_sees_a_page_without_a_session(api: Api) -> None:
+    """Every page leads to the sign-in page, which knows the way back; no other route of the planner opens up."""
+    answer = api.client.get(f"{HOME}/plans?soc=a")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{HOME}/login?to=%2Fconsole%2Fplans%3Fsoc%3Da")
+    assert "Sign in" in api.client.get(answer.headers["location"]).text
+    assert api.client.get("/fleet").status_code == 401
+    assert api.client.get("/consolefleet").status_code == 401
+
+
+def test_a_session_is_a_cookie_that_only_we_read_and_of_which_only_the_hash_is_kept(api: Api) -> None:
+    """The cookie is out of scripts' reach and sent by our pages alone; over TLS only over TLS."""
+    answer = sign_in(api, make_token(api, "operator"), to=f"{HOME}/plans")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{HOME}/plans")
+    said = answer.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=strict", f"Path={HOME}", "Max-Age=43200"} <= set(said.split("; "))
+    assert "Secure" not in said
+    secret = api.client.cookies[COOKIE]
+    assert [row.session_hash for row in rows(api)] == [hash_token(secret)]
+    assert api.client.get(HOME).status_code == 200
+    over_tls = api.client.post(
+        f"https://testserver{HOME}/login",
+        data={"token": make_token(api, "viewer")},
+        headers={"origin": "https://testserver"},
+    )
+    assert "Secure" in over_tls.headers["set-cookie"]
+    assert over_tls.headers["strict-transport-security"]
+
+
+@pytest.mark.parametrize("scope", ["claim", "device", "unknown", "expired", "nothing", "long"])
+def test_what_is_no_operators_or_viewers_token_does_not_sign_in(api: Api, scope: str) -> None:
+    """Claims, devices' tokens and strangers get one sentence, 401 and no cookie."""
+    now = datetime.now(UTC)
+    made = {
+        "claim": lambda: make_token(api, "claim"),
+        "device": lambda: make_token(api, "device"),
+        "expired": lambda: make_token(api, "operator", expires_at=now - timedelta(minutes=5)),
+    }
+    token = made[scope]() if scope in made else {"unknown": "hope_o_x", "nothing": "", "long": "x" * 3000}[scope]
+    answer = sign_in(api, token)
+    assert answer.status_code == 401
+    assert 'role="alert"' in answer.text
+    assert "set-cookie" not in answer.headers
+    assert rows(api) == []
+
+
+@pytest.mark.parametrize(
+    "forged",
+    ["x" * 43, "", "x", "x" * 10_000, '"', "a=b; c", "\x01" * 43, "ü" * 43, "../../etc", "' OR 1=1 --".ljust(43)],
+)
+def test_a_forged_cookie_is_nobodys(api: Api, forged: str) -> None:
+    """Whatever a cookie holds, it opens nothing and breaks nothing."""
+    answer = api.client.get(HOME, headers=[(b"cookie", f"{COOKIE}={forged}".encode())])
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith(f"{HOME}/login")
+
+
+def test_a_session_ends_with_its_time_and_with_its_token(api: Api) -> None:
+    """Past its end, and from the moment on that its token is revoked, a cookie opens nothing."""
+
+    async def change(values: dict[str, Any]) -> None:
+        async with api.app.planner.database.write() as session:
+            await session.execute(update(ConsoleSessionRow).values(**values))
+
+    token = make_token(api, "operator")
+    sign_in(api, token)
+    api.await_(change, {"expires_at": datetime.now(UTC) - timedelta(seconds=1)})
+    answer = api.client.get(HOME)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{HOME}/login?to=%2Fconsole&ended=1")
+    assert "Your session has ended" in api.client.get(answer.headers["location"]).text
+    sign_in(api, token)
+    assert len(rows(api)) == 1, "what has ended is cleared away"
+    assert api.client.get(HOME).status_code == 200
+
+    async def revoke() -> None:
+        async with api.app.planner.database.write() as session:
+            await devices.revoke(session, token_id=rows_token)
+
+    rows_token = rows(api)[0].token_id
+    api.await_(revoke)
+    assert api.client.get(HOME).status_code == 303
+
+
+def test_signing_out_ends_the_session_everywhere(api: Api) -> None:
+    """After it the cookie is worth nothing, even to who kept a copy."""
+    sign_in(api, make_token(api, "operator"))
+    secret = api.client.cookies[COOKIE]
+    answer = api.client.post(f"{HOME}/logout", data={"form_token": form_token(api)}, headers={"origin": HERE})
+    assert answer.status_code == 303
+    assert rows(api) == []
+    assert api.client.get(HOME, headers=[(b"cookie", f"{COOKIE}={secret}".encode())]).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("headers", "signed"),
+    [
+        ({"origin": "https://evil.example"}, True),
+        ({"origin": "null"}, True),
+        ({"origin": f"{HERE}.evil.example"}, True),
+        ({}, True),
+        ({"origin": HERE, "sec-fetch-site": "cross-site"}, True),
+        ({"origin": HERE, "sec-fetch-site": "same-site"}, True),
+        ({"origin": HERE}, False),
+    ],
+)
+def test_nobody_else_can_send_a_form_in_your_name(api: Api, headers: dict[str, str], signed: bool) -> None:
+    """A form from another site, or without what this session signs, changes nothing."""
+    sign_in(api, make_token(api, "operator"))
+    body = {"form_token": form_token(api) if signed else anonymous(new_secret()).form_token()}
+    answer = api.client.post(f"{HOME}/logout", data=body, headers=headers)
+    assert answer.status_code == 403
+    assert len(rows(api)) == 1
+
+
+def test_who_looks_only_changes_nothing(api: Api) -> None:
+    """With a viewer's token, or an operator's who wants it so, no page takes a form but that to sign out."""
+    for token, fields in ((make_token(api, "viewer"), {}), (make_token(api, "operator"), {"look_only": "on"})):
+        sign_in(api, token, **fields)
+        assert "Looking only" in api.client.get(HOME).text
+        sent = {"form_token": form_token(api)}
+        for path in ("/tokens", "/devices/a", "/releases", "/nothing"):
+            answer = api.client.post(HOME + path, data=sent, headers={"origin": HERE})
+            assert (answer.status_code, "signed in to look only" in answer.text) == (403, True)
+        answer = api.client.post(f"{HOME}/logout", data={"form_token": form_token(api)}, headers={"origin": HERE})
+        assert answer.status_code == 303
+
+
+def test_a_viewers_token_reads_the_api_and_changes_nothing(api: Api) -> None:
+    """GET answers, everything else is refused before its body is read."""
+    bearer = {"authorization": f"Bearer {make_token(api, 'viewer')}"}
+    assert api.client.get("/fleet", headers=bearer).status_code == 200
+    for method, path in (("POST", "/models"), ("DELETE", "/devices/a"), ("PUT", "/fleet/socs/a")):
+        answer = api.client.request(method, path, headers=bearer)
+        assert (answer.status_code, answer.json()["type"]) == (403, "urn:hope:scope-missing")
+
+
+def test_every_answer_says_what_a_browser_may_do(api: Api) -> None:
+    """Pages, files, errors and redirects: no script but ours, no frame, no guessing of types."""
+    stylesheet = re.search(r'href="(/console/static/[^"]+\.css)"', api.client.get(f"{HOME}/login").text)
+    assert stylesheet is not None
+    sign_in(api, make_token(api, "operator"))
+    for path in ("", "/login", "/nothing", "/plans?after=%00", "/plans/p-nothing", "/static/nothing.css"):
+        headers = api.client.get(HOME + path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "same-origin"
+        assert "x-request-id" in headers
+    file = api.client.get(stylesheet[1])
+    assert (file.status_code, file.headers["cache-control"]) == (200, "public, max-age=31536000, immutable")
+    assert api.client.get(HOME).headers["cache-control"] == "no-store"
+
+
+def test_guessing_tokens_is_slow(database_url: str) -> None:
+    """An address that tries too often waits, whatever it tries."""
+    with serving(database_url, tokens_required=True, rate_per_address=0.001, burst_per_address=5) as api:
+        codes = [sign_in(api, f"hope_o_{number}").status_code for number in range(7)]
+    assert codes == [401] * 5 + [429] * 2
+
+
+def test_an_open_planner_asks_nobody_and_still_takes_no_foreign_form(database_url: str) -> None:
+    """Without tokens the console opens at once; its forms are signed by a cookie all the same."""
+    with serving(database_url) as api:
+        api.client.follow_redirects = False
+        page = api.client.get(f"{HOME}/tokens", headers={"accept": "text/html"})
+        assert COOKIE in page.headers["set-cookie"]
+        foreign = {"form_token": anonymous(new_secret()).form_token()}
+        assert api.client.post(f"{HOME}/logout", data=foreign, headers={"origin": HERE}).status_code == 403
+        assert api.client.post(f"{HOME}/logout", data=foreign, headers={"origin": "http://evil"}).status_code == 403
+
+
+def test_a_planner_may_have_no_console(database_url: str) -> None:
+    """Switched off it is not there, and asks for a token like anything else that is not there."""
+    with serving(database_url, console=False, tokens_required=True) as api:
+        assert api.client.get(HOME).status_code == 401
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=300)
+def test_signing_in_leads_nowhere_else(to: str) -> None:
+    """Whatever the address says, the way back lies within the console."""
+    for wanted in (to, HOME + to, f"{HOME}/{to}"):
+        found = _ours(wanted)
+        assert found == HOME or re.match(r"/console[/?]", found)
+        assert "\\" not in found
+        assert "\n" not in found
+
+
+@given(body=st.binary(max_size=200), kind=st.sampled_from(["application/x-www-form-urlencoded", "text/plain", ""]))
+@settings(max_examples=60)
+def test_no_form_breaks_anything(body: bytes, kind: str, open_api: Api) -> None:
+    """Bytes of any kind are refused with a page of their own."""
+    headers = {"origin": HERE, "content-type": kind, "cookie": f"{COOKIE}={'x' * 43}"}
+    for path in ("/logout", "/login"):
+        answer = open_api.client.post(HOME + path, content=body, headers=headers)
+        assert 300 <= answer.status_code < 500
+
+
+@pytest.fixture(scope="module")
+def open_api(sqlite_template: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A planner that asks nobody for a token."""
+    import shutil
+
+    path = tmp_path_factory.mktemp("open") / "hope.sqlite"
+    shutil.copy(sqlite_template, path)
+    with serving(f"sqlite:///{path}", rate_per_address=0) as running:
+        running.client.follow_redirects = False
+        yield running
