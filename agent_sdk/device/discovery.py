@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from agent_sdk.errors import UnknownNameError
 from agent_sdk.paths import cache_directory
 from agent_sdk.runtimes.base import Processor, ProcessorLost
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
-from agent_sdk.runtimes.ort.plain import PlainOrt
+from agent_sdk.runtimes.ort.plain import plain_configurations
 from agent_sdk.runtimes.ort.processor import OrtProcessor, installed_providers
 from agent_sdk.runtimes.torch.choice import Choice, accelerators, installed, parsed
 
@@ -38,7 +38,7 @@ class _Runtime:
     name: str
     accelerators: Callable[[], Makers]
     on_cores: Callable[[frozenset[int]], Processor] | None = None
-    plain: Callable[[], Processor] | None = None
+    plain: Sequence[Callable[[], Processor]] = ()
 
 
 def discover(
@@ -73,8 +73,9 @@ def discover(
     names = [part.strip() for part in spec.split(",")]
     runtimes = _runtimes(soc, frozen, {re.split("[@-]", name)[0] for name in names}, precision)
     chosen: dict[str, Callable[[], Processor]] = {}
+    free = _free(names, soc)
     for name in names:
-        made = _named(name, runtimes, soc, precision)
+        made = _named(name, runtimes, soc, precision, free)
         if not made:
             raise UnknownNameError("processor", name, [p.id for p in discover(soc=soc, frozen=frozen)])
         chosen |= made
@@ -84,16 +85,28 @@ def discover(
 def discover_plain(spec: str | None, soc: Soc, frozen: FrozenGraphs) -> list[Processor]:
     """The runtimes that ``spec`` names whole, as their own users run them: what no plan may be slower than."""
     wanted = RUNTIMES if spec is None else {part.strip() for part in spec.split(",")}
-    return [runtime.plain() for runtime in _runtimes(soc, frozen, wanted).values() if runtime.plain is not None]
+    return [make() for runtime in _runtimes(soc, frozen, wanted).values() for make in runtime.plain]
 
 
-def _named(name: str, runtimes: Mapping[str, _Runtime], soc: Soc, precision: str) -> dict[str, Callable[[], Processor]]:
+def _free(names: Iterable[str], soc: Soc) -> frozenset[int]:
+    """Cores on which none of these processors computes; none where a whole runtime is among them, which takes all."""
+    taken: set[int] = set()
+    for name in names:
+        runtime, _, cores = name.partition("@")
+        if runtime in RUNTIMES:
+            taken |= set(parse_cores(cores) if cores else soc.cores)
+    return frozenset(soc.cores) - taken
+
+
+def _named(
+    name: str, runtimes: Mapping[str, _Runtime], soc: Soc, precision: str, free: frozenset[int]
+) -> dict[str, Callable[[], Processor]]:
     """What makes the processors that a name means; nothing where this device has none of that name."""
     choice = parsed(name, precision)
     if choice is not None:
         if not installed():
             raise ProcessorLost(f"processor '{name}' cannot be used: {EXTRA}")
-        return {choice.id: partial(_torch, soc, choice)}
+        return {choice.id: partial(_torch, soc, choice, free)}
     runtime, _, cores = name.partition("@")
     if runtime in runtimes and not cores:
         return dict(_makers(runtimes[runtime], soc))
@@ -148,9 +161,8 @@ def _onnxruntime(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
             make = partial(OrtProcessor, soc, frozenset(soc.cores), provider, frozen=frozen)
             yield make().id, make
 
-    return _Runtime(
-        "ort", accelerators, partial(OrtProcessor, soc, frozen=frozen), partial(PlainOrt, soc, frozen=frozen)
-    )
+    on_cores = partial(OrtProcessor, soc, frozen=frozen)
+    return _Runtime("ort", accelerators, on_cores, tuple(plain_configurations(soc, frozen)))
 
 
 def _openvino(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
@@ -166,7 +178,7 @@ def _openvino(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
             yield make().id, make
 
     on_cores = partial(openvino.OpenVinoProcessor, soc, lights=frozen.lights)
-    return _Runtime("ov", accelerators, on_cores, partial(PlainOpenVino, soc, lights=frozen.lights))
+    return _Runtime("ov", accelerators, on_cores, (partial(PlainOpenVino, soc, lights=frozen.lights),))
 
 
 def _torch_accelerators(soc: Soc, precision: str) -> Makers:
@@ -177,10 +189,10 @@ def _torch_accelerators(soc: Soc, precision: str) -> Makers:
         log.warning("torch is installed, but does not start: %s", error)
 
 
-def _torch(soc: Soc, choice: Choice) -> Processor:
+def _torch(soc: Soc, choice: Choice, free: frozenset[int] = frozenset()) -> Processor:
     try:
         # NOTE: imported late, because importing torch takes seconds and the package is optional.
         from agent_sdk.runtimes.torch.processor import TorchProcessor
     except (ImportError, OSError) as error:
         raise ProcessorLost(f"processor '{choice.id}' cannot be used: torch does not start: {error}") from error
-    return TorchProcessor(soc, choice)
+    return TorchProcessor(soc, choice, free)

@@ -1,8 +1,11 @@
-"""ONNX Runtime as its own users run it: its default number of threads, where it likes them."""
+"""ONNX Runtime as its own users run it: the whole network on a number of threads, where it likes them."""
 
 # ruff: noqa: D102  what the overridden methods promise stands in base.py
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
 
 import onnxruntime as ort
 
@@ -11,13 +14,22 @@ from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 
+FEWER = (2, 4, 8, 16)
+"""Numbers of threads that users set besides all cores; a single thread is what a single core already is."""
+
 
 class PlainOrt(OrtProcessor):
-    """ONNX Runtime on all cores with its own defaults. One differs: its workers stop spinning when a run ends."""
+    """ONNX Runtime with its own defaults but for the number of threads, which are bound nowhere.
 
-    def __init__(self, soc: Soc, *, frozen: FrozenGraphs | None = None) -> None:
+    One more default differs: its workers stop spinning when a run ends.
+    """
+
+    def __init__(self, soc: Soc, threads: int | None = None, *, frozen: FrozenGraphs | None = None) -> None:
         super().__init__(soc, frozenset(soc.cores), frozen=frozen)
-        update = {"id": "onnxruntime", "runtime": "onnxruntime", "place": "host/onnxruntime"}
+        self._threads = threads or len(soc.cores)
+        name = "onnxruntime"
+        own = name if threads is None else f"{name}/{threads}"
+        update = {"id": own, "runtime": name, "place": f"host/{name}", "threads": self._threads}
         self.spec = self.spec.model_copy(update=update)
         self.place = HostPlace(self.spec.place)
 
@@ -29,5 +41,14 @@ class PlainOrt(OrtProcessor):
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.graph_optimization_level = level
+        options.intra_op_num_threads = self._threads
         options.add_session_config_entry("session.force_spinning_stop", "1")
         return options
+
+
+def plain_configurations(soc: Soc, frozen: FrozenGraphs) -> Iterator[partial[PlainOrt]]:
+    """What makes each of them on this machine, that with all cores first."""
+    yield partial(PlainOrt, soc, frozen=frozen)
+    for threads in FEWER:
+        if threads < len(soc.cores):
+            yield partial(PlainOrt, soc, threads, frozen=frozen)

@@ -33,7 +33,7 @@ class TorchExecutable(Executable):
     Attributes:
         kernels: in the order of issue.
         schedule: streams, events and frees; issue i launches kernel i.
-        beside: whether the rest of the network runs elsewhere, perhaps on the core that would wait for this.
+        beside: whether the rest of the network runs elsewhere, on the core that would wait for this.
     """
 
     def __init__(self, processor: TorchProcessor, segment: Segment, kernels: Sequence[Kernel]) -> None:
@@ -44,7 +44,7 @@ class TorchExecutable(Executable):
         self._processor = processor
         self.kernels, self.schedule = scheduled(kernels, segment)
         self._closed = False
-        self.beside = len(segment.ops) < len(graph.ops)
+        self.beside = len(segment.ops) < len(graph.ops) and not processor.has_core
 
     @property
     def processor(self) -> TorchProcessor:

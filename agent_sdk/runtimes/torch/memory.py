@@ -65,19 +65,20 @@ def empty(kind: TensorType, device: torch.device) -> DeviceTensor:
 
 
 class CopyQueue:
-    """The stream of a device on which tensors come and go, while its multiprocessors do something else.
+    """The streams of a device on which tensors come, and go, while its multiprocessors do something else.
 
     Whoever launches what may read them waits for ``arrived`` on its own stream: nobody waits on the host.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._inwards = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._outwards = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._arrived: torch.cuda.Event | None = None
 
     def copy_in(self, array: np.ndarray, into: DeviceTensor) -> None:
         """Copy a host array to the device; the array may be changed when this returns."""
         # NOTE: by NumPy, on this thread: torch would wake a thread per core for it, and wait for the slowest.
-        if self._stream is None:
+        if self._inwards is None:
             host = into.tensor if into.tensor.device.type == "cpu" else into.staging
             np.copyto(host.numpy(), array, casting="no")
             if host is not into.tensor:
@@ -85,20 +86,18 @@ class CopyQueue:
             return
         into.copied.synchronize()
         np.copyto(into.staging.numpy(), array, casting="no")
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._inwards):
             into.tensor.copy_(into.staging, non_blocking=True)
-            into.copied.record(self._stream)
+            into.copied.record(self._inwards)
         self._arrived = into.copied
 
-    def copy_out(self, source: DeviceTensor, behind: torch.cuda.Stream | None) -> np.ndarray:
-        """A device tensor on the host, behind all that was launched on a stream; the next copy overwrites it."""
-        if self._stream is None or behind is None:
+    def copy_out(self, source: DeviceTensor) -> np.ndarray:
+        """A finished device tensor on the host, whatever is being computed meanwhile; the next copy overwrites it."""
+        if self._outwards is None:
             return source.tensor.numpy() if source.tensor.device.type == "cpu" else source.tensor.cpu().numpy()
-        # NOTE: pinned memory remembers the streams it was used on, and those of a green context come to an end.
-        self._stream.wait_stream(behind)
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._outwards):
             source.staging.copy_(source.tensor, non_blocking=True)
-        self._stream.synchronize()
+        self._outwards.synchronize()
         return source.staging.numpy()
 
     def wait_on(self, stream: torch.cuda.Stream) -> None:

@@ -9,19 +9,17 @@ import torch
 
 from agent_sdk.runtimes import ProcessorLost
 from agent_sdk.runtimes.base import Place
-from agent_sdk.runtimes.torch.driver import CudaGraphs, Driver
 from agent_sdk.runtimes.torch.kernel import translated
 from agent_sdk.runtimes.torch.memory import DeviceTensor, copy_queue, empty
 from hope_schema import TensorType
 
 
 class DevicePlace(Place):
-    """Tensors come on the device's copy queue and go behind what was launched. Raises ProcessorLost and OutOfMemory."""
+    """Tensors come and go on the device's copy queue. Raises ProcessorLost and OutOfMemory."""
 
-    def __init__(self, name: str, device: torch.device, driver: Driver) -> None:
+    def __init__(self, name: str, device: torch.device) -> None:
         super().__init__(name)
         self._device = device
-        self._driver = driver
 
     def allocate(self, kind: TensorType) -> DeviceTensor:
         try:
@@ -44,7 +42,6 @@ class DevicePlace(Place):
 
     def to_host(self, buffer: DeviceTensor) -> np.ndarray:
         try:
-            behind = self._driver.stream(0) if isinstance(self._driver, CudaGraphs) else None
-            return copy_queue(self._device).copy_out(buffer, behind)
+            return copy_queue(self._device).copy_out(buffer)
         except RuntimeError as error:
             raise translated(error, f"{self.name}, copying to the host", ProcessorLost) from error

@@ -54,13 +54,19 @@ class TorchProcessor(Processor):
     Buffers are plain tensors in the device's memory, in the graph's own types: processors of one device share them
     whatever precision they compute in. Kernels and weights are kept as long as their model lives.
 
+    Args:
+        soc: this machine.
+        choice: what the processor's id says.
+        free: cores on which nobody else computes; its thread stays there, and may poll for the end of a run.
+
     Raises:
         ProcessorLost: the device, or what it needs, is not there.
     """
 
-    def __init__(self, soc: Soc, choice: Choice) -> None:
+    def __init__(self, soc: Soc, choice: Choice, free: frozenset[int] = frozenset()) -> None:
         self.device = torch.device(choice.device)
-        self._soc = soc
+        self._cores = free or frozenset(soc.cores)
+        self.has_core = bool(free)
         self._green: GreenContext | None = None
         self._kernels: weakref.WeakKeyDictionary[Model, dict[str, Kernel]] = weakref.WeakKeyDictionary()
         self._recipes: dict[str, int] = {}
@@ -93,11 +99,11 @@ class TorchProcessor(Processor):
             place=place,
             precision=CONTRACT[choice.precision],
         )
-        self.place = HostPlace(place) if on_cores else DevicePlace(place, self.device, self.driver)
+        self.place = HostPlace(place) if on_cores else DevicePlace(place, self.device)
 
     @property
     def caller_cores(self) -> frozenset[int]:
-        return frozenset(self._soc.cores)
+        return self._cores
 
     @property
     def on_caller_thread(self) -> bool:

@@ -37,6 +37,8 @@ class Occupancy:
     def share(self) -> float:
         """By which part of its own latency another copy beside it makes a launch slower, at most 1."""
         alone = self.us[1]
+        if not alone:
+            return LEAST
         slower = [(took / alone - 1) / (count - 1) for count, took in self.us.items() if count > 1]
         return min(1.0, max(LEAST, *slower))
 
@@ -44,7 +46,12 @@ class Occupancy:
 def occupancy(
     kernel: Kernel, precision: Precision, driver: CudaGraphs, copies: Sequence[int] = COPIES, chain: int = CHAIN
 ) -> Occupancy:
-    """Time copies of a kernel on as many streams. Raises what torch raises."""
+    """Time copies of a kernel on as many streams; what only looks at its inputs' memory launches nothing.
+
+    Raises what torch raises.
+    """
+    if kernel.views.keys() >= set(kernel.outputs):
+        return Occupancy(dict.fromkeys(copies, 0.0))
     return Occupancy({count: _timed(kernel, precision, driver, count, chain) for count in copies})
 
 

@@ -277,7 +277,7 @@ def test_without_torch_or_a_gpu_there_is_one_clear_message(monkeypatch: pytest.M
         with pytest.raises(ProcessorLost, match="cuda:0"):
             discovery.discover("cuda:0", soc=SOC)
     monkeypatch.setattr(discovery, "installed", lambda: False)
-    with pytest.raises(ProcessorLost, match=r"hope\[torch\]"):
+    with pytest.raises(ProcessorLost, match=r"hope-inference\[torch\]"):
         discovery.discover("cuda:0", soc=SOC)
     assert all(one.spec.runtime != "torch" for one in discovery.discover("ort", soc=SOC))
 
