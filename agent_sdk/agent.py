@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.huge_pages import collapse
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device, Executor, IllegalPlanError, build_program
+from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import (
     ExecutionError,
     InputError,
@@ -35,7 +36,7 @@ from agent_sdk.errors import (
 )
 from agent_sdk.files import Kept
 from agent_sdk.measure.profiler import profile
-from agent_sdk.measure.truth import is_outdated, observations
+from agent_sdk.measure.truth import is_outdated, observations, retimed
 from agent_sdk.model import Model, Shapes, Source, read_network
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.paths import cache_directory, state_directory
@@ -54,7 +55,7 @@ from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.selection.trial import PLAN, Trial, first_choice, hold_trial, warm
+from agent_sdk.selection.trial import PLAN, Trial, against_rivals, first_choice, hold_trial, warm
 from agent_sdk.selection.whole import Openable, open_whole, openable
 from agent_sdk.session import Session
 from agent_sdk.verify import dissenters, random_inputs
@@ -63,6 +64,8 @@ from hope_schema.plan import Method
 
 PROFILING_BUDGET_S: Final = 55.0
 """Longest time one ``load`` spends measuring; what it did not reach the planner estimates, and asks for again."""
+RENEWALS: Final = 2
+"""How often a plan that was off is asked for again: what was measured of one plan may not hold for the next."""
 UNFIT: Final = (ExecutionError, MemoryError)
 """What a plan raises that cannot run on this device at present: a processor refuses, fails, hangs, or lacks memory."""
 
@@ -362,23 +365,27 @@ class Agent:
             if self._huge_pages:
                 collapse()
             us = dict(obtained.settled.trial_us) if obtained.settled else {}
+            traces: Sequence[Trace] = ()
             if not us.keys() & contenders.keys():
                 self.progress.phase("trying it against single processors")
                 trial = hold_trial(contenders, inputs)
-                again = self._asked_again(model, obtained, trial)
-                if again is not None:
+                found = [(obtained, trial)]
+                while len(found) <= RENEWALS:
+                    again = self._asked_again(model, obtained, trial)
+                    if again is None:
+                        break
                     obtained = again
                     notes += [note for note in again.notes if note not in notes]
-                    contenders.pop(PLAN).close()
-                    contenders |= self._compiled_plan(model, obtained, notes)
-                    for name in contenders.keys() - {
-                        PLAN,
-                        *distinct(self.device.processors, self._kind_of_all(again.plan)),
-                    }:
-                        contenders.pop(name).close()
+                    others = distinct(self.device.processors, self._kind_of_all(again.plan))
+                    self._replace_plan(model, obtained, contenders, others, notes)
                     self._warm(model, contenders, inputs, notes)
                     trial = hold_trial(contenders, inputs)
-                us = dict(trial.us)
+                    found.append((obtained, trial))
+                obtained, trial = min(found, key=lambda one: against_rivals(one[1].us))
+                if obtained is not found[-1][0]:
+                    self._replace_plan(model, obtained, contenders, list(contenders), notes)
+                    self._warm(model, contenders, inputs, notes)
+                us, traces = dict(trial.us), trial.traces.get(PLAN, ())
                 self._leave_out(contenders, trial.failures, notes)
                 if trial.calm and PLAN in contenders and obtained.served is not None:
                     self._supplier.settle(obtained.key, obtained.served, Settled(trial_us=us))
@@ -390,6 +397,8 @@ class Agent:
             plan = obtained.plan
             if plan is None or PLAN not in contenders:
                 plan = self._single_plan(model, best, us.get(best, 0.0))
+            elif is_outdated(plan, traces):
+                plan = retimed(plan, traces)
             serving = Serving(contenders, us, pinned=pinned)
             if PLAN in contenders and best != PLAN:
                 serving.changes.append(
@@ -436,6 +445,14 @@ class Agent:
             notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
             return {}
 
+    def _replace_plan(
+        self, model: Model, obtained: Obtained, contenders: dict[str, Executor], others: Sequence[str], notes: list[str]
+    ) -> None:
+        """Compile another plan in place of the one before; of the others those stay that are named."""
+        for name in contenders.keys() - (set(others) - {PLAN}):
+            contenders.pop(name).close()
+        contenders |= self._compiled_plan(model, obtained, notes)
+
     def _warm(
         self, model: Model, contenders: dict[str, Executor], inputs: Mapping[str, np.ndarray], notes: list[str]
     ) -> None:
@@ -459,10 +476,15 @@ class Agent:
         Times within the threshold are not sent as observations: they may never invalidate a plan.
         """
         plan = obtained.plan
-        if plan is None or obtained.source != "planner" or not is_outdated(plan, trial.us.get(PLAN)):
+        traces = trial.traces.get(PLAN, ())
+        if plan is None or obtained.source != "planner" or PLAN in trial.failures or not is_outdated(plan, traces):
             return None
         measured = observations(
-            trial.traces[PLAN], soc=self.soc.name, frequency=self.soc.frequency, device_id=self.device_id
+            traces,
+            self.planned,
+            soc=self.soc.name,
+            frequency=self.soc.frequency,
+            device_id=self.device_id,
         )
         if measured is None or self._supplier.upload(measured):
             return None

@@ -1,27 +1,85 @@
-"""Did the plan tell the truth? What a trial's own traces say about its latency and about single super-ops."""
+"""Did the plan tell the truth? What a trial's own traces say of its segments, and of working side by side.
+
+A plan is only worth what is delivered. What single ops take is measured alone, with warm caches; in a plan they begin
+on tensors that other cores have just made, between launches, beside neighbours. So a plan that was off is measured by
+itself, where it runs: per kind of processor a launch and a slowdown are fitted to all its segments, by the rules by
+which the planner charges them, and what is left is what each segment's ops take.
+"""
 
 from __future__ import annotations
 
 import statistics
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from agent_sdk.engine import Program
 from agent_sdk.engine.trace import Span, Trace
-from hope_schema import LatencyColumns, Observations, Plan, merge
+from hope_schema import (
+    HOST,
+    LatencyColumns,
+    Observations,
+    Overheads,
+    Plan,
+    Processor,
+    TensorType,
+    TransferColumns,
+    merge,
+)
 
-OUTDATED: Final = 0.25
+OUTDATED: Final = 0.08
 """A plan whose measured latency differs from its makespan by more than this fraction is asked for again."""
-ALONE: Final = 0.1
-"""The part of a segment's time during which others may work for it to count as having run alone."""
+ENOUGH: Final = 8
+"""Segments of a kind from which a launch and a slowdown can be told apart."""
+MOST: Final = 16.0
+"""Nobody is slowed down by more than that; what looks like it is other work."""
+ONE_BY_ONE: Final = 1.01
+"""Steps that together take no more than so many times their segment's time follow one another."""
+LEAST: Final = 0.05
+"""What ops take is at least this part of what was planned: the rest of a short segment may all be its launch."""
 
 
-def is_outdated(plan: Plan, measured_us: float | None) -> bool:
-    """Whether the planner should be asked again, with what was measured."""
-    if not measured_us or not plan.makespan_us:
+def is_outdated(plan: Plan, traces: Sequence[Trace]) -> bool:
+    """Whether the planner should be asked again, with what was measured.
+
+    A makespan that any run came to may be right: on a disturbed machine runs differ more than a plan is off.
+    """
+    took = [trace.total_us for trace in traces]
+    if not took or not plan.makespan_us or min(took) <= plan.makespan_us <= max(took):
         return False
+    measured_us = statistics.median(took)
     return abs(plan.makespan_us - measured_us) > OUTDATED * measured_us
+
+
+def retimed(plan: Plan, traces: Sequence[Trace]) -> Plan:
+    """A plan whose steps take place when they did in the middle one of its runs: what is said is what is delivered."""
+    trace = sorted(traces, key=lambda trace: trace.total_us)[len(traces) // 2]
+    times = {}
+    for span in trace.segments:
+        segment = trace.program.segments[span.segment]
+        stretch = span.us / max(1e-3, segment.finish_us - segment.start_us)
+        for step in (plan.step[step] for step in segment.steps):
+            start, finish = (
+                span.start_us + max(0.0, us - segment.start_us) * stretch for us in (step.start_us, step.finish_us)
+            )
+            times[step.id] = {"start_us": start, "finish_us": max(start, finish)}
+    lower_us = min(plan.lower_bound_us, trace.total_us)
+    note = f"timed as it ran here: the planner's own figures say {plan.makespan_us / 1e3:.2f} ms"
+    kept = {name: getattr(plan, name) for name in Plan.model_fields}
+    return Plan(
+        **kept
+        | {
+            "steps": tuple(step.model_copy(update=times.get(step.id, {})) for step in plan.steps),
+            "makespan_us": trace.total_us,
+            "lower_bound_us": lower_us,
+            "gap": trace.total_us / lower_us - 1.0 if lower_us else plan.gap,
+            "notes": (*plan.notes, note)[:64],
+        }
+    )
 
 
 def busy_together(trace: Trace) -> float:
@@ -40,33 +98,69 @@ def together_us(spans: Sequence[Span]) -> float:
     return together
 
 
-def alone_us(traces: Sequence[Trace]) -> dict[int, float]:
-    """The usual time of each segment that ran with nobody beside it, by index, microseconds."""
-    found: dict[int, list[float]] = {}
-    for trace in traces:
-        spans = trace.segments
-        for span in spans:
-            beside = sum(
-                max(0.0, min(span.end_us, other.end_us) - max(span.start_us, other.start_us))
-                for other in spans
-                if other is not span
-            )
-            if beside <= ALONE * span.us:
-                found.setdefault(span.segment, []).append(span.us)
-    return {segment: statistics.median(times) for segment, times in found.items()}
+@dataclass(frozen=True)
+class Sample:
+    """What a segment took, beside what it should.
+
+    Attributes:
+        kind: of its processor.
+        us: its usual time, microseconds.
+        alone_us: what the plan says that its steps take by themselves, without launches.
+        launches: how many of its steps newly take in what another processor made, or a graph input.
+        pressure: the part of what its processor leaves of its memory's resources that others used meanwhile.
+    """
+
+    kind: str
+    us: float
+    alone_us: float
+    launches: int
+    pressure: float
 
 
-def observations(traces: Sequence[Trace], *, soc: str, frequency: str, device_id: str) -> Observations | None:
-    """What runs of a plan say about single super-ops, for the planner; None for a plan without times of its own.
+@dataclass(frozen=True)
+class Costs:
+    """What a launch costs a kind of processor, microseconds, and how many times as long it takes beside others."""
 
-    A segment's time is shared among its super-ops in proportion to their planned times. Segments beside which others
-    worked say nothing: what that costs is measured by itself (``measure/neighbours.py``).
+    launch_us: float
+    slowdown: float
+
+    def ops_us(self, sample: Sample) -> float:
+        """What a segment's ops take by themselves."""
+        left = sample.us - self.launch_us * sample.launches
+        return max(LEAST * sample.alone_us, left / (1.0 + (self.slowdown - 1.0) * sample.pressure))
+
+
+NOTHING: Final = Costs(0.0, 1.0)
+"""Where there is too little to tell launches and neighbours from ops."""
+
+
+def observations(
+    traces: Sequence[Trace], planned: Sequence[Processor], *, soc: str, frequency: str, device_id: str
+) -> Observations | None:
+    """What runs of a plan say about ops, launches and neighbours; None for a plan that does not say what ops take.
+
+    Args:
+        traces: of the same program.
+        planned: the processors that plans are made for.
+        soc: the SoC.
+        frequency: the operating point.
+        device_id: this device.
     """
     program = traces[0].program
-    samples = _per_super_op(program, alone_us(traces))
+    samples = segment_samples(traces, planned)
     if not samples:
         return None
-    rows = [(key, statistics.median(times), len(times)) for key, times in samples.items()]
+    costs = fitted(samples.values())
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    signatures = {super_op.ops[0].id: super_op for super_op in merge(program.graph)}
+    for index, sample in samples.items():
+        ops_us = costs.get(sample.kind, NOTHING).ops_us(sample)
+        for step in (program.plan.step[step] for step in program.segments[index].steps):
+            super_op = signatures.get(step.ops[0])
+            if super_op is not None and tuple(op.id for op in super_op.ops) == step.ops:
+                found[super_op.signature, sample.kind].append(ops_us * (step.alone_us or 0.0) / sample.alone_us)
+    rows = [(key, statistics.median(times), times) for key, times in found.items()]
+    moves = _moves(traces)
     return Observations(
         soc=soc,
         frequency=frequency,
@@ -75,8 +169,20 @@ def observations(traces: Sequence[Trace], *, soc: str, frequency: str, device_id
             signature=tuple(signature for (signature, _), _, _ in rows),
             kind=tuple(kind for (_, kind), _, _ in rows),
             us=tuple(us for _, us, _ in rows),
-            spread_us=tuple(statistics.median(abs(sample - us) for sample in samples[key]) for key, us, _ in rows),
-            count=tuple(count for _, _, count in rows),
+            spread_us=tuple(statistics.median(abs(one - us) for one in times) for _, us, times in rows),
+            count=tuple(len(times) for _, _, times in rows),
+        ),
+        transfers=TransferColumns(
+            tensor=tuple(tensor for tensor, _, _ in moves),
+            source=tuple(source for _, source, _ in moves),
+            target=tuple(target for _, _, target in moves),
+            us=tuple(statistics.median(times) for times in moves.values()),
+            spread_us=tuple(0.0 for _ in moves),
+            count=tuple(map(len, moves.values())),
+        ),
+        overheads=Overheads(
+            launch_us={kind: own.launch_us for kind, own in costs.items()},
+            slowdown={kind: own.slowdown for kind, own in costs.items()},
         ),
         device_id=device_id,
         upload_id=f"execution-{uuid.uuid4().hex}",
@@ -84,19 +190,107 @@ def observations(traces: Sequence[Trace], *, soc: str, frequency: str, device_id
     )
 
 
-def _per_super_op(program: Program, found_us: Mapping[int, float]) -> dict[tuple[str, str], list[float]]:
-    """By signature and kind of processor the times of its occurrences."""
-    super_ops = {super_op.ops[0].id: super_op for super_op in merge(program.graph)}
-    samples: dict[tuple[str, str], list[float]] = {}
+def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> dict[int, Sample]:
+    """A sample per segment, by index. Steps that a processor ran at once stretch alike, as their segment does."""
+    program = traces[0].program
+    took = np.median([[span.us for span in trace.segments] for trace in traces], axis=0)
+    beside = np.mean([pressure(trace, planned) for trace in traces], axis=0)
+    launches = _launches(program)
+    samples = {}
     for segment in program.segments:
-        kind = program.processors[segment.processor].spec.kind
         steps = [program.plan.step[step] for step in segment.steps]
-        planned = sum(step.finish_us - step.start_us for step in steps)
-        if planned <= 0 or segment.index not in found_us:
-            continue
-        for step in steps:
-            super_op = super_ops.get(step.ops[0])
-            if super_op is not None and tuple(op.id for op in super_op.ops) == step.ops:
-                share = (step.finish_us - step.start_us) / planned
-                samples.setdefault((super_op.signature, kind), []).append(found_us[segment.index] * share)
+        alone_us = sum(step.alone_us or 0.0 for step in steps)
+        planned_us = sum(step.finish_us - step.start_us for step in steps)
+        length_us = segment.finish_us - segment.start_us
+        at_once = planned_us > ONE_BY_ONE * length_us
+        if alone_us > 0.0:
+            samples[segment.index] = Sample(
+                kind=program.processors[segment.processor].spec.kind,
+                us=float(took[segment.index]),
+                alone_us=length_us if at_once else alone_us,
+                launches=sum(launches[step.id] for step in steps),
+                pressure=float(beside[segment.index]),
+            )
     return samples
+
+
+def _moves(traces: Sequence[Trace]) -> dict[tuple[TensorType, str, str], list[float]]:
+    """By type, source and target place, what moves between memories took; of several at once each by its bytes."""
+    program = traces[0].program
+    places = {HOST: HOST} | {name: own.spec.place for name, own in program.processors.items()}
+    found: dict[tuple[TensorType, str, str], list[float]] = defaultdict(list)
+    for trace in traces:
+        for span in trace.spans:
+            work = program.by_lane[program.lanes.index(span.lane)][span.position]
+            if span.kind == "transfer" and work.moves:
+                kinds = [program.graph.tensor[move.tensor].type for move in work.moves]
+                total = sum(kind.bytes for kind in kinds)
+                for move, kind in zip(work.moves, kinds, strict=True):
+                    way = places[program.home[move.tensor]], places[work.processor]
+                    found[kind, *way].append(span.us * kind.bytes / max(1, total))
+    return found
+
+
+def pressure(trace: Trace, planned: Sequence[Processor]) -> np.ndarray:
+    """(S,) which part of what each segment's processor leaves of its memory's resources others used, on average."""
+    specs = [trace.program.processors[span.processor].spec for span in trace.segments]
+    start, end = (np.array([getattr(span, name) for span in trace.segments]) for name in ("start_us", "end_us"))
+    together = np.maximum(0.0, np.minimum(end[:, None], end) - np.maximum(start[:, None], start))
+    near = defaultdict[str, set[str]](set)
+    for spec in (*planned, *specs):
+        near[spec.memory] |= set(spec.resources)
+    weight = {
+        (one.id, other.id): len(set(other.resources) - set(one.resources)) if one.memory == other.memory else 0
+        for one in set(specs)
+        for other in set(specs)
+    }
+    weights = np.array([[weight[one.id, other.id] for other in specs] for one in specs], dtype=np.float64)
+    room = np.array([len(near[spec.memory]) - len(spec.resources) for spec in specs])
+    used = (together * weights).sum(axis=1) / np.maximum(end - start, 1e-3)
+    return np.asarray(np.clip(used / np.maximum(room, 1), 0.0, 1.0))
+
+
+def _launches(program: Program) -> Counter[int]:
+    """By step, whether it newly takes in what another processor made, or a graph input, as the planner charges it."""
+    made: dict[str, str] = {}
+    taken: set[tuple[str, str]] = set()
+    launches = Counter[int]()
+    for step in (program.plan.step[step] for step in program.plan.order):
+        for op in (program.graph.op[op] for op in step.ops):
+            for name in op.inputs:
+                if made.get(name) != step.processor and (name, step.processor) not in taken:
+                    taken.add((name, step.processor))
+                    launches[step.id] = 1
+            made.update(dict.fromkeys(op.outputs, step.processor))
+    return launches
+
+
+def fitted(samples: Iterable[Sample]) -> dict[str, Costs]:
+    """By kind what its launches and its neighbours cost; kinds of few segments take what all segments say together."""
+    by_kind: dict[str, list[Sample]] = defaultdict(list)
+    every = list(samples)
+    for sample in every:
+        by_kind[sample.kind].append(sample)
+    return {
+        kind: _fitted(own if len(own) >= ENOUGH else every) for kind, own in by_kind.items() if len(every) >= ENOUGH
+    }
+
+
+def _fitted(samples: Sequence[Sample]) -> Costs:
+    """The launch and the slowdown, neither below nothing, for which the samples come out nearest (least squares).
+
+    A segment counts by its planned time, so that neither the long nor the many short ones decide alone.
+    """
+    alone, beside, launches, us = (
+        np.array([getattr(sample, name) for sample in samples], dtype=np.float64)
+        for name in ("alone_us", "pressure", "launches", "us")
+    )
+    weight = 1.0 / np.sqrt(alone)
+    columns = np.stack([launches * weight, alone * beside * weight], axis=1)
+    beyond = (us - alone) * weight
+    found = np.linalg.lstsq(columns, beyond, rcond=None)[0]
+    if (found < 0.0).any():
+        each = (columns * beyond[:, None]).sum(axis=0) / np.maximum((columns**2).sum(axis=0), 1e-9)
+        found = np.where(found < 0.0, 0.0, each)
+    launch, slower = np.maximum(found, 0.0)
+    return Costs(float(launch), float(min(MOST, 1.0 + slower)))

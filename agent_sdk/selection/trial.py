@@ -64,6 +64,12 @@ def first_choice(us: Mapping[str, float]) -> str:
     return min(us, key=lambda name: (us[name], name != PLAN, name))
 
 
+def against_rivals(us: Mapping[str, float]) -> float:
+    """How many times as long the plan took as the best of the others, who took turns with it; 1 without any."""
+    rivals = [took for name, took in us.items() if name != PLAN]
+    return us.get(PLAN, inf) / min(rivals) if rivals else 1.0
+
+
 def warm(
     contenders: Mapping[str, Executor], inputs: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Outputs], dict[str, Exception]]:

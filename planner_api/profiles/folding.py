@@ -169,14 +169,15 @@ class Folder:
         said: dict[Key, float] = {
             (name, kind): value for name in PER_KIND for kind, value in overheads.get(name, {}).items()
         }
-        handover = overheads.get("handover_us", 0.0)
-        if not said and not handover:
-            return None  # the default: this upload says nothing of overheads
+        if overheads.get("handover_us"):  # zero is the default: this upload says nothing of it
+            said[()] = overheads["handover_us"]
+        if not said:
+            return None
         row_set = ("overheads", tuple(said))
         rows = self._row_sets.get(row_set)
         if rows is None:
-            rows = self._rows("overheads", row_set, device, [(), *said])
-        us = np.array([handover, *said.values()], dtype=np.float64)
+            rows = self._rows("overheads", row_set, device, list(said))
+        us = np.array(list(said.values()), dtype=np.float64)
         return _columns(rows, us, {"spread_us": [0.0] * len(us), "count": [1] * len(us)})
 
     def _rows(self, family: str, row_set: tuple[Any, ...], device: int, keys: list[Key]) -> NDArray[np.int64]:

@@ -117,6 +117,7 @@ def plan_of(
             processor=where[index],
             start_us=float(order.index(index)),
             finish_us=float(order.index(index) + 1),
+            alone_us=1.0,
             cause=Cause.FASTER,
         )
         for index, super_op in enumerate(super_ops)
