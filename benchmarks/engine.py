@@ -37,6 +37,7 @@ from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
 from agent_sdk.verify import executor_error, random_inputs, reference, relative_error
 from benchmarks import dispatch
+from benchmarks.results import circumstances
 from benchmarks.runtimes import Run, baselines
 from benchmarks.segmentation import loss
 
@@ -91,6 +92,7 @@ def rows_for(
             turns = measure(calls, rounds, witness, patience_s)
         medians = {config: statistics.median(turn.us for turn in turns[config]) for config in calls}
         predicted_us = {"ours": predicted(session), "ours_planned": session.plan.makespan_us}
+        planner_us = session.plan_executor.program.plan.makespan_us
         best_ort = min(us for config, us in medians.items() if config.startswith("ort_"))
         best_single = min(medians[config] for config in runs)
         errors = errors_of(session, runs, inputs)
@@ -107,6 +109,7 @@ def rows_for(
                     "ratio_to_best_ort": round(us / best_ort, 4),
                     "ratio_to_best_single": round(us / best_single, 4),
                     "prediction_error": None if off is None else round(off, 4),
+                    "planner_error": round(abs(planner_us - us) / us, 4) if config == "ours_planned" else None,
                     "max_rel_error": errors[config],
                     "processors_used": list(program.processors_used) if program else [config],
                     "segments": len(program.segments) if program else 1,
@@ -124,7 +127,7 @@ def rows_for(
             "changes": list(serving.changes),
             "notes": list(session.notes),
             "quiet_us": dict(serving.quiet_us),
-            "planned_us": session.plan.makespan_us,
+            "planned_us": planner_us,
             "lower_bound_us": session.plan.lower_bound_us,
             "predicted_us": predicted_us["ours_planned"],
             "method": session.plan.method,
@@ -240,6 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     print(f"{'model':<16} {'config':<15} {'median':>9}     / ort  / all   pred.  error   segments, overlap, processors")
     here = Agent(processors=options.processors, huge_pages=options.huge_pages, wait_s=options.wait)
+    content["circumstances"] = circumstances()
     content["machine"] = {
         "soc": here.soc.name,
         "cores": len(here.soc.cores),

@@ -27,31 +27,36 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
+from agent_sdk.agent import Agent
 from agent_sdk.device.cores import name_cores
-from agent_sdk.device.discovery import discover
 from agent_sdk.device.soc import read_soc
-from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine import Executor
+from agent_sdk.engine.trace import Trace, to_perfetto
 from agent_sdk.measure.alone import whole_network
-from agent_sdk.measure.profiler import profile
-from agent_sdk.model import Model, pre_softmax_outputs, read_model
-from agent_sdk.runtimes.base import Processor, Segment
+from agent_sdk.measure.timing import take_turns
+from agent_sdk.measure.truth import busy_together
+from agent_sdk.model import Model, pre_softmax_outputs
+from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
-from agent_sdk.runtimes.torch.kernel import build
+from agent_sdk.runtimes.torch.kernel import Line, build
+from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
-from agent_sdk.selection.single import single_processor_plan
+from agent_sdk.selection.trial import PLAN
+from agent_sdk.session import Session
 from agent_sdk.verify import random_inputs, reference
 from benchmarks.results import Measure, verdict, write
-from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Plan, Profile, merge
-from planner_api.planning import plan
+from benchmarks.streams import traced_streams
+from hope_schema import Plan, merge
+from hope_schema.plan import Method
 
 MODELS = "inception_v1 inception_v3 inception_v4 nasnet_large pnasnet_large squeezenet densenet121 resnet50 vgg19"
 CHAINS = frozenset({"squeezenet", "densenet121", "resnet50", "vgg19"})
@@ -59,38 +64,11 @@ COMPILED = frozenset({"inception_v1", "inception_v3", "nasnet_large"})
 ONE_STREAM_MUST = {"inception_v3": 0.65, "inception_v4": 0.65, "nasnet_large": 0.58, "pnasnet_large": 0.60}
 RIGHT = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 1e-2}
 ROUNDS = 40
-BUDGET_S = 5.0
+BUDGET_S = 4.0
+METHODS: Final[tuple[Method, ...]] = ("greedy", "auto")
 MULTIPROCESSORS = 8
 
 Launch = Callable[[], object]
-
-
-def measured(model: Model, processors: Sequence[Processor]) -> Profile:
-    """Everything the planner has to know of these processors about a network."""
-    signatures = dict.fromkeys(super_op.signature for super_op in merge(model.graph))
-    places = dict.fromkeys([HOST, *(processor.spec.place for processor in processors)])
-    types = dict.fromkeys(tensor.type for tensor in model.graph.tensors)
-    missing = Missing(
-        profile_version=0,
-        latencies=tuple(
-            MissingLatency(signature=signature, kind=kind)
-            for kind in dict.fromkeys(processor.spec.kind for processor in processors)
-            for signature in signatures
-        ),
-        transfers=tuple(
-            MissingTransfer(tensor=kind, source=source, target=target)
-            for kind in types
-            for source in places
-            for target in places
-            if source != target
-        ),
-    )
-    soc = read_soc()
-    found = profile(
-        model, processors, missing, soc=soc.name, frequency=soc.frequency, device_id="benchmark", budget_s=90.0
-    )
-    kept = {name: getattr(found, name) for name in Profile.model_fields if name != "version"}
-    return Profile(version=1, **kept)
 
 
 def watched(model: Model, found: Plan | None = None) -> Segment:
@@ -115,7 +93,8 @@ def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Co
     own = executable.processor
     gc.collect()
     torch.cuda.empty_cache()
-    before = torch.cuda.memory_reserved()
+    before, held = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     inputs = {name: own.place.from_host(array) for name, array in feeds.items()}
     outputs = {name: own.place.allocate(kind) for name, kind in executable.output_types.items()}
     call = executable.bind(inputs, outputs)
@@ -127,6 +106,7 @@ def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Co
         streams=executable.schedule.streams,
         events=sum(len(issue.waits) for issue in executable.schedule.issues),
         graph_bytes=torch.cuda.memory_reserved() - before,
+        live_bytes=torch.cuda.max_memory_allocated() - held,
     )
 
 
@@ -204,22 +184,20 @@ def error(found: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> f
     return max(float(np.abs(found[name] - right[name]).max() / np.abs(right[name]).max()) for name in right)
 
 
-def network_rows(name: str, precision: str, modes: Sequence[str]) -> list[dict[str, Any]]:
-    """All configurations of a network in one precision."""
-    model = read_model(name)
-    feeds = random_inputs(model.graph, 0)
-    right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))
+def network_rows(name: str, precision: str, modes: Sequence[str], traces_to: Path | None) -> list[dict[str, Any]]:
+    """All configurations of a network in one precision; ours are planned, tried and mended by an agent."""
     with ExitStack() as opened:
-        own = opened.enter_context(closing(discover("cuda:0", precision=precision)[0]))
+        agent = opened.enter_context(Agent(processors="cuda:0", precision=precision, wait_s=BUDGET_S))
+        sessions: dict[str, Session] = {}
+        for method in METHODS:
+            agent.method = method
+            sessions[method] = opened.enter_context(agent.load(name))
+        model = sessions["auto"].model
+        own = next(iter(agent.device.processors.values()))
         assert isinstance(own, TorchProcessor)
-        began = time.monotonic()
-        figures = measured(model, [own])
-        profiled_s = time.monotonic() - began
-        plans, took = {}, {}
-        for method in ("greedy", "auto"):
-            began = time.monotonic()
-            plans[method] = plan(model.graph, figures, method=method, budget_s=BUDGET_S)
-            took[method] = time.monotonic() - began
+        feeds = random_inputs(model.graph, 0)
+        right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))
+        plans = {method: session.plan_executor.program.plan for method, session in sessions.items()}
         by_hand = plain(own, model)
         with own.precision.switched():
             configurations = {
@@ -227,8 +205,8 @@ def network_rows(name: str, precision: str, modes: Sequence[str]) -> list[dict[s
                 "graph": recorded(by_hand, feeds),
                 "one stream": recorded(own.compile(watched(model)), feeds),
             }
-            for method, found in plans.items():
-                configurations[method] = recorded(own.compile(watched(model, found)), feeds)
+            for label, found in plans.items():
+                configurations[label] = recorded(own.compile(watched(model, found)), feeds)
             for mode in modes if name in COMPILED else ():
                 try:
                     configurations[f"compile {mode}"] = compiled(by_hand, feeds, mode)
@@ -236,9 +214,13 @@ def network_rows(name: str, precision: str, modes: Sequence[str]) -> list[dict[s
                     print(f"{name} {precision}: torch.compile({mode}) failed: {str(problem).splitlines()[0][:200]}")
             interleave(configurations, own.driver.stream(0))  # type: ignore[attr-defined]
             errors = {label: error(one.outputs(), right) for label, one in configurations.items()}
-        walls = {method: session_us(model, found, [own], feeds) for method, found in plans.items()}
+            if traces_to is not None:
+                facts = traced_streams(configurations["auto"].launch, traces_to / f"{name}-{precision}.trace.json")
+                configurations["auto"].facts |= facts
+        walls = {method: wall_us(session, feeds) for method, session in sessions.items()}
         medians = {label: statistics.median(one.samples) for label, one in configurations.items()}
         fastest = min((us for label, us in medians.items() if label.startswith("compile")), default=None)
+        rounded = rounding_error(model, precision, feeds, right)
         rows = []
         for label, one in configurations.items():
             row: dict[str, Any] = {
@@ -250,6 +232,7 @@ def network_rows(name: str, precision: str, modes: Sequence[str]) -> list[dict[s
                 "ratio_to_graph": round(medians[label] / medians["graph"], 4),
                 "ratio_to_compile": round(medians[label] / fastest, 4) if fastest else None,
                 "max_rel_error": errors[label],
+                "rounding_error": rounded,
                 **one.facts,
             }
             if label in plans:
@@ -259,54 +242,104 @@ def network_rows(name: str, precision: str, modes: Sequence[str]) -> list[dict[s
                     "wall_us": round(wall, 1),
                     "prediction_error": round(plans[label].makespan_us / wall - 1, 4),
                     "method": plans[label].method,
-                    "plan_s": round(took[label], 2),
                     "slowdown": round(own.slowdown, 3),
-                    "profiled_s": round(profiled_s, 1),
+                    "profiled_s": round(sessions[label].obtained.profiling_seconds, 1),
                 }
             rows.append(row)
             print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
         return rows
 
 
-def session_us(model: Model, found: Plan, processors: Sequence[Processor], feeds: Mapping[str, np.ndarray]) -> float:
-    """What a run takes from its inputs on the host to its outputs there, by the engine."""
-    device = Device(processors)
-    with Executor(build_program(found, model, device.processors), device) as executor:
-        for _ in range(3):
-            executor.run(feeds)
-        return statistics.median(executor.run(feeds)[1].total_us for _ in range(ROUNDS))
+def wall_us(session: Session, feeds: Mapping[str, np.ndarray]) -> float:
+    """What a run of the plan takes from its inputs on the host to its outputs there, by the engine."""
+    for _ in range(3):
+        session.plan_executor.run(feeds)
+    return statistics.median(session.plan_executor.run(feeds)[1].total_us for _ in range(ROUNDS))
 
 
-def pair_rows(name: str) -> list[dict[str, Any]]:
-    """A small GPU beside the cores: the plan against the best single processor."""
-    model = read_model(name)
-    feeds = random_inputs(model.graph, 0)
-    processors = discover(f"cuda:0/{MULTIPROCESSORS}sm,ort@{name_cores(tuple(sorted(read_soc().cores)))}")
-    figures = measured(model, processors)
-    plans = {
-        own.id: single_processor_plan(model.graph, own.id, soc=figures.soc, frequency=figures.frequency)
-        for own in processors
-    }
-    plans |= {method: plan(model.graph, figures, method=method, budget_s=BUDGET_S) for method in ("greedy", "auto")}
-    walls = {label: session_us(model, found, processors, feeds) for label, found in plans.items()}
-    best = min(walls[own.id] for own in processors)
-    for own in processors:
-        own.close()
-    rows = []
-    for label, wall in walls.items():
-        row = {
-            "model": name,
-            "precision": "fp32",
-            "config": f"pair {label}",
-            "median_us": round(wall, 1),
-            "ratio_to_best_single": round(wall / best, 4),
-            "predicted_us": round(plans[label].makespan_us, 1) or None,
-            "prediction_error": round(plans[label].makespan_us / wall - 1, 4) if plans[label].makespan_us else None,
-            "processors": list(plans[label].processors_used),
+def rounding_error(
+    model: Model, precision: str, feeds: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]
+) -> float:
+    """The error that a format alone makes: float32 arithmetic on numbers rounded as the precision holds them.
+
+    In tf32 what convolutions and products of matrices read is rounded, in fp16 every tensor.
+    """
+    plain_precision = Precision("fp32")
+    memory = {name: torch.from_numpy(array).to("cuda:0") for name, array in feeds.items()}
+    everywhere = precision == "fp16"
+    with plain_precision.switched():
+        for super_op in merge(model.graph):
+            kernel = build(super_op, model, plain_precision, torch.device("cuda:0"))
+            weighs = any(_is_weight(argument) for line in kernel.lines for argument in line.arguments)
+            if everywhere or weighs:
+                kernel = replace(
+                    kernel, lines=tuple(_rounded_line(line, precision, everywhere) for line in kernel.lines)
+                )
+            given = [memory[name] for name in kernel.inputs]
+            made = kernel(*([_rounded(tensor, precision) for tensor in given] if everywhere or weighs else given))
+            memory.update(zip(kernel.outputs, made, strict=True))
+    return error({name: memory[name].cpu().numpy() for name in right}, right)
+
+
+def _rounded_line(line: Line, precision: str, everywhere: bool) -> Line:
+    arguments = (_rounded(one, precision) if everywhere or _is_weight(one) else one for one in line.arguments)
+    return replace(line, arguments=tuple(arguments))
+
+
+def _is_weight(argument: object) -> bool:
+    return isinstance(argument, torch.Tensor) and argument.dim() > 1
+
+
+def _rounded(value: Any, precision: str) -> Any:
+    """The nearest number of a format; tf32 has ten bits of mantissa, as fp16, and the exponents of float32."""
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or precision == "fp32":
+        return value
+    if precision == "fp16":
+        return value.half().float()
+    return ((value.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def pair_rows(name: str, traces_to: Path | None) -> list[dict[str, Any]]:
+    """A small GPU beside the cores, as an agent plans, tries and mends it: the plan against each of them alone.
+
+    The last core computes nothing: it launches what the GPU does.
+    """
+    cores = tuple(sorted(read_soc().cores))
+    processors = f"cuda:0/{MULTIPROCESSORS}sm,ort@{name_cores(cores[:-1])}"
+    with Agent(processors=processors, wait_s=BUDGET_S) as agent, agent.load(name, all_rivals=True) as session:
+        feeds = random_inputs(session.model.graph, 0)
+        contenders = dict(session.serving.contenders)
+        turns = take_turns({label: partial(traced, own, feeds) for label, own in contenders.items()}, rounds=ROUNDS)
+        walls = {
+            label: statistics.median(turn.result.total_us for turn in turns.counted[label]) for label in contenders
         }
-        rows.append(row)
-        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-    return rows
+        best = min(us for label, us in walls.items() if label != PLAN)
+        rows = []
+        for label, wall in walls.items():
+            trace = min(turns.counted[label], key=lambda turn: abs(turn.result.total_us - walls[label])).result
+            found = session.plan if label == PLAN else None
+            row = {
+                "model": name,
+                "precision": "fp32",
+                "config": f"pair {label}",
+                "median_us": round(wall, 1),
+                "ratio_to_best_single": round(wall / best, 4),
+                "predicted_us": round(found.makespan_us, 1) if found else None,
+                "prediction_error": round(found.makespan_us / wall - 1, 4) if found else None,
+                "overlap": round(busy_together(trace), 4),
+                "processors": list(contenders[label].program.processors_used),
+            }
+            rows.append(row)
+            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+            if traces_to is not None and label == PLAN:
+                (traces_to / f"{name}-pair.trace.json").write_text(json.dumps(to_perfetto(trace)))
+        print("\n".join(session.notes), flush=True)
+        return rows
+
+
+def traced(executor: Executor, feeds: Mapping[str, np.ndarray]) -> Trace:
+    """Run, and keep the record."""
+    return executor.run(feeds)[1]
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
@@ -325,10 +358,14 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
                 found.append(verdict(f"{label}: ours / the better torch.compile", row["ratio_to_compile"], 0.90))
             found.append(verdict(f"{label}: planned against measured", abs(row["prediction_error"]), 0.10))
             found.append(verdict(f"{label}: error", row["max_rel_error"], RIGHT[row["precision"]]))
+            found.append(verdict(f"{label}: error / the format's own", row["max_rel_error"] / row["rounding_error"], 2))
             one = next(o for o in rows if o["model"] == name and o["precision"] == row["precision"]
                        and o["config"] == "one stream")  # fmt: skip
-            found.append(verdict(f"{label}: memory / one stream's", row["graph_bytes"] / one["graph_bytes"], 2.0))
-        if row["config"] == "pair auto":
+            found.append(
+                verdict(f"{label}: memory reserved / one stream's", row["graph_bytes"] / one["graph_bytes"], 2)
+            )
+            found.append(verdict(f"{label}: memory in use / one stream's", row["live_bytes"] / one["live_bytes"], 2))
+        if row["config"] == f"pair {PLAN}":
             found.append(verdict(f"{name} on 8 SMs + cores / best single", row["ratio_to_best_single"], 0.90))
             found.append(verdict(f"{name} on 8 SMs + cores: planned", abs(row["prediction_error"]), 0.10))
     return found
@@ -341,6 +378,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp16,tf32")
     parser.add_argument("--compile", default="reduce-overhead,max-autotune", help="modes, or 'none'")
     parser.add_argument("--pair", default="", help="networks for 8 multiprocessors beside the cores")
+    parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write Perfetto traces there")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
@@ -348,9 +386,9 @@ def main() -> None:
     tasks: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = []
     for name in filter(None, options.models.split(",")):
         for precision in options.precision.split(","):
-            tasks.append((f"{name} {precision}", partial(network_rows, name, precision, modes)))
+            tasks.append((f"{name} {precision}", partial(network_rows, name, precision, modes, options.trace)))
     for name in filter(None, options.pair.split(",")):
-        tasks.append((f"{name}, pair", partial(pair_rows, name)))
+        tasks.append((f"{name}, pair", partial(pair_rows, name, options.trace)))
     rows: list[dict[str, Any]] = []
     if options.json and options.json.exists():
         rows = json.loads(options.json.read_text())["networks"]

@@ -6,7 +6,7 @@
 #   where the GPU is:            benchmarks/gpu.sh run WHEELS RESULTS [arguments of benchmarks.gpu]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-packages="annotated-types highspy platformdirs pydantic pydantic_core typing-extensions typing-inspection zstandard"
+packages=$(grep -v '^#' benchmarks/many_cores.txt)
 
 case "${1:-}" in
 wheels)
@@ -15,6 +15,7 @@ wheels)
     # shellcheck disable=SC2086
     python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
         $platforms --constraint constraints.txt --dest "$2" $packages
+    git describe --always --dirty=+ --abbrev=12 >"$2/commit"
     ;;
 run)
     wheels=$2 results=$3
@@ -23,10 +24,12 @@ run)
     trap 'rm -rf "$site"' EXIT
     python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl
     export PYTHONPATH="$PWD:$site" PYTHONUNBUFFERED=1 XDG_CACHE_HOME="${XDG_CACHE_HOME:-$site/cache}"
+    HOPE_COMMIT=$(cat "$wheels/commit")
+    export HOPE_COMMIT
     mkdir -p "$results"
     # The planner's kernels are compiled beside the GPU's work, not in its time.
     python3 -W ignore -c "from planner_api.planning.optimise import warm; warm()" &
-    python3 -W ignore -m benchmarks.gpu --json "$results/gpu.json" "$@" 2>&1 | tee "$results/gpu.log"
+    python3 -W ignore -m benchmarks.gpu --json "$results/gpu.json" --trace "$results" "$@" 2>&1 | tee "$results/gpu.log"
     wait
     ;;
 *)

@@ -25,6 +25,7 @@ from agent_sdk.native import built
 
 print(built(Path(sys.argv[1])))
 PYTHON
+    git -C "$root" describe --always --dirty=+ --abbrev=12 >"$1/commit"
     du -sh "$1"
 }
 
@@ -39,14 +40,17 @@ run() {
         "$carried"/wheels/*.whl
     mkdir -p "$site/cache/native"
     cp "$carried"/native/* "$site/cache/native/" 2>/dev/null || true
-    export PYTHONPATH=$root:$site/packages HOPE_CACHE_DIR=$site/cache
+    export PYTHONPATH=$root:$site/packages HOPE_CACHE_DIR=$site/cache HOPE_COMMIT
+    HOPE_COMMIT=$(cat "$carried/commit")
     "$python" -m agent_sdk.cli devices || true
     local model
     for model in ${models//,/ }; do
-        "$python" -m benchmarks.engine --models "$model" --rounds "${ROUNDS:-15}" --patience "${PATIENCE:-20}" \
-            --wait "${WAIT:-20}" --trace "$results" --json "$results/engine-$model.json" ||
+        CUDA_VISIBLE_DEVICES="" "$python" -m benchmarks.engine --models "$model" --processors ort \
+            --rounds "${ROUNDS:-15}" --patience "${PATIENCE:-8}" --wait "${WAIT:-4}" --trace "$results" \
+            --json "$results/engine-$model.json" ||
             echo "$model failed with $?" >&2
     done
+    "$python" -m benchmarks.engine_table "$results"/engine-*.json --json "$results/engine.json"
 }
 
 case ${1:-} in

@@ -66,15 +66,18 @@ def write(
     path: Path, measures: Sequence[Measure | Mapping[str, Any]], tables: Sequence[Table] = (), **more: object
 ) -> None:
     """Write measures, tables, and whatever else a benchmark found, beside the circumstances of the run."""
-    content: dict[str, object] = {
-        "machine": machine(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": commit(),
+    content: dict[str, object] = circumstances() | {
         "rows": [asdict(one) if isinstance(one, Measure) else one for one in measures],
     }
     if tables:
         content["tables"] = [asdict(table) for table in tables]
     path.write_text(json.dumps(content | more, indent=1) + "\n")
+
+
+def circumstances() -> dict[str, object]:
+    """Where, when and of what something is measured."""
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"machine": machine(), "date": date, "commit": commit()}
 
 
 def machine() -> str:
@@ -86,7 +89,12 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit that was checked out, with ``+`` where files were changed; empty outside a repository."""
+    """The commit that was checked out, with ``+`` where files were changed.
+
+    Outside a repository, where an export of one was carried, it is what ``HOPE_COMMIT`` says.
+    """
+    if not (ROOT / ".git").exists():
+        return os.environ.get("HOPE_COMMIT", "")
     try:
         command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,0 +1,60 @@
+"""What runs beside what inside one CUDA graph: a replay, kernel by kernel, as a trace that Perfetto opens."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def traced_streams(launch: Callable[[], object], to: Path) -> dict[str, float]:
+    """Record one replay, write its trace, and say how busy it was.
+
+    A graph's nodes have no streams any more: a kernel stands on the first line that is free when it starts.
+
+    Returns:
+        ``kernels``, how many; ``at_once``, the most at one time; ``busy``, the mean number at work.
+    """
+    for _ in range(3):
+        launch()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        launch()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder) / "replay.json"
+        profiled.export_chrome_trace(str(raw))
+        events = json.loads(raw.read_text())["traceEvents"]
+    kernels = sorted(
+        (e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"]
+    )
+    if not kernels:
+        return {}
+    begin, end = kernels[0]["ts"], max(event["ts"] + event["dur"] for event in kernels)
+    lines = lines_of([(event["ts"], event["ts"] + event["dur"]) for event in kernels])
+    shown = [_slice(event, line, begin) for event, line in zip(kernels, lines, strict=True)]
+    to.write_text(json.dumps({"traceEvents": shown, "displayTimeUnit": "ms"}))
+    busy = sum(event["dur"] for event in kernels) / (end - begin)
+    return {"kernels": len(kernels), "at_once": max(lines) + 1, "busy": round(busy, 3)}
+
+
+def lines_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
+    """A line for each of these intervals, which stand in the order of their starts: the first that is free."""
+    ends: list[float] = []
+    found = []
+    for start, end in intervals:
+        line = next((index for index, before in enumerate(ends) if before <= start), len(ends))
+        ends[line : line + 1] = [end]
+        found.append(line)
+    return found
+
+
+def _slice(event: dict[str, Any], line: int, begin: float) -> dict[str, Any]:
+    name = str(event["name"]).removeprefix("void ").partition("(")[0].partition("<")[0]
+    start, length = round(event["ts"] - begin, 3), round(event["dur"], 3)
+    return {"ph": "X", "pid": 0, "tid": line, "name": name, "cat": event["cat"], "ts": start, "dur": length}
