@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 # A browser for the console's tests, where this may install one; without it they are skipped and say so.
 CHROMIUM := command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
@@ -14,6 +14,7 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
+	@echo "making $(VENV), then installing into it: a minute or two, once"
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
 	$(BIN)/python -m planner_api.planning

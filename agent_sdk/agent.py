@@ -329,10 +329,9 @@ class Agent:
         with self._supplier.measuring_alone() as another_did:
             if another_did:
                 missing = self._supplier.missing(question)
-            total = len(missing.latencies) + len(missing.transfers)
-            if not total:
+            if not missing.latencies and not missing.transfers:
                 return
-            self.progress.phase("profiling this device", total)
+            self.progress.phase("profiling this device", PROFILING_BUDGET_S)
             began = time.perf_counter()
             observations = profile(
                 model,
@@ -342,7 +341,7 @@ class Agent:
                 frequency=self.soc.frequency,
                 device_id=self.device_id,
                 budget_s=PROFILING_BUDGET_S,
-                progress=lambda done, _total, what: self.progress.step(done, what),
+                progress=self.progress.step,
             )
             measured.seconds = time.perf_counter() - began
             measured.signatures = len(set(observations.latencies.signature))

@@ -6,20 +6,20 @@ from typing import Protocol
 
 
 class ProgressListener(Protocol):
-    """Hears about phases and about steps within one."""
+    """Hears about phases and about what is done within one."""
 
-    def phase(self, text: str, total: int | None = None) -> None:
-        """A phase begins; ``total`` steps if that is known."""
+    def phase(self, text: str, most_s: float | None = None) -> None:
+        """A phase begins; it takes ``most_s`` seconds at the longest, where that is known."""
 
-    def step(self, done: int, text: str = "") -> None:
-        """``done`` steps of the phase are finished; ``text`` says what comes next."""
+    def step(self, text: str) -> None:
+        """Within the phase this is done now."""
 
 
 class Silence:
     """Listens to nothing."""
 
-    def phase(self, text: str, total: int | None = None) -> None:
+    def phase(self, text: str, most_s: float | None = None) -> None:
         """Ignore it."""
 
-    def step(self, done: int, text: str = "") -> None:
+    def step(self, text: str) -> None:
         """Ignore it."""

@@ -353,6 +353,9 @@ class Session:
                 prepared = self._ready[key]
             else:
                 self._ready[key] = self._last = prepared
+                log.info("ready: %r", self)
+                for note in prepared.notes:
+                    log.info("%s: %s", self.name, note)
                 while len(self._ready) > KEPT:
                     old, evicted = self._ready.popitem(last=False)
                     self._tried.discard(old)

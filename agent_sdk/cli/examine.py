@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from agent_sdk.selection.trial import PLAN, hold_trial
 from agent_sdk.session import Session
 from agent_sdk.verify import random_feed, random_inputs, verdict
 from hope_schema import merge
+
+DEFAULT: Final = "onnxruntime"
+"""The processor that stands for ONNX Runtime as its own users run it."""
 
 
 def examine(
@@ -59,9 +62,10 @@ def examine(
     if served is not None and session.obtained.source == "planner" and PLAN in trial_us:
         failure = agent.report(served.reply, trial_us[PLAN], trial.runs[PLAN])
         notes += [failure] if failure else []
-    if executed != PLAN:
-        why = f"is slower than {executed} alone" if PLAN in trial_us else "failed"
-        notes.append(f"the plan {why} on this device at present, so {executed} runs")
+    if executed != PLAN and PLAN not in trial_us:
+        notes.append(f"the plan failed on this device at present, so {executed} runs")
+    alone = {name: us for name, us in trial_us.items() if name != PLAN}
+    single = min(alone, key=lambda name: alone[name], default=None)
     report = RunReport(
         model=model.name,
         model_hash=model.graph.model_hash,
@@ -93,11 +97,22 @@ def examine(
         profiling_seconds=session.obtained.profiling_seconds,
         planner_ms=session.obtained.planner_ms,
         tolerance=judged.tolerance,
+        verdict=str(judged),
+        default_us=trial_us.get(DEFAULT) or _as_at_load(serving.quiet_us, best, trial_us[best]),
+        best_single=single,
+        best_single_us=alone[single] if single else None,
         notes=(*notes, *plan.notes),
         planned=planned_bars(plan),
         measured=measured_bars(trace),
     )
     return report, trace
+
+
+def _as_at_load(quiet_us: Mapping[str, float], best: str, best_us: float) -> float | None:
+    """What ONNX Runtime by default would take now, if it still takes as many times what the best takes as at load."""
+    if DEFAULT not in quiet_us or not quiet_us.get(best):
+        return None
+    return best_us * quiet_us[DEFAULT] / quiet_us[best]
 
 
 def examine_whole(

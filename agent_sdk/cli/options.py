@@ -102,32 +102,33 @@ class Given:
         """An agent and the network ready to run, with progress on stderr. Raises what ``Agent.load`` raises."""
         from rich.console import Console
 
-        from agent_sdk.agent import Agent
         from agent_sdk.cli.terminal import TerminalProgress
 
         shapes = {name: array.shape for name, array in (self.inputs or {}).items()} | dict(self.shape)
-        errors = Console(stderr=True, quiet=self.quiet)
         if self.verbose:
             logging.basicConfig(format="%(message)s")
             logging.getLogger("agent_sdk").setLevel(logging.INFO)
-        with (
-            TerminalProgress(errors) as progress,
-            Agent(
-                self.planner,
-                token=self.token,
-                soc=self.soc,
-                frequency=self.frequency,
-                processors=self.processors,
-                precision=self.precision,
-                method=self.method,
-                wait_s=self.wait,
-                planner_timeout_s=self.planner_timeout,
-                huge_pages=self.huge_pages,
-                progress=progress,
-            ) as agent,
-            agent.load(self.model, shapes=shapes, seed=self.seed, all_rivals=all_rivals) as session,
-        ):
-            yield agent, session
+        with TerminalProgress(Console(stderr=True, quiet=self.quiet)) as progress:
+            progress.phase("starting the runtimes")
+            from agent_sdk.agent import Agent
+
+            with (
+                Agent(
+                    self.planner,
+                    token=self.token,
+                    soc=self.soc,
+                    frequency=self.frequency,
+                    processors=self.processors,
+                    precision=self.precision,
+                    method=self.method,
+                    wait_s=self.wait,
+                    planner_timeout_s=self.planner_timeout,
+                    huge_pages=self.huge_pages,
+                    progress=progress,
+                ) as agent,
+                agent.load(self.model, shapes=shapes, seed=self.seed, all_rivals=all_rivals) as session,
+            ):
+                yield agent, session
 
 
 def networks(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:

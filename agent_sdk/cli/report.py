@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -37,6 +37,11 @@ class RunReport:
             are compared with what ONNX Runtime makes of that; infinite where one is missing, of another shape or not
             finite; None when nothing was compared.
         tolerance: the largest ``max_rel_error`` that counts as right.
+        verdict: right or wrong in words, as ``session.verify()`` prints it.
+        default_us: what ONNX Runtime takes as its users run it; where it was not timed beside ``measured_us``, as many
+            times that as it took at load. None where it was never tried.
+        best_single: the fastest that runs the whole network by itself, and was timed beside it.
+        best_single_us: its median.
         planner_ms: time spent in calls to the planner, milliseconds.
         notes: everything that was not as it should be, said in sentences.
     """
@@ -71,6 +76,10 @@ class RunReport:
     profiling_seconds: float
     planner_ms: float
     tolerance: float = FLOAT32
+    verdict: str = ""
+    default_us: float | None = None
+    best_single: str | None = None
+    best_single_us: float | None = None
     notes: tuple[str, ...] = ()
     planned: tuple[Bar, ...] = field(default=(), repr=False)
     measured: tuple[Bar, ...] = field(default=(), repr=False)
@@ -90,6 +99,11 @@ class RunReport:
         """Best single processor ÷ measured, above 1 when the plan gained; None without ``--compare``."""
         return self.best_baseline[1] / self.measured_us if self.best_baseline and self.measured_us else None
 
+    @property
+    def gain(self) -> float | None:
+        """ONNX Runtime by default ÷ measured: what a user gains who has only that; None where it was never tried."""
+        return self.default_us / self.measured_us if self.default_us and self.measured_us else None
+
     def as_json(self) -> dict[str, Any]:
         """Return everything but the timelines, ready for ``json.dumps``.
 
@@ -99,7 +113,7 @@ class RunReport:
         del row["planned"], row["measured"]
         if not math.isfinite(self.max_rel_error or 0.0):
             row["max_rel_error"] = None
-        return {**row, "speedup": self.speedup, "correct": self.correct}
+        return {**row, "gain": self.gain, "speedup": self.speedup, "correct": self.correct}
 
 
 @dataclass(frozen=True)
@@ -136,7 +150,9 @@ def show_whole(report: WholeReport, console: Console) -> None:
 
 
 def show(report: RunReport, console: Console) -> None:
-    """Print the table, the timelines and the notes."""
+    """Print what was gained, the table, the timelines and the notes."""
+    for line in headline(report):
+        console.print(Text(printable(line), style="bold"))
     console.print(_table(report), markup=False)
     width = max(20, min(100, console.width - 30))
     everything = [*report.planned, *report.measured]
@@ -160,6 +176,45 @@ def show_notes(notes: Iterable[str], console: Console) -> None:
         console.print(Text("note: ", style="yellow") + Text(printable(note)))
 
 
+DEFAULTS: Final = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+"""Runtimes as their own users run them, by the id of their processor."""
+RUNTIMES: Final = {"ort": "ONNX Runtime", "ov": "OpenVINO"}
+SAME: Final = 0.02
+"""Times that differ by a smaller part are called equal."""
+
+
+def headline(report: RunReport) -> list[str]:
+    """What it is worth, in the order in which a user asks: beside what they had, the best single runtime, the plan."""
+    took = _ms(report.measured_us)
+    alone = report.executed != "plan"
+    lines = []
+    if report.executed in DEFAULTS:
+        lines.append(f"{DEFAULTS[report.executed]} alone is the fastest here, as it is by default: {took}")
+    if report.executed != "onnxruntime" and report.gain is not None and report.default_us is not None:
+        before = f"ONNX Runtime by default: {took} against {_ms(report.default_us)}"
+        if abs(report.gain - 1) < SAME:
+            lines.append(f"as fast as {before}")
+        elif report.gain > 1:
+            lines.append(f"{report.gain:.2f}× faster than {before}")
+        else:
+            lines.append(f"{1 / report.gain:.2f}× slower than {before}")
+    if alone and report.executed not in DEFAULTS:
+        lines.append(f"{spoken(report.executed)} alone is the fastest here: {took}")
+    elif not alone and report.best_single is not None and report.best_single_us is not None:
+        lines.append(f"best single runtime: {spoken(report.best_single)}, {_ms(report.best_single_us)}")
+    used = ", ".join(report.plan_processors_used)
+    lines.append(f"the plan ({used}): {took if not alone else _ms(report.plan_measured_us)}")
+    return lines
+
+
+def spoken(processor: str) -> str:
+    """A processor as a person would call it."""
+    if processor in DEFAULTS:
+        return f"{DEFAULTS[processor]} by default"
+    runtime, at, _ = processor.partition("@")
+    return f"{RUNTIMES[runtime]} on {processor}" if at and runtime in RUNTIMES else processor
+
+
 def _table(report: RunReport) -> Table:
     table = _titled(f"{report.model}: {report.ops} ops in {report.super_ops} super-ops")
     table.add_column("", style="bold")
@@ -181,7 +236,7 @@ def _table(report: RunReport) -> Table:
     table.add_section()
     if report.max_rel_error is not None:
         verdict = Text("right", style="green") if report.correct else Text("WRONG", style="bold red")
-        table.add_row("outputs", verdict, f"largest relative error {report.max_rel_error:.2e} before softmax")
+        table.add_row("outputs", verdict, report.verdict.partition(": ")[2])
     plan = "no planner" if report.plan_id is None else f"{report.plan_id} version {report.plan_version}"
     came = {"planner": "cached" if report.plan_cached else "solved now", "disk": "from disk", "single": "made here"}
     table.add_row("plan", came[report.plan_source], f"{plan}; {report.planner_ms:.1f} ms in the planner")

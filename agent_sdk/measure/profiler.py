@@ -62,8 +62,8 @@ from hope_schema import (
 
 log = logging.getLogger(__name__)
 
-Progress = Callable[[int, int, str], None]
-"""Called with figures done, figures asked for, and what is being measured."""
+Progress = Callable[[str], None]
+"""Called with what is measured from now on."""
 
 REFUSALS: Final = (UnsupportedOp, CompilationFailed, SilentFallback, WrongOutput)
 """Failures that say: this op cannot run there. Anything else leaves the figure absent."""
@@ -100,11 +100,12 @@ def profile(
     Figures that were not reached stay absent; ops a runtime refuses are *unsupported*, explicitly. The calling
     thread is bound to the measured processor's cores meanwhile. The machine should be otherwise quiet.
     """
-    run = _Profiling(model, processors, missing, time.monotonic() + budget_s, progress or (lambda *_: None))
+    run = _Profiling(model, processors, missing, time.monotonic() + budget_s, progress or (lambda _: None))
     run.whole_networks(time.monotonic() + WHOLE_SHARE * budget_s)
     slower = run.slowdowns(time.monotonic() + NEIGHBOURS_SHARE * budget_s)
     run.single_super_ops()
     run.transfers()
+    run.progress("launches and hand-overs")
     overheads = Overheads(
         launch_us=(launch_us := run.launches()),
         end_us=run.ends(launch_us),
@@ -159,9 +160,6 @@ class _Profiling:
         ]
         self.conversions: dict[tuple[str, TensorType, bool], Timing] = {}
 
-    def done(self, what: str) -> None:
-        self.progress(len(self.latencies) + len(self.moves), len(self.asked) + len(self.asked_moves), what)
-
     def out_of_time(self) -> bool:
         return time.monotonic() >= self.deadline
 
@@ -173,7 +171,7 @@ class _Profiling:
             now = time.monotonic()
             if now >= deadline:
                 break
-            self.done(f"the whole network on {self.by_kind[kind].id}")
+            self.progress(f"the whole network on {self.by_kind[kind].id}")
             share = PROFILERS_SHARE * (deadline - now) / (len(kinds) - index)
             try:
                 shares[kind] = self.by_kind[kind].time_ops(self.model, now + share)
@@ -188,13 +186,13 @@ class _Profiling:
             for index, group in enumerate(groups):
                 now = time.monotonic()
                 share = (deadline - now) / (len(groups) - index)
+                self.progress(f"the whole network in turns on {', '.join(self.by_kind[kind].id for kind in group)}")
                 for kind, whole in self._in_turns(group, now + share, witness).items():
                     found = scaled(shares[kind], whole.us)
                     for signature in {signature for signature, own in self.asked if own == kind}:
                         samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
                         if samples:
                             self.latencies[signature, kind] = _merged(samples)
-                    self.done(f"the whole network on {self.by_kind[kind].id}")
 
     def _in_turns(self, kinds: Sequence[str], deadline: float, witness: Witness) -> dict[str, Timing]:
         """The latency of the whole network on each of these kinds; says where even the best of it was disturbed."""
@@ -235,6 +233,7 @@ class _Profiling:
             if self.out_of_time():
                 return
             processor = self.by_kind[kind]
+            self.progress(f"{signature} on {processor.id}")
             segment = segment_of(self.occurrences[signature][0], self.model)
             try:
                 self.latencies[signature, kind] = time_segment(processor, segment, self.deadline)
@@ -243,18 +242,17 @@ class _Profiling:
                 self.latencies[signature, kind] = None
             except (OutOfMemory, ProcessorLost) as error:
                 log.warning("not measured: %s", error)
-            self.done(f"{signature} on {processor.id}")
 
     def transfers(self) -> None:
         """Layout change at the source, move, layout change at the target; nothing inside one layout family."""
         for tensor, source, target in self.asked_moves:
             if self.out_of_time():
                 return
+            self.progress(f"{tensor} from {source} to {target}")
             try:
                 self.moves[tensor, source, target] = self._transfer(tensor, source, target)
             except ProcessorError as error:
                 log.info("transfer not measured: %s", error)
-            self.done(f"{tensor} from {source} to {target}")
 
     def _transfer(self, tensor: TensorType, source: str, target: str) -> Timing:
         giver, taker = self.by_place.get(source), self.by_place.get(target)
@@ -322,7 +320,7 @@ class _Profiling:
         for kind, processor in sorted(self.by_kind.items(), key=lambda item: -item[1].spec.threads):
             if kind in found or not self.asked or time.monotonic() >= deadline or not copies_at_once(self.model) > 1:
                 continue
-            self.done(f"{processor.id} beside its neighbours")
+            self.progress(f"{processor.id} beside its neighbours")
             try:
                 factor = slowdown(processor, self.processors, self.model, deadline)
             except ProcessorError as error:

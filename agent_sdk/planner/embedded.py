@@ -7,6 +7,7 @@ instead of a socket, on a SQLite file in the user's cache directory.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator
@@ -25,6 +26,22 @@ EMBEDDED_URL: Final = "http://embedded.invalid"
 """Address that stands for the app in this process; it never reaches a network."""
 BESIDE: Final = ("", "-wal", "-shm", "-journal")
 """How the names of a SQLite database's files end."""
+
+LIBRARIES: Final = ("aiosqlite", "alembic", "httpcore", "numba", "planner_api.access")
+"""Loggers behind the embedded planner. An application need not know that it has one: they speak of what went wrong,
+unless it asks them for more."""
+
+
+def _of_others(record: logging.LogRecord) -> bool:
+    """Whether what httpx logs is of a request that really went somewhere."""
+    return EMBEDDED_URL not in record.getMessage()
+
+
+def _hush() -> None:
+    logging.getLogger("httpx").addFilter(_of_others)
+    for logger in map(logging.getLogger, LIBRARIES):
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.WARNING)
 
 
 def mend(database: Path) -> str:
@@ -67,6 +84,7 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
             f"the embedded planner is not installed ({error}); install the 'planner' extra "
             "(in a checkout: pip install '.[planner]'), or give a planner's URL"
         ) from error
+    _hush()
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from agent_sdk.cli.report import RunReport, list_rows, show
+from agent_sdk.cli.report import RunReport, headline, list_rows, show
 from agent_sdk.explain import Bar
 from agent_sdk.verify import relative_error
 
@@ -128,3 +128,33 @@ def test_relative_error_by_hand(ours: list[float], expected: list[float], error:
 def test_a_missing_tensor_is_wrong() -> None:
     """An output that was never computed is not a right one."""
     assert relative_error({}, {"t": np.zeros(3)}) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        (
+            {"default_us": 1780.0, "best_single": "openvino", "best_single_us": 1200.0},
+            ["1.78× faster than ONNX Runtime by default: 1.00 ms against 1.78 ms",
+             "best single runtime: OpenVINO by default, 1.20 ms", "the plan (a, b): 1.00 ms"],
+        ),
+        (
+            {"default_us": 1500.0, "executed": "ov@0-1", "plan_measured_us": 1100.0},
+            ["1.50× faster than ONNX Runtime by default: 1.00 ms against 1.50 ms",
+             "OpenVINO on ov@0-1 alone is the fastest here: 1.00 ms", "the plan (a, b): 1.10 ms"],
+        ),
+        (
+            {"default_us": 1000.0, "executed": "onnxruntime", "plan_measured_us": 1100.0},
+            ["ONNX Runtime alone is the fastest here, as it is by default: 1.00 ms", "the plan (a, b): 1.10 ms"],
+        ),
+        ({"default_us": 1010.0}, ["as fast as ONNX Runtime by default: 1.00 ms against 1.01 ms",
+                                  "the plan (a, b): 1.00 ms"]),
+        ({"default_us": 500.0}, ["2.00× slower than ONNX Runtime by default: 1.00 ms against 0.50 ms",
+                                 "the plan (a, b): 1.00 ms"]),
+        ({}, ["the plan (a, b): 1.00 ms"]),
+    ],
+)  # fmt: skip
+def test_what_was_gained_is_said_first(changes: dict[str, object], lines: list[str]) -> None:
+    """Beside what the user had, the best single runtime, the plan; that a runtime wins alone is no failure."""
+    assert headline(report(**changes)) == lines
+    assert drawn(report(**changes)).splitlines()[: len(lines)] == lines

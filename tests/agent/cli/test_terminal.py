@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import threading
 
+import pytest
 from rich.console import Console
 
+from agent_sdk.cli import terminal
 from agent_sdk.cli.terminal import TerminalProgress
 
 
@@ -13,7 +16,38 @@ def test_phases_and_steps_are_no_markup() -> None:
     """Square brackets in a path or an op's name are shown, and control characters are not passed on."""
     file = io.StringIO()
     with TerminalProgress(Console(file=file, force_terminal=True, width=120)) as progress:
-        progress.phase("reading d[/a]b[int8].onnx\x1b]0;title\x07", total=2)
-        progress.step(1, "Conv[bold] on\x1b[31m ort@0")
+        progress.phase("reading d[/a]b[int8].onnx\x1b]0;title\x07", 2)
+        progress.step("Conv[bold] on\x1b[31m ort@0")
     assert "d[/a]b[int8].onnx?]0;title?" in file.getvalue()
     assert "Conv[bold] on?[31m ort@0" in file.getvalue()
+
+
+def test_where_nothing_can_be_redrawn_no_silence_is_longer_than_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pipe a long phase says again and again what it does, for how long, and how long it may take."""
+    monkeypatch.setattr(terminal, "QUIET_S", 0.02)
+    file = io.StringIO()
+    heard = threading.Event()
+
+    class Listener(io.StringIO):
+        def write(self, text: str) -> int:
+            file.write(text)
+            if file.getvalue().count("Conv on ort@0") == 3:
+                heard.set()
+            return len(text)
+
+    with TerminalProgress(Console(file=Listener(), width=120)) as progress:
+        progress.phase("profiling this device", 55)
+        progress.step("Conv on ort@0")
+        assert heard.wait(20)
+    assert file.getvalue().startswith("profiling this device, 55 s at most ...\n")
+    assert "  profiling this device: Conv on ort@0 (0 s of at most 55 s)\n" in file.getvalue()
+
+
+def test_quiet_is_quiet() -> None:
+    """With ``--quiet`` nothing is said, on a terminal or not."""
+    for terminal_there in (True, False):
+        file = io.StringIO()
+        with TerminalProgress(Console(file=file, force_terminal=terminal_there, quiet=True)) as progress:
+            progress.phase("reading")
+            progress.step("x")
+        assert file.getvalue() == ""
