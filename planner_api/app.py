@@ -18,7 +18,7 @@ from planner_api.http.problems import refuse
 from planner_api.models.routes import router as models
 from planner_api.ops.logs import stay_quiet
 from planner_api.ops.observe import Observe
-from planner_api.ops.traces import build_tracer
+from planner_api.ops.traces import traced
 from planner_api.plans.routes import router as plans
 from planner_api.profiles.routes import router as profiles
 from planner_api.runtime import Planner
@@ -72,10 +72,8 @@ def create_app(settings: Settings | None = None) -> App:
             from planner_api.console.app import Console
 
             inner = Console(inner, service, required=required, per_bearer=per_token, per_address=per_address)
-    observed = Observe(
-        inner, planner.metrics, build_tracer(settings.telemetry), log_routine=settings.log_level == "debug"
-    )
-    return App(planner, api, observed)
+    observed = Observe(inner, planner.metrics, log_routine=settings.log_level == "debug")
+    return App(planner, api, traced(observed) if settings.telemetry else observed)
 
 
 def openapi_document() -> dict[str, Any]:

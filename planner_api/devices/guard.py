@@ -17,7 +17,7 @@ import structlog
 
 from planner_api.db.engine import Database
 from planner_api.devices import repository
-from planner_api.devices.principal import ANONYMOUS, Principal, bearer
+from planner_api.devices.principal import Principal, bearer
 from planner_api.devices.rate import RateLimit
 from planner_api.devices.tokens import hash_token
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 """Answered without a token, for probes and scrapers inside; the chart's ingress routes nobody there."""
-ENROL = ("POST", "/devices")
-"""Takes a claim token, which the route itself checks."""
+ENROL = "/devices"
+"""To post there takes a claim token, which the route itself checks."""
 
 MAX_KNOWN = 200_000
 """Tokens remembered at once."""
@@ -111,10 +111,10 @@ class Tokens:
             self._known[token_hash] = found
         return found
 
-    def saw(self, principal: Principal) -> None:
+    def saw(self, device_id: str) -> None:
         """Note that a device is there."""
-        if principal.device_id is not None and principal.device_id not in self._seen:
-            self._seen[principal.device_id] = datetime.now(UTC)
+        if device_id not in self._seen:
+            self._seen[device_id] = datetime.now(UTC)
 
     def _forget(self, token_hash: str | None) -> None:
         self._forgotten += 1
@@ -166,43 +166,40 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass the request on. Raises PlannerError for one that is not admitted."""
-        if scope["path"] not in OPEN:
+        path = scope["path"]
+        if path not in OPEN:
             try:
-                scope["state"]["principal"] = self._admit(scope, await self._identify(scope))
+                if path == ENROL and scope["method"] == "POST":
+                    refuse_for(self._per_address.hit(address_of(scope)))
+                elif (token_hash := _bearer(scope)) is not None:
+                    known = self._tokens.known(token_hash) or await self._look_up(scope, token_hash)
+                    self._admit(scope, known)
+                    scope["state"]["principal"] = known.principal
+                elif self._required:
+                    raise UnauthorisedError("this planner needs a token: send it as 'Authorization: Bearer ...'")
             except UnauthorisedError:
                 refuse_for(self._per_address.hit(address_of(scope)))
                 raise
         await self._app(scope, receive, send)
 
-    async def _identify(self, scope: Scope) -> Known | None:
-        """Look up who sent this; None without a token. Raises TooOftenError for an address of too many guesses."""
-        if (scope["method"], scope["path"]) == ENROL:
-            refuse_for(self._per_address.hit(address_of(scope)))
-            return None
-        token_hash = _bearer(scope)
-        if token_hash is None:
-            if self._required:
-                raise UnauthorisedError("this planner needs a token: send it as 'Authorization: Bearer ...'")
-            return None
-        known = self._tokens.known(token_hash)
-        if known is None:
-            refuse_for(self._per_address.wait(address_of(scope)))
-            known = await self._tokens.look_up(token_hash)
+    async def _look_up(self, scope: Scope, token_hash: str) -> Known:
+        """Ask for a token that is not remembered. Raises TooOftenError for an address of too many guesses."""
+        refuse_for(self._per_address.wait(address_of(scope)))
+        known = await self._tokens.look_up(token_hash)
         if known is None:
             raise UnauthorisedError("this token is unknown or was revoked; enrol again with a claim token")
         return known
 
-    def _admit(self, scope: Scope, known: Known | None) -> Principal:
-        if known is None:
-            return ANONYMOUS
+    def _admit(self, scope: Scope, known: Known) -> None:
         principal = known.principal
         if known.expires_at + LEEWAY_S < time.time():
             raise UnauthorisedError("this token has expired; enrol again with a claim token")
-        refuse_for(self._per_token.hit(principal.name))
+        if wait_s := self._per_token.hit(principal.name):
+            refuse_for(wait_s)
         if not principal.may(scope["method"], scope["path"]):
             raise ForbiddenError("scope-missing", "this token does not allow this; it takes an operator's")
-        self._tokens.saw(principal)
-        return principal
+        if principal.device_id is not None:
+            self._tokens.saw(principal.device_id)
 
 
 def refuse_for(wait_s: float) -> None:
@@ -225,10 +222,14 @@ def _bearer(scope: Scope) -> str | None:
     Raises:
         UnauthorisedError: an Authorization header of another kind, or more than one.
     """
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
-    if len(given) > 1:
-        raise UnauthorisedError("the request has several Authorization headers; send one")
-    return _hash_of(given[0]) if given else None
+    headers = scope["state"]["headers"]
+    given = headers.get(b"authorization")
+    if not headers:  # there is none, or one came twice
+        all_given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(all_given) > 1:
+            raise UnauthorisedError("the request has several Authorization headers; send one")
+        given = all_given[0] if all_given else None
+    return None if given is None else _hash_of(given)
 
 
 @lru_cache(maxsize=10_000)

@@ -13,9 +13,3 @@ Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
 MAX_REQUEST_ID = 128
 GIVEN_ID = re.compile(rb"[A-Za-z0-9._\-]{1,%d}" % MAX_REQUEST_ID)
 """An ``X-Request-ID`` that is taken over; any other is replaced."""
-
-
-def plain_headers(scope: Scope) -> dict[bytes, bytes] | None:
-    """The headers by name; None when one of them came twice, so that no two readers can take different ones."""
-    headers = dict(scope["headers"])
-    return headers if len(headers) == len(scope["headers"]) else None

@@ -43,7 +43,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begin to wait for a first head."""
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
-        self.transport = _Joined(transport, self.loop)  # type: ignore[assignment]
+        self.transport = self._joined = _Joined(transport)  # type: ignore[assignment]
         self._clock = self.loop.call_later(HEAD_S, self._overdue)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -60,19 +60,15 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._unread += len(data)
         super().data_received(data)
-        if self.transport.is_closing():
-            return
-        if self._unread > MAX_HEAD_BYTES:
-            self._refuse(431, "head-too-large", f"the head of a request may have {MAX_HEAD_BYTES} bytes")
-        elif self._clock is None and (self._in_body or self.cycle is None or self.cycle.response_complete):
-            limit_s = self.body_timeout_s if self._in_body else HEAD_S
-            self._clock = self.loop.call_later(limit_s, self._overdue)
+        if (self._unread or self._in_body) and not self.transport.is_closing():
+            self._bound_the_rest()
 
     def on_headers_complete(self) -> None:
         """Go on to the body."""
         self._unread = 0
         self._in_body = True
-        self._stop_clock()
+        if self._clock is not None:
+            self._stop_clock()
         if len(self.headers) > MAX_FIELDS:
             self._refusal = HttpError(431, "head-too-large", f"a request may have {MAX_FIELDS} header fields")
             raise self._refusal
@@ -87,8 +83,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """Have the whole request."""
         self._unread = 0
         self._in_body = False
-        self._stop_clock()
+        if self._clock is not None:
+            self._stop_clock()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Have answered."""
+        self._joined.flush()
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Say why this connection ends, and end it."""
@@ -98,6 +100,14 @@ class BoundedProtocol(HttpToolsProtocol):
         head = b"".join(b"%b: %b\r\n" % pair for pair in headers)
         self.transport.write(b"".join((STATUS_LINE[self._refusal.status], head, b"\r\n", body)))
         self.transport.close()
+
+    def _bound_the_rest(self) -> None:
+        """Limit what is still to come of a request."""
+        if self._unread > MAX_HEAD_BYTES:
+            self._refuse(431, "head-too-large", f"the head of a request may have {MAX_HEAD_BYTES} bytes")
+        elif self._clock is None and (self._in_body or self.cycle is None or self.cycle.response_complete):
+            limit_s = self.body_timeout_s if self._in_body else HEAD_S
+            self._clock = self.loop.call_later(limit_s, self._overdue)
 
     def _refuse(self, status: int, kind: str, detail: str) -> None:
         self._refusal = HttpError(status, kind, detail)
@@ -135,33 +145,41 @@ class _Flow(FlowControl):
 
     def resume_reading(self) -> None:
         """Read on, unless requests wait."""
-        if not self._waiting:
+        if self.read_paused and not self._waiting:
             super().resume_reading()
 
 
 class _Joined:
-    """A transport that sends in one system call what is written in one turn of the loop: an answer's head and body."""
+    """A transport that holds an answer's head until its body is there: one system call for both.
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    ASGI asks servers to hold it. Where an answer comes in many pieces, every second one waits for the next, or the end.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._loop = loop
-        self._held: list[bytes] = []
+        self._held = b""
+        self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
-        """Hold it until the turn ends."""
-        if not self._held:
-            self._loop.call_soon(self._flush)
-        self._held.append(data)
+        """Hold it, or send it with what was held."""
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.writelines((held, data))
+        elif data.startswith(b"HTTP/1.1 100 "):
+            self._transport.write(data)
+        else:
+            self._held = data
+
+    def flush(self) -> None:
+        """Send what is held."""
+        if self._held:
+            self._transport.write(self._held)
+            self._held = b""
 
     def close(self) -> None:
         """Send what is held, then close."""
-        self._flush()
+        self.flush()
         self._transport.close()
-
-    def _flush(self) -> None:
-        held, self._held = self._held, []
-        if held:
-            self._transport.writelines(held)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -6,53 +6,41 @@ Spans go to the provider the environment configures, e.g. ``opentelemetry-instru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable
 from typing import Any
 
 import structlog
 
+from planner_api.http.asgi import Asgi, Scope
+from planner_api.ops.metrics import route_of
+
 log = structlog.get_logger(__name__)
 
 
-class Span:
-    """One request being served; where tracing is off nobody hears of it."""
+def traced(app: Asgi) -> Asgi:
+    """Return the app with a server span around each request, named and attributed by OpenTelemetry's HTTP conventions.
 
-    def __init__(self, span: Any = None) -> None:
-        self._span = span
-
-    def __enter__(self) -> Span:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def ended(self, status: int) -> None:
-        """Say how it was answered."""
-        if self._span is not None:
-            self._span.set_attribute("http.response.status_code", status)
-
-
-Trace = Callable[[str, str, str], AbstractContextManager[Span]]
-"""Opens the span of a request: (method, route, request id)."""
-
-
-def build_tracer(enabled: bool) -> Trace:
-    """Return what opens server spans, named and attributed by OpenTelemetry's HTTP conventions."""
-    silent = Span()
-    if not enabled:
-        return lambda *_: silent
+    Where OpenTelemetry is not installed, that is said once and the app returned as it is.
+    """
     try:
         from opentelemetry import trace
     except ImportError:
         log.warning("telemetry_not_installed", cure="install the extra 'telemetry'")
-        return lambda *_: silent
+        return app
     tracer = trace.get_tracer("planner_api")
 
-    @contextmanager
-    def request(method: str, route: str, identity: str) -> Iterator[Span]:
-        attributes = {"http.request.method": method, "http.route": route, "hope.request_id": identity}
-        with tracer.start_as_current_span(f"{method} {route}", attributes=attributes) as span:
-            yield Span(span)
+    async def serve(scope: Scope, receive: Any, send: Any) -> None:
+        method, route = scope["method"], route_of(scope["path"])
+        with tracer.start_as_current_span(f"{method} {route}") as span:
+            span.set_attributes({"http.request.method": method, "http.route": route})
 
-    return request
+            def send_traced(message: Any) -> Awaitable[None]:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                    span.set_attribute("hope.request_id", scope["state"]["request_id"])
+                sent: Awaitable[None] = send(message)
+                return sent
+
+            await app(scope, receive, send_traced)
+
+    return serve

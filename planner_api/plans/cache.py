@@ -8,6 +8,8 @@ from planner_api.plans.stored import StoredPlan
 
 OVERHEAD_BYTES = 2048
 """What an entry costs beside its bodies."""
+SETTLED_AT_ONCE = 100
+"""Hits that are noted before they are counted."""
 
 
 class PlanCache:
@@ -23,6 +25,7 @@ class PlanCache:
         self._bytes = 0
         self.generation = 0
         self.hits: Counter[str] = Counter()
+        self._noted: list[str] = []
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -32,15 +35,19 @@ class PlanCache:
 
     def get(self, plan_id: str) -> StoredPlan | None:
         """Return a plan, if it is here."""
-        found = self._plans.get(plan_id)
-        if found is not None:
-            self._plans.move_to_end(plan_id)
-        return found
+        return self._plans.get(plan_id)
+
+    def hit(self, plan_id: str) -> None:
+        """Note that a plan is served."""
+        self._noted.append(plan_id)
+        if len(self._noted) >= SETTLED_AT_ONCE:
+            self._settle()
 
     def put(self, stored: StoredPlan, generation: int) -> None:
         """Keep a plan that was read from the database when ``generation`` stood."""
         if generation != self.generation or _size(stored) > self._capacity:
             return
+        self._settle()
         self._drop(stored.plan_id)
         self._plans[stored.plan_id] = stored
         self._bytes += _size(stored)
@@ -58,8 +65,17 @@ class PlanCache:
 
     def take_hits(self) -> Counter[str]:
         """Return the hits per plan since the last call."""
+        self._settle()
         hits, self.hits = self.hits, Counter()
         return hits
+
+    def _settle(self) -> None:
+        """Count what was served, and keep it longest."""
+        self.hits.update(self._noted)
+        for plan_id in self._noted:
+            if plan_id in self._plans:
+                self._plans.move_to_end(plan_id)
+        self._noted.clear()
 
     def _drop(self, plan_id: str) -> None:
         found = self._plans.pop(plan_id, None)

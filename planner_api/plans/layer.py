@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from planner_api.http.asgi import Asgi, Scope, plain_headers
+from planner_api.http.asgi import Asgi, Scope
 from planner_api.plans.cache import PlanCache
-from planner_api.plans.stored import StoredPlan
 
 MAX_KEY_BYTES = 2048
 """Longest ``POST /plans`` body that is remembered: a key is about 150 bytes."""
 MAX_KEYS = 50_000
-JSON = (None, b"application/json")
-PLAIN = (None, b"identity")
+JSON, IDENTITY = b"application/json", b"identity"
 
 
 class PlanLayer:
@@ -38,40 +36,37 @@ class PlanLayer:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Answer from memory, or pass the request on."""
-        if scope["type"] == "http" and not scope["query_string"]:
-            method, path, headers = scope["method"], scope["path"], plain_headers(scope)
-            if headers is None:
-                pass
-            elif method == "GET" and path.startswith("/plans/"):
-                stored = self._cache.get(path[len("/plans/") :])
-                if stored is not None:
-                    return await self._answer(send, stored, headers, headers.get(b"if-none-match"))
-            elif method == "POST" and path == "/plans":
-                return await self._by_key(scope, receive, send, headers)
-        return await self._app(scope, receive, send)
-
-    async def _by_key(self, scope: Scope, receive: Any, send: Any, headers: dict[bytes, bytes]) -> None:
-        if headers.get(b"content-type") not in JSON or headers.get(b"content-encoding") not in PLAIN:
-            return await self._app(scope, receive, send)
-        message = await receive()
-        body = message.get("body", b"")
-        whole = message["type"] == "http.request" and not message.get("more_body") and len(body) <= MAX_KEY_BYTES
-        stored = self._cache.get(self._keys.get(body, "")) if whole else None
-        if stored is not None and not (stored.provisional and b"prefer" in headers):
-            return await self._answer(send, stored, headers)
-        await self._app(scope, _Replay(message, receive), send)
-        if whole and "plan_id" in scope["state"]:
-            self._keys[body] = scope["state"]["plan_id"]
-            if len(self._keys) > MAX_KEYS:
-                self._keys.popitem(last=False)
-
-    async def _answer(
-        self, send: Any, stored: StoredPlan, headers: dict[bytes, bytes], if_none_match: bytes | None = None
-    ) -> None:
-        self._cache.hits[stored.plan_id] += 1
+        headers = scope["state"]["headers"]
+        stored = key = if_none_match = None
+        if headers and not scope["query_string"]:
+            method, path = scope["method"], scope["path"]
+            if method == "GET" and path.startswith("/plans/"):
+                stored = self._cache.get(path[7:])
+                if_none_match = headers.get(b"if-none-match")
+            elif method == "POST" and path == "/plans" and _plain(headers):
+                message = await receive()
+                receive = _Replay(message, receive)
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    key = message.get("body", b"")
+                    stored = self._cache.get(self._keys.get(key, ""))
+                    if stored is not None and stored.provisional and b"prefer" in headers:
+                        stored = None
+        if stored is None:
+            await self._app(scope, receive, send)
+            if key is not None and len(key) <= MAX_KEY_BYTES and "plan_id" in scope["state"]:
+                self._keys[key] = scope["state"]["plan_id"]
+                if len(self._keys) > MAX_KEYS:
+                    self._keys.popitem(last=False)
+            return
+        self._cache.hit(stored.plan_id)
         answer = stored.answer(headers.get(b"accept-encoding"), if_none_match)
         await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         await send({"type": "http.response.body", "body": answer.body})
+
+
+def _plain(headers: dict[bytes, bytes]) -> bool:
+    """Whether a body comes as JSON, as it is."""
+    return headers.get(b"content-type", JSON) == JSON and headers.get(b"content-encoding", IDENTITY) == IDENTITY
 
 
 class _Replay:

@@ -72,7 +72,7 @@ class Plans:
                 request = await repository.request_of(session, wanted)
             assert request is not None
             return (await self.plan(request)).stored
-        self._cache.hits[wanted] += 1
+        self._cache.hit(wanted)
         return stored
 
     async def plan(self, request: PlanRequest, caller: Principal = ANONYMOUS) -> Served:
@@ -88,7 +88,7 @@ class Plans:
         stored = await self._newest(wanted)
         if stored is None or not await self._making.holds(wanted):
             return await self._made.get((wanted, caller.name), lambda: self._make(request, wanted, caller))
-        self._cache.hits[wanted] += 1
+        self._cache.hit(wanted)
         return Served(stored, hit=True)
 
     async def _make(self, request: PlanRequest, wanted: str, caller: Principal) -> Served:

@@ -20,8 +20,7 @@ from sqlalchemy import text
 
 from planner_api.devices.tokens import new_token
 from planner_api.ops.logs import configure, redact
-from planner_api.ops.metrics import REQUEST_BUCKETS_S, Histogram, Metrics
-from planner_api.ops.observe import route_of
+from planner_api.ops.metrics import REQUEST_BUCKETS_S, Histogram, Metrics, route_of
 from planner_api.settings import Settings
 from tests.planner.samples import chain, eventually, plan_request, serving
 
@@ -44,7 +43,7 @@ def test_the_metrics_page_reads_as_prometheus_wants_it() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
     metrics = Metrics()
-    metrics.request("GET", "/plans/{plan_id}", 200, 0.004)
+    metrics.request("GET", "/plans/p-1", 200, 0.004)
     metrics.solved("done", 1.5)
     metrics.gauges["plans"] = ("status", {"queued": 3.0})
     families = {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
