@@ -20,6 +20,7 @@ from hope_schema import (
     TransferColumns,
     merge,
 )
+from hope_schema.graph import AttributeValue
 
 FREQUENCY = "max"
 
@@ -50,7 +51,7 @@ def ladder(ops: int, name: str, *, salt: int = 0) -> ModelGraph:
         # As long and as little repetitive as the names that exporters write.
         output = f"{name}/block_{i // 5}/branch_{i % 5}/{names.getrandbits(32):08x}/Relu:0"
         tensors.append(Tensor(name=output, shape=(1, 8 + i % 16, 8, 8), dtype="float32"))
-        attributes = {"group": i + 1, "pads": salt}
+        attributes: dict[str, AttributeValue] = {"group": i + 1, "pads": salt}
         if i % 5 == 4:
             found.append(Op(type="Concat", attributes=attributes, inputs=(left, right), outputs=(output,)))
             left = right = output

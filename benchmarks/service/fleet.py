@@ -15,6 +15,7 @@ from benchmarks.service.fixtures import compressed, key, ladder, processors, upl
 from benchmarks.service.measures import Row, fresh, row
 from benchmarks.service.pump import Answer, Pump, request
 from benchmarks.service.stage import Stage, call
+from hope_schema import ModelGraph
 from planner_api.db.tables import DeviceRow, TokenRow
 from planner_api.devices.tokens import hash_token, new_token
 
@@ -133,7 +134,7 @@ async def _enrol(stage: Stage, prefix: str, devices: int) -> list[str]:
 
 
 async def _upload(
-    stage: Stage, address: tuple[str, int], graphs: list, names: list[str], tokens: list[str], prefix: str
+    stage: Stage, address: tuple[str, int], graphs: list[ModelGraph], names: list[str], tokens: list[str], prefix: str
 ) -> tuple[int, int]:
     """One device in a hundred uploads; returns (accepted, folded)."""
     raws = []

@@ -204,7 +204,7 @@ async def _commit_better(stage: Stage, soc: str) -> float:
     plan_id = str((await stage.rows("SELECT id FROM plans WHERE soc = :soc", soc=soc))[0][0])
     task = await store.load(plan_id)
     solver = SolverProcess(timeout_s=120.0, memory_bytes=0)
-    solved: Solved = await solver.solve(task.graph, task.profile, task.request, budget_s=0.2)
+    solved: Solved = await solver.solve(task.graphs, task.profile, task.request, budget_s=0.2)
     await solver.kill()
     async with database.write() as session:
         lease = await repository.take(session, "benchmark", 60.0, plan_id)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 RETRY_S = 0.05
 """Pause before a connection that broke is opened again."""
@@ -94,9 +95,7 @@ class Pump:
             loop = asyncio.get_running_loop()
             ended = loop.create_future()
             try:
-                transport, _ = await loop.create_connection(
-                    lambda first=pending, over=ended: _Connection(self, first, over), *address
-                )
+                transport, _ = await loop.create_connection(partial(_Connection, self, pending, ended), *address)
             except OSError:
                 self.tally.broken += 1
                 await asyncio.sleep(RETRY_S)

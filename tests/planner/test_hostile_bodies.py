@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hope_schema import (
     DeviceReport,
     Enrolment,
     FanoutRequest,
+    Missing,
     MissingRequest,
     ModelGraph,
     Observations,
@@ -38,12 +38,13 @@ KINDS: tuple[type[BaseModel], ...] = (
 )  # fmt: skip
 """What any route reads."""
 UNITS = (
-    "{}", "[]", '""', '"a"', "1", "-1", "1e300", "null", "true", '"":1', '"a":{}', '"a":"b"', '{"a":1}', "[[]]",
-    '"\\n"', '{"shape":[],"dtype":"bool"}', '{"shape":[-1],"dtype":"x","name":""}', '{"outputs":[""],"type":""}',
+    "{}", "[]", '""', '"a"', "1", "-1", "1e300", "5e-324", "null", "true", '"":1', '"a":{}', '"a":"b"', '{"a":1}',
+    "[[]]", '"\\n"', '{"shape":[],"dtype":"bool"}', '{"shape":[-1],"dtype":"x","name":""}', '{"outputs":[""],"type":""}',
 )  # fmt: skip
 SIZE = 16 * 2**20 if CAMPAIGN else 2**18
-SECONDS_PER_BYTE, MEMORY_PER_BYTE = 1e-6, 32
-"""An honest upload takes 15 ns a byte. What pydantic collects of a hostile one took 2 µs and 1400 bytes a byte."""
+SECONDS_PER_BYTE, MEMORY_PER_BYTE = 4e-6, 32
+"""An honest upload takes 10 ns a byte, one of extreme exponents up to 2 µs: msgspec reads each in some 10 µs, which is
+why little is read on the event loop. What pydantic collects of a hostile one took 1400 bytes a byte."""
 FIXED_S, FIXED_BYTES = 0.05, 8 * 2**20
 
 
@@ -97,14 +98,24 @@ def test_a_hostile_body_costs_what_it_weighs(place: tuple[type[BaseModel], str, 
     with pytest.raises(HttpError) as refused:
         read(body)
     took = time.thread_time() - started
-    # Numbers of extreme exponents take any JSON parser many times as long as others.
-    started = time.thread_time()
-    with suppress(msgspec.DecodeError):
-        msgspec.json.decode(body)
-    assert took < FIXED_S + SECONDS_PER_BYTE * len(body) + 2 * (time.thread_time() - started)
+    assert took < FIXED_S + SECONDS_PER_BYTE * len(body)
     assert peak() - held < FIXED_BYTES + MEMORY_PER_BYTE * len(body)
     assert refused.value.status in (400, 422)
     assert len(answer(refused.value, None, None)[1]) < 20_000
+
+
+AGAIN = ('"soc":"a",', '"latencies":{},', '"latencies":{"us":[1,2,3,4]},', '"processors":[],', '"overheads":{},')
+
+
+@pytest.mark.parametrize("key", AGAIN)
+def test_keys_that_come_again_cost_what_they_weigh(key: str) -> None:
+    """A body that is valid but for one key that comes thousands of times is read as if it came once, within bounds."""
+    rest = measure(Missing(profile_version=0)).model_dump_json()[1:]
+    body = ("{" + key * (SIZE // len(key)) + rest).encode()
+    held, started = forget_peak(), time.thread_time()
+    assert parse(body, Observations) == Observations.model_validate_json("{" + rest)
+    assert time.thread_time() - started < FIXED_S + SECONDS_PER_BYTE * len(body)
+    assert peak() - held < FIXED_BYTES + MEMORY_PER_BYTE * len(body)
 
 
 def broken(value: Any, path: list[int], junk: Any) -> Any:
@@ -130,8 +141,6 @@ def test_reading_by_shape_accepts_what_the_contract_accepts(
     graph: ModelGraph, path: list[int], junk: Any, which: int
 ) -> None:
     """A message with one thing changed is read as pydantic alone reads it, or refused by both."""
-    from hope_schema import Missing
-
     message: BaseModel = (
         graph,
         measure(Missing(profile_version=0)),
@@ -163,6 +172,7 @@ ATTACKS: dict[str, tuple[str, str, bytes, int]] = {
     "ops": ("POST", "/models", bomb('{"ops":[', "{},", "]}"), 422),
     "columns": ("POST", "/profiles", bomb('{"latencies":{"us":[', '"",', "]}}"), 422),
     "long columns": ("POST", "/profiles", bomb('{"latencies":{"us":[', "1.5,", "]}}"), 413),
+    "tiny numbers": ("POST", "/profiles", bomb('{"latencies":{"us":[', "5e-324,", "]}}", 95 * 1024), 422),
     "extra keys": ("POST", "/plans", zstandard.compress(f"{{{KEYS}}}".encode()), 413),
     "extra keys of an upload": ("POST", "/profiles", zstandard.compress(f"{{{KEYS}}}".encode()), 422),
     "processors": ("POST", "/profiles/missing", bomb('{"processors":[', "{},", "]}"), 413),
