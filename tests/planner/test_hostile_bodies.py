@@ -39,7 +39,8 @@ KINDS: tuple[type[BaseModel], ...] = (
 """What any route reads."""
 UNITS = (
     "{}", "[]", '""', '"a"', "1", "-1", "1e300", "5e-324", "null", "true", '"":1', '"a":{}', '"a":"b"', '{"a":1}',
-    "[[]]", '"\\n"', '{"shape":[],"dtype":"bool"}', '{"shape":[-1],"dtype":"x","name":""}', '{"outputs":[""],"type":""}',
+    "[[]]",
+    '"\\n"', '{"shape":[],"dtype":"bool"}', '{"shape":[-1],"dtype":"x","name":""}', '{"outputs":[""],"type":""}',
 )  # fmt: skip
 SIZE = 16 * 2**20 if CAMPAIGN else 2**18
 SECONDS_PER_BYTE, MEMORY_PER_BYTE = 4e-6, 32
