@@ -9,14 +9,17 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from planner_api import cli
+from planner_api.ops.metrics import Metrics
 from planner_api.settings import Settings
 
 CHART = Path(__file__).parents[2] / "charts" / "hope-planner"
@@ -171,6 +174,8 @@ class Chart:
                 return sum(arguments)
             case "int64":
                 return int(arguments[0])
+            case ".Files.Get":
+                return (CHART / arguments[0]).read_text()
             case "not":
                 return not arguments[0]
             case "list":
@@ -350,3 +355,44 @@ def test_the_schema_refuses_values_that_make_no_sense(overrides: dict[str, Any])
     """Misspelt, mistyped and out-of-range values are refused before anything is rendered."""
     with pytest.raises(jsonschema_rs.ValidationError):
         render(**overrides)
+
+
+def test_monitoring_scrapes_what_is_there() -> None:
+    """Its monitors select the service and the workers' pods by ports that exist; the dashboard travels as JSON."""
+    assert not [item for item in render() if item["apiVersion"].startswith("monitoring.")]
+    objects = render(monitoring={"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}})
+    service, worker = of(objects, "Service"), of(objects, "Deployment", "worker")
+    monitor, pods = of(objects, "ServiceMonitor")["spec"], of(objects, "PodMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert [entry["port"] for entry in monitor["endpoints"]] == [service["spec"]["ports"][0]["name"]]
+    assert pods["selector"]["matchLabels"].items() <= worker["spec"]["template"]["metadata"]["labels"].items()
+    assert pods["podMetricsEndpoints"][0]["port"] in {port["name"] for port in container(worker)["ports"]}
+    assert of(objects, "PrometheusRule")["metadata"]["labels"]["release"] == "prometheus"
+    assert of(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]
+    assert json.loads(of(objects, "ConfigMap")["data"]["hope-planner.json"])["panels"]
+
+
+def test_every_query_asks_for_metrics_and_labels_that_exist() -> None:
+    """Alert rules and dashboard name no metric, and match no label, that the planner does not give."""
+    metrics = Metrics()
+    metrics.request("GET", "/plans/{plan_id}", 200, 0.004)
+    metrics.solved("done", 1.5)
+    metrics.refused = {"models_per_day": 1}
+    metrics.gauges |= {"plans": ("status", {"queued": 3.0}), "inbox": ("state", {"waiting": 0.0})}
+    metrics.gauges["database"] = ("state", {"up": 1.0})
+    labels: dict[str, set[str]] = defaultdict(set)
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            labels[sample.name] |= sample.labels.keys()
+    rules = yaml.safe_load((CHART / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    panels = json.loads((CHART / "monitoring" / "dashboard.json").read_text())["panels"]
+    queries = [rule["expr"] for rule in rules] + [target["expr"] for panel in panels for target in panel["targets"]]
+    for query in queries:
+        named = re.findall(r"\b((?:hope|process)_\w+)(?:\{([^}]*)\})?", query)
+        assert named, query
+        for metric, matchers in named:
+            assert metric in labels, query
+            of_scrape = {"job", "instance"}
+            assert set(re.findall(r"(\w+)\s*[=!]~?", matchers)) <= labels[metric] | of_scrape, query
+        for grouped in re.findall(r"by \(([^)]*)\)", query):
+            assert {name.strip() for name in grouped.split(",")} <= labels[named[0][0]], query
