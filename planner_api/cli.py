@@ -7,6 +7,7 @@ import ipaddress
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,6 +24,7 @@ EXAMPLES = """examples:
   hope-planner worker --database postgresql://db/hope     solve for the planners on that database
   hope-planner tokens create --claim                      a token that devices enrol with
   hope-planner serve --host 0.0.0.0 --database postgresql://db/hope    for a fleet: every call needs a token
+  hope-planner serve --host 0.0.0.0 --tls-cert chain.pem --tls-key key.pem    the same over https
 """
 
 
@@ -53,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve the planner over HTTP", description=_serve.__doc__)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=int, default=8000, help="port to listen on; 0 picks one (default: %(default)s)")
+    serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="answer https: certificate and chain, in PEM")
+    serve.add_argument("--tls-key", type=Path, metavar="FILE", help="the certificate's key, in PEM")
     _database_option(serve)
     serve.set_defaults(run=_serve)
 
@@ -124,18 +128,21 @@ def is_loopback(host: str) -> bool:
 def _serve(options: argparse.Namespace) -> int:
     """Serve the planner. On loopback it is open; on any other address every call needs a token."""
     _check_port(options.port)
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise UsageError("--tls-cert and --tls-key go together")
     settings = settings_of(options)
     if not is_loopback(options.host):
         settings = settings.model_copy(update={"tokens_required": True})
     from planner_api.runtime import SchemaError, prepare
-    from planner_api.server import serve
+    from planner_api.server import Tls, serve
 
     try:
         prepare(settings.database_url)
     except (SchemaError, SQLAlchemyError) as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 1
-    return serve(settings, options.host, options.port)
+    tls = Tls(options.tls_cert, options.tls_key) if options.tls_cert else None
+    return serve(settings, options.host, options.port, tls)
 
 
 def _migrate(options: argparse.Namespace) -> int:

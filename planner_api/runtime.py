@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from planner_api.db.engine import Database, parse_url
-from planner_api.db.migrate import HEAD, current_revision, upgrade
+from planner_api.db.migrate import HEAD, current_revision, serves, upgrade
 from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError
 from planner_api.http.reader import Reader
@@ -35,7 +35,7 @@ def prepare(database_url: str) -> None:
     """
     if parse_url(database_url).get_backend_name() == "sqlite":
         upgrade(database_url)
-    elif (found := current_revision(database_url)) != HEAD:
+    elif not serves(found := current_revision(database_url)):
         raise SchemaError(
             f"the database is {'empty' if found is None else f'at revision {found}'}, not at {HEAD}; "
             "run: hope-planner migrate"

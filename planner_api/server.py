@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import socket
+import ssl
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 
@@ -13,12 +17,32 @@ from planner_api.app import App, create_app
 from planner_api.http.protocol import BoundedProtocol
 from planner_api.ops.logs import configure
 from planner_api.settings import Settings
+from planner_api.usage import UsageError
 
 BACKLOG = 4096
 
 
+@dataclass(frozen=True)
+class Tls:
+    """Files in PEM: a certificate with what it is signed by, and its key."""
+
+    certificate: Path
+    key: Path
+
+    def check(self) -> None:
+        """Load both.
+
+        Raises:
+            UsageError: a file that cannot be read, or two that do not belong together.
+        """
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:  # NOTE: a pass phrase is asked for on the terminal, as OpenSSL does
+            raise UsageError(f"{self.certificate} and {self.key} are no certificate with its key: {error}") from None
+
+
 class Server(uvicorn.Server):
-    """Uvicorn's server that says, once it listens, where."""
+    """Uvicorn's server that says, once it listens, where, on which database, and who may call."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print one line on stderr that a person or a script can wait for."""
@@ -33,7 +57,10 @@ class Server(uvicorn.Server):
                 for bound in server.sockets:
                     host, port = bound.getsockname()[:2]
                     shown = f"[{host}]" if ":" in host else host
-                    print(f"hope-planner listens on http://{shown}:{port}", file=sys.stderr, flush=True)
+                    scheme = "https" if self.config.is_ssl else "http"
+                    print(f"hope-planner listens on {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
+            if isinstance(self.config.app, App):
+                print(f"hope-planner works on {_works_on(self.config.app)}", file=sys.stderr, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what waits for a better plan with what there is, then let every request finish."""
@@ -42,7 +69,13 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def build_config(app: App, host: str, port: int) -> uvicorn.Config:
+def _works_on(app: App) -> str:
+    url = app.planner.database.url
+    access = "every call needs a token" if app.planner.settings.tokens_required else "open to this machine, no tokens"
+    return f"{url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)}; {access}"
+
+
+def build_config(app: App, host: str, port: int, tls: Tls | None = None) -> uvicorn.Config:
     """How the application is served; ``serve`` without running it."""
     settings = app.planner.settings
     protocol = type("Protocol", (BoundedProtocol,), {"body_timeout_s": settings.body_timeout_s})
@@ -61,12 +94,33 @@ def build_config(app: App, host: str, port: int) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, round(settings.grace_s)),
         lifespan="on",
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
     )
 
 
-def serve(settings: Settings, host: str, port: int) -> int:
-    """Serve until a signal asks to stop; return the exit status."""
+def serve(settings: Settings, host: str, port: int, tls: Tls | None = None) -> int:
+    """Serve until a signal asks to stop; return the exit status.
+
+    Raises:
+        UsageError: the address is taken or not of this machine, or the files of TLS are not what they should be.
+    """
+    if tls:
+        tls.check()
+    _check_address(host, port)
     configure(settings)
-    server = Server(build_config(create_app(settings), host, port))
+    server = Server(build_config(create_app(settings), host, port, tls))
     server.run()
     return 0 if server.started else 1
+
+
+def _check_address(host: str, port: int) -> None:
+    """Bind and let go: uvicorn itself would say so after the planner has started, in a line of its log."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, port))
+    except OSError as error:
+        cure = "; choose another with --port" if error.errno == errno.EADDRINUSE else ""
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}{cure}") from None

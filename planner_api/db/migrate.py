@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 HEAD = "0007"
 """Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
+EPOCH = "."
+"""Ends a revision's epoch (``1.0042``; none is epoch 0). Within an epoch revisions only add what older programs can
+ignore: their replicas serve on while newer ones start. What takes away or tightens begins the next epoch."""
 MIGRATIONS = Path(__file__).with_name("migrations")
 """The revisions, which lie beside this file in a checkout and in a wheel."""
 MIGRATION_LOCK = 0x484F5045
@@ -41,17 +44,25 @@ def current_revision(url: str) -> str | None:
         engine.dispose()
 
 
+def serves(revision: str | None) -> bool:
+    """Whether this program can work on a database at a revision: its own, or a later one of the same epoch."""
+    if revision is None:
+        return False
+    (epoch, number), (own_epoch, own) = (found.rpartition(EPOCH)[::2] for found in (revision, HEAD))
+    return epoch == own_epoch and number >= own
+
+
 def upgrade(url: str, revision: str = "head") -> bool:
     """Upgrade the database; return whether there was anything to do. Safe to call from many processes at once."""
     engine = sync_engine(url)
     try:
         with engine.connect() as connection:
-            if revision == "head" and _revision(connection) == HEAD:
+            if revision == "head" and serves(_revision(connection)):
                 return False
         with engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-            if revision == "head" and _revision(connection) == HEAD:
+            if revision == "head" and serves(_revision(connection)):
                 return False
             from alembic import command
 

@@ -9,7 +9,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from planner_api.db.engine import Database
-from planner_api.db.migrate import HEAD
+from planner_api.db.migrate import HEAD, serves
 from planner_api.db.tables import InboxRow
 from planner_api.errors import DatabaseAwayError, UnavailableError
 from planner_api.ops.metrics import Metrics
@@ -50,7 +50,7 @@ class Probes:
                 revision = await session.scalar(text("SELECT version_num FROM alembic_version"))
         except BROKEN:
             raise UnavailableError("the database does not answer, or was never migrated") from None
-        if revision != HEAD:
+        if not serves(revision):
             raise UnavailableError(f"the database stands at migration {revision}, not {HEAD}: run hope-planner migrate")
         try:
             # NOTE: committed, because a full disk refuses only what is written down.

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from planner_api.db.migrate import HEAD, upgrade
 from planner_api.devices.tokens import new_token
 from planner_api.ops.logs import configure, redact
 from planner_api.ops.metrics import REQUEST_BUCKETS_S, Histogram, Metrics, route_of
@@ -115,7 +116,7 @@ def test_probes_reach_the_database_once_a_second_at_most(sqlite_url: str, monkey
         assert {api.client.get("/readyz").status_code for _ in range(20)} == {200}
         assert {api.client.get("/metrics").status_code for _ in range(20)} == {200}
         assert len(reads) == 2
-        monkeypatch.setattr("planner_api.ops.probes.HEAD", "another")
+        monkeypatch.setattr("planner_api.db.migrate.HEAD", "1.0001")
         monkeypatch.setattr(api.app.planner.probes._looks, "_keep_s", 60.0)
         deadline = time.monotonic() + 10
         while api.client.get("/readyz").status_code == 200:
@@ -183,6 +184,26 @@ def test_readiness_says_when_nothing_can_be_written(postgres_url: str) -> None:
         assert int(refused.headers["retry-after"]) > 0
         api.await_(read_only, "off")
         assert eventually(lambda: api.client.get("/readyz").status_code == 200)
+
+
+def test_older_replicas_serve_on_while_a_database_only_grows(database_url: str) -> None:
+    """A later revision of the same epoch is ready, one of the next epoch and an earlier one are not."""
+    with serving(database_url) as api:
+
+        async def stamp(revision: str) -> None:
+            async with api.app.planner.database.write() as session:
+                await session.execute(text("UPDATE alembic_version SET version_num = :found"), {"found": revision})
+
+        def ready() -> int:
+            api.app.planner.probes._looks._calls.clear()
+            return int(api.client.get("/readyz").status_code)
+
+        for revision, status in (("9999", 200), ("1.0001", 503), ("0001", 503), (HEAD, 200)):
+            api.await_(stamp, revision)
+            assert ready() == status, revision
+        api.await_(stamp, "9999")
+        assert upgrade(database_url) is False
+        api.await_(stamp, HEAD)
 
 
 FULL = """
