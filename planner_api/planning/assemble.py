@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from hope_schema import HOST, Alternative, ModelGraph, Plan, PlannedJob, Profile, Step, SuperOp, Transfer, merge
+from hope_schema import HOST, Alternative, Cut, ModelGraph, Plan, PlannedJob, Profile, Step, Transfer, merge
+from hope_schema.graph import DType
 from planner_api.planning.judge.causes import causes, next_best
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.optimise import Outcome
@@ -18,16 +20,18 @@ MAX_GAP = 1e9
 
 def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, outcome: Outcome) -> Plan:
     """Write a plan down: steps in topological order, order by start time, transfers as they are issued."""
-    schedule, bound = outcome.solution.schedule, outcome.bound
-    supers = [(job, op) for job, graph in enumerate(graphs) for op in merge(graph)]
+    schedule, bound, cuts = outcome.solution.schedule, outcome.bound, outcome.solution.cuts
+    members = _cut(graphs[0], problem, cuts) if cuts else _whole(graphs)
+    problem = outcome.solution.cut or problem
     kinds = {processor.id: processor.kind for processor in profile.processors}
-    steps, ids = _steps(graphs, supers, problem, schedule, [kinds[name] for name in problem.processors])
+    steps, ids = _steps(members, problem, schedule, [kinds[name] for name in problem.processors])
     place = {op: index for index, op in enumerate(schedule.sequence)}
     order = sorted(place, key=lambda op: (schedule.start_us[op], place[op]))
 
     jobs = [
         PlannedJob(
             model_hash=graph.model_hash,
+            cuts=cuts,
             release_us=job.release_us,
             deadline_us=job.deadline_us,
             weight=job.weight,
@@ -64,9 +68,38 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
     )
 
 
+class _Members(NamedTuple):
+    """What an op of the problem stands for: a job, ops of its (cut) network, and the types of what they make."""
+
+    job: int
+    ops: tuple[str, ...]
+    dtypes: tuple[DType, ...]
+
+
+def _whole(graphs: Sequence[ModelGraph]) -> list[_Members]:
+    return [
+        _Members(job, tuple(member.id for member in op.ops), tuple(graph.tensor[member.id].dtype for member in op.ops))
+        for job, graph in enumerate(graphs)
+        for op in merge(graph)
+    ]
+
+
+def _cut(graph: ModelGraph, problem: Problem, cuts: Sequence[Cut]) -> list[_Members]:
+    """Members of a part are called after the region that it makes, slices and joins after what they write."""
+    assert problem.cutter is not None
+    supers = {op.id: [member.id for member in op.ops] for op in merge(graph)}
+    found = []
+    for piece in problem.cutter.pieces(cuts, graph.outputs):
+        source = supers[piece.op] if piece.kind in ("whole", "part") else [piece.op]
+        ops = source if piece.kind == "whole" else list(piece.writes)
+        if piece.kind == "part" and piece.region is not None:
+            ops = [piece.region.of(op) for op in source]
+        found.append(_Members(0, tuple(ops), tuple(graph.tensor[op].dtype for op in source)))
+    return found
+
+
 def _steps(
-    graphs: Sequence[ModelGraph],
-    supers: Sequence[tuple[int, SuperOp]],
+    members: Sequence[_Members],
     problem: Problem,
     schedule: Schedule,
     kinds: Sequence[str],
@@ -76,21 +109,21 @@ def _steps(
     spread = np.zeros(problem.latency_us.shape) if problem.predicted_spread is None else problem.predicted_spread
     steps: list[Step] = []
     ids: list[list[int]] = []
-    for op, (job, super_op) in enumerate(supers):
+    for op, (job, names, dtypes) in enumerate(members):
         here = schedule.assignment[op]
         start, finish = schedule.start_us[op], schedule.finish_us[op]
         apart = problem.in_parts is not None and bool(problem.in_parts[op, here])
-        groups = [(part,) for part in super_op.ops] if apart else [super_op.ops]
+        groups = list(zip([(name,) for name in names], dtypes, strict=True)) if apart else [(names, dtypes[-1])]
         other = next_best(problem.lists.latency[op], here, kinds)
         ids.append([])
-        for k, members in enumerate(groups):
+        for k, (group, dtype) in enumerate(groups):
             ids[op].append(len(steps))
             steps.append(
                 Step(
                     id=len(steps),
                     job=job,
-                    ops=tuple(member.id for member in members),
-                    dtype=graphs[job].tensor[members[-1].id].dtype,
+                    ops=group,
+                    dtype=dtype,
                     processor=problem.processors[here],
                     start_us=start + (finish - start) * k / len(groups),
                     finish_us=finish if k + 1 == len(groups) else start + (finish - start) * (k + 1) / len(groups),

@@ -16,13 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from hope_schema import Cut
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.problem import PlanningError, Problem
 
 Feature = Literal["shares", "queues", "neighbours", "jobs"]
 """What a problem may have beyond HOPE's: ops that leave room beside them, channels with queues, ops that slow each
-other, jobs that are released or due."""
+other, jobs that are released or due. That its ops may be cut binds nobody: only ``auto`` and ``codl`` cut."""
 EVERYTHING: frozenset[Feature] = frozenset({"shares", "queues", "neighbours", "jobs"})
 
 
@@ -40,6 +41,7 @@ class Solution:
 
     ``rounds`` counts the search rounds spent; ``bound`` is what the method proved on its way, if it did.
     ``in_rounds`` says that ops wait for more than their inputs and their processor, as the method's paper has it.
+    Where ops were cut, ``cuts`` says which, and the schedule is of ``cut``, the problem that they make.
     """
 
     schedule: Schedule
@@ -48,6 +50,8 @@ class Solution:
     rounds: int = 0
     bound: Bound | None = None
     in_rounds: bool = False
+    cuts: tuple[Cut, ...] = ()
+    cut: Problem | None = None
 
 
 Solve = Callable[[Problem, Budget], Solution]
@@ -77,6 +81,7 @@ METHODS: dict[str, Method] = {
     "dmdar": Method(f"{_HERE}.construct.dmdar:solve"),
     "greedy": Method(f"{_HERE}.construct.greedy:solve"),
     "mosaic": Method(f"{_HERE}.construct.mosaic:solve", serves=frozenset({"neighbours"})),
+    "codl": Method(f"{_HERE}.split.codl:solve", serves=frozenset({"neighbours"})),
     "partitiontuner": Method(f"{_HERE}.construct.partitiontuner:solve", serves=frozenset({"neighbours"})),
     "ilp": Method(f"{_HERE}.ilp:solve", at_once=False, serves=frozenset({"queues", "neighbours"})),
     "auto": Method(f"{_HERE}.optimise:auto", at_once=False),

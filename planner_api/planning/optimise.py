@@ -35,6 +35,8 @@ MANY_OPS = 1500
 """Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out,"""
 MANY_CHOICES = 15_000
 """and above so many pairs of op and processor."""
+WHOLE_SHARE = 0.4
+"""Part of the budget for whole ops where they may also be cut."""
 PIECES_SHARE = 0.4
 """Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
 QUIET_S = 2.0
@@ -74,7 +76,7 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     for schedule in alone.values():
         if schedule.value_us < solution.schedule.value_us:
             check(problem, schedule)
-            solution = replace(solution, schedule=schedule, method=_instead(name, "single"))
+            solution = replace(solution, schedule=schedule, method=_instead(name, "single"), cuts=(), cut=None)
     if solution.bound is not None and solution.bound.us > bound.us:
         bound = solution.bound
     return Outcome(solution, _clipped(bound, solution), alone)
@@ -83,12 +85,31 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
 def auto(problem: Problem, budget: Budget) -> Solution:
     """The best plan that the budget buys, with the best lower bound proven on the way.
 
-    Starts, then the pieces between the ops that everything must pass, then annealing. The bound is found on a second
-    thread while this one searches; both do the same work whatever the other does, so a budget of rounds gives the same
-    answer every time.
+    Whole ops first; where ops may be cut, the rest of the budget goes to a search for cuts around that plan.
 
     Raises:
         PlanningError: no method finds a legal plan.
+    """
+    if problem.cutter is None or "jobs" in features(problem):
+        return _whole(problem, budget)
+    whole = _whole(replace(problem, cutter=None), budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())))
+    best, bound = whole, trivial(problem)
+    if budget.left() > 0 and budget.rounds != 0 and not closed(best, bound):
+        budget = _after_loading(budget, "search")
+        from planner_api.planning.split.search import search_cuts
+
+        found = search_cuts(problem, whole.schedule, budget)
+        if found is not None and found.cuts and found.schedule.value_us < best.schedule.value_us:
+            best = Solution(found.schedule, "cuts", cuts=tuple(found.cuts.values()), cut=found.problem)
+    return replace(best, bound=_clipped(bound, best))
+
+
+def _whole(problem: Problem, budget: Budget) -> Solution:
+    """The best plan of whole ops.
+
+    Starts, then the pieces between the ops that everything must pass, then annealing. The bound is found on a second
+    thread while this one searches; both do the same work whatever the other does, so a budget of rounds gives the same
+    answer every time.
     """
     best = start(problem, budget)
     bound = trivial(problem)
@@ -166,7 +187,7 @@ def closed(solution: Solution, bound: Bound) -> bool:
 def _attempt(problem: Problem, name: str, budget: Budget, alone: dict[int, Schedule]) -> Solution:
     try:
         solution = overlapped(problem, solve(problem, name, budget))
-        check(problem, solution.schedule)
+        check(solution.cut or problem, solution.schedule)
         return solution
     except (PlanningError, RuntimeError, MemoryError, OSError) as error:
         if isinstance(error, UnknownMethod):

@@ -9,7 +9,7 @@ from planner_api.planning.problem import Problem
 def lower_bound(problem: Problem, budget: Budget) -> Bound:
     """The best bound that the budget allows."""
     bound = trivial(problem)
-    if budget.left() > 0:
+    if budget.left() > 0 and problem.cutter is None:
         from planner_api.planning.bound.interval import interval_load  # HiGHS takes a while to import
 
         better = interval_load(problem, budget)

@@ -86,6 +86,7 @@ def overlapped(problem: Problem, solution: Solution) -> Solution:
     """A solution as our engine runs it: without the rounds, in their order or in list order, whichever is shorter."""
     if not solution.in_rounds:
         return solution
+    problem = solution.cut or problem
     placement = solution.schedule.assignment
     orders = (solution.schedule.sequence, list_order(problem, placement))
     best = min((simulate(problem, placement, order) for order in orders), key=lambda schedule: schedule.makespan_us)

@@ -12,6 +12,7 @@ import networkx as nx
 import numpy as np
 
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
+from planner_api.planning.problem.cuts import Cutter
 from planner_api.planning.problem.machine import Machine
 
 Objective = Literal["latency", "lateness"]
@@ -85,6 +86,7 @@ class Problem:
             a job without a deadline counts only where it ends later than all work could, one after the other).
         in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
         predicted_spread: (n, P) standard deviation of latencies that were predicted, relative to them; 0: measured.
+        cutter: how ops can be cut into parts; None: they stay whole.
         filled: sentences on figures that were missing and filled by rule.
 
     Raises:
@@ -105,6 +107,7 @@ class Problem:
     objective: Objective = "latency"
     in_parts: BoolArray | None = None
     predicted_spread: FloatArray | None = None
+    cutter: Cutter | None = None
     filled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

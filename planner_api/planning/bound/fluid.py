@@ -1,0 +1,89 @@
+"""The lower bound that holds where ops may be cut.
+
+It holds for plans that cut what `split.choices` offers, where it offers to. Bounds on whole ops no longer do: an op may
+be spread over processors, and parts of one may follow parts of another without waiting for all of it. Two arguments
+are left:
+
+- *Load.* Whatever the cuts, the parts of an op cover its output, and a part takes no less of a processor's time than
+  its share of the output at the best rate at which the processor computes any part of it. So a plan gives a fractional
+  assignment of every op, and no resource works for less than what that puts on it: a linear program, whose optimum no
+  plan is below. Slices, joins, moves and launches only add to it.
+- *Path.* Every part reads something of each op before it, so along any path of the graph there is a row of parts each
+  of which waits for the one before, and none takes less than the shortest part of its op.
+
+What chains compute twice makes parts larger, never smaller; that a larger part takes no less is taken for granted.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from scipy.optimize import linprog  # type: ignore[import-untyped]
+from scipy.sparse import coo_array  # type: ignore[import-untyped]
+
+from hope_schema.cutting import Region
+from planner_api.planning.methods import Bound
+from planner_api.planning.problem import FloatArray, Problem
+from planner_api.planning.split.choices import Choices
+
+
+@lru_cache(maxsize=4)
+def fluid(problem: Problem) -> Bound:
+    """The better of the two."""
+    whole, least = rates(problem)
+    lists = problem.lists
+    shortest = least.min(axis=1).tolist()
+    finish = list(shortest)
+    for op in lists.order:
+        finish[op] += max([finish[earlier] for earlier in lists.before[op]], default=0.0)
+    path = Bound(max(finish), "path of parts")
+    load = Bound(_load(problem, whole), "fluid load")
+    return max(path, load, key=lambda bound: bound.us)
+
+
+def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
+    """What an op takes at the best rate of any of its parts, and its shortest part: (n, P) microseconds."""
+    assert problem.cutter is not None
+    whole, least = problem.latency_us.copy(), problem.latency_us.copy()
+    choices = Choices(problem)
+    for name, axes in choices.axes.items():
+        op = choices.index[name]
+        runs = np.isfinite(problem.latency_us[op])
+        pairs = max(map(len, choices.teams[name])) == 2
+        for axis in axes:
+            borders = choices.borders(name, axis)
+            extent = borders[-1]
+            for first, start in enumerate(borders):
+                for stop in borders[first + 1 :]:
+                    if pairs and start > 0 and stop < extent:
+                        continue  # of two parts one begins and one ends the op
+                    part = np.where(runs, problem.cutter.part_us(op, Region(axis, start, stop)), np.inf)
+                    least[op] = np.minimum(least[op], part)
+                    whole[op] = np.minimum(whole[op], part * extent / (stop - start))
+    return whole, least
+
+
+def _load(problem: Problem, whole: FloatArray) -> float:
+    """The least time in which the resources can do all work, however it is spread."""
+    work = whole * problem.shares
+    ops, processors = np.nonzero(np.isfinite(work))
+    count, n = len(ops), len(problem.ops)
+    uses = problem.machine.uses
+    rows, columns, values = [], [], []
+    for variable, (op, processor) in enumerate(zip(ops.tolist(), processors.tolist(), strict=True)):
+        for resource in np.flatnonzero(uses[processor]).tolist():
+            rows.append(resource)
+            columns.append(variable)
+            values.append(float(work[op, processor]))
+    resources = uses.shape[1]
+    rows += range(resources)
+    columns += [count] * resources
+    values += [-1.0] * resources
+    limit = coo_array((values, (rows, columns)), shape=(resources, count + 1)).tocsr()
+    each = coo_array((np.ones(count), (ops, np.arange(count))), shape=(n, count + 1)).tocsr()
+    cost = np.zeros(count + 1)
+    cost[-1] = 1.0
+    found = linprog(cost, A_ub=limit, b_ub=np.zeros(resources), A_eq=each, b_eq=np.ones(n), method="highs")
+    # What rounding may have taken in its favour is given back.
+    return float(found.fun) * (1 - 1e-7) if found.success else 0.0

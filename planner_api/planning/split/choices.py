@@ -1,0 +1,120 @@
+"""How each op may be cut: along which axes, over which processors, where between its parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from hope_schema import Cut
+from hope_schema.cutting import CutError, Region
+from planner_api.planning.problem import Problem
+
+TENTHS = 10
+"""Borders lie on this grid (CoDL's ratios)."""
+LEAST = 0.002
+"""Of all ops' fastest latencies together: an op that takes less stays whole."""
+WORTH = 0.9
+"""A team gets one more processor where that takes its ideal time below this part of what it was."""
+
+Team = tuple[int, ...]
+"""Processors that compute a part each."""
+
+
+class Choices:
+    """What may be cut.
+
+    Attributes:
+        axes: by op (its name): the axes along which it can be cut.
+        teams: by op: the processors that share it, from its best pair to as many as pay.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        assert problem.cutter is not None
+        self.problem, self.cutter = problem, problem.cutter
+        self.index = {node.id: op for op, node in enumerate(self.cutter.nodes)}
+        self.fastest = problem.latency_us.min(axis=1)
+        self.axes: dict[str, tuple[int, ...]] = {}
+        self.teams: dict[str, list[Team]] = {}
+        self._steps: dict[tuple[str, int], int] = {}
+        least = LEAST * float(self.fastest.sum())
+        for op, node in enumerate(self.cutter.nodes):
+            teams = self._teams(op) if self.fastest[op] >= least and len(node.writes) == 1 else []
+            axes = tuple(axis for axis in self._spatial(node.writes[0]) if teams and self._allows(op, axis))
+            if axes:
+                self.axes[node.id], self.teams[node.id] = axes, teams
+        self.before = {
+            node.id: [self.cutter.nodes[earlier].id for earlier in problem.lists.before[self.index[node.id]]]
+            for node in self.cutter.nodes
+        }
+
+    def _spatial(self, tensor: str) -> range:
+        """The batch is never cut; of a matrix its columns and, where they are several, its rows."""
+        rank = len(self.cutter.shapes[tensor])
+        return range(1, min(rank, 4)) if rank > 2 else range(rank)
+
+    def _allows(self, op: int, axis: int) -> bool:
+        """Whether an op can be halved along an axis."""
+        node = self.cutter.nodes[op]
+        extent = self.cutter.shapes[node.writes[0]][axis]
+        try:
+            step = node.granularity(axis)
+            middle = extent // 2 // step * step
+            if not 0 < middle < extent:
+                return False
+            node.needs(Region(axis, 0, middle))
+            node.needs(Region(axis, middle, extent))
+        except CutError:
+            return False
+        self._steps[node.id, axis] = step
+        return True
+
+    def _teams(self, op: int) -> list[Team]:
+        row = self.problem.latency_us[op]
+        found: list[Team] = []
+        team: list[int] = []
+        for processor in np.argsort(row, kind="stable").tolist():
+            if not math.isfinite(row[processor]) or len(team) == TENTHS:
+                break
+            if any(self.problem.conflicts[processor, other] for other in team):
+                continue
+            if team and _ideal(row, [*team, processor]) > WORTH * _ideal(row, team):
+                break
+            team.append(processor)
+            if len(team) > 1:
+                found.append(tuple(sorted(team)))
+        return found
+
+    def shares(self, op: str, team: Team) -> list[float]:
+        """What each processor takes if all are to end together."""
+        speed = [1.0 / float(self.problem.latency_us[self.index[op], processor]) for processor in team]
+        return [one / sum(speed) for one in speed]
+
+    def cut(self, op: str, axis: int, shares: Sequence[float], chained: bool = False) -> Cut | None:
+        """An op in parts of about these shares, on the grid; None where a part would be empty."""
+        at = [self._border(op, axis, round(float(share) * TENTHS)) for share in np.cumsum(shares)[:-1]]
+        if any(low >= high for low, high in pairwise([0, *at, self._extent(op, axis)])):
+            return None
+        return Cut(op=op, axis=axis, at=tuple(at), chained=chained)
+
+    def borders(self, op: str, axis: int) -> list[int]:
+        """Where parts of an op may begin and end."""
+        return sorted({self._border(op, axis, tenth) for tenth in range(TENTHS)} | {self._extent(op, axis)})
+
+    def _border(self, op: str, axis: int, tenth: int) -> int:
+        step = self._steps[op, axis]
+        return round(tenth / TENTHS * self._extent(op, axis) / step) * step
+
+    def _extent(self, op: str, axis: int) -> int:
+        return self.cutter.shapes[self.cutter.nodes[self.index[op]].writes[0]][axis]
+
+    def shares_of(self, cut: Cut) -> list[float]:
+        """What of an op each part of a cut is."""
+        extent = self._extent(cut.op, cut.axis)
+        return [(high - low) / extent for low, high in pairwise([0, *cut.at, extent])]
+
+
+def _ideal(row: np.ndarray, team: Sequence[int]) -> float:
+    return 1.0 / sum(1.0 / max(float(row[processor]), 1e-9) for processor in team)

@@ -1,0 +1,68 @@
+"""Small networks of convolutions whose parts cost what a rule says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hope_schema.cutting import CutError, Node, Region
+from planner_api.planning import Machine, Problem
+from planner_api.planning.problem.arrays import FloatArray
+from planner_api.planning.problem.cuts import Cutter, Shape
+
+FIXED, MOVE_US, ELEMENT_US = 0.05, 2.0, 0.01
+
+
+def cuttable(
+    latency_us: list[list[float]],
+    before: list[list[int]],
+    rows: int = 10,
+    *,
+    mixes: bool = True,
+    machine: Machine | None = None,
+) -> Problem:
+    """Convolutions of three rows over ten channels; op k reads the ops ``before[k]``, or the input."""
+    latency = np.array(latency_us)
+    n, p = latency.shape
+    machine = machine or Machine.apart([f"p{k}" for k in range(p)])
+    names = ["x", *(f"t{k}" for k in range(n))]
+    shapes: dict[str, Shape] = dict.fromkeys(names, (1, 10, rows, 4))
+    reads = [[names[earlier + 1] for earlier in ops] or ["x"] for ops in before]
+
+    def granularity(axis: int) -> int:
+        if axis not in (1, 2):
+            raise CutError("stays whole along this axis")
+        return 1
+
+    def node(op: int) -> Node:
+        def needs(part: Region) -> dict[str, Region | None]:
+            near = Region(2, max(0, part.start - 1), min(rows, part.stop + 1))
+            return dict.fromkeys(reads[op], near if part.axis == 2 else None if mixes else part)
+
+        return Node(f"t{op}", tuple(reads[op]), (f"t{op}",), granularity, needs)
+
+    def move_us(tensor: str, shape: Shape) -> FloatArray:
+        places = len(machine.places)
+        cost = np.full((places, places), MOVE_US + ELEMENT_US * float(np.prod(shape)))
+        np.fill_diagonal(cost, 0.0)
+        cost[machine.host, :] = cost[:, machine.host] = 0.0
+        return cost
+
+    def part_us(op: int, part: Region) -> FloatArray:
+        found: FloatArray = latency[op] * (FIXED + (1 - FIXED) * (part.stop - part.start) / (10, rows)[part.axis - 1])
+        return found
+
+    read = {earlier for ops in before for earlier in ops}
+    problem = Problem(
+        machine=machine,
+        ops=tuple(f"t{k}" for k in range(n)),
+        latency_us=latency,
+        producer=np.arange(-1, n),
+        reads=tuple(tuple(earlier + 1 for earlier in ops) or (0,) for ops in before),
+        is_output=np.array([False, *(k not in read for k in range(n))]),
+        transfer_us=np.stack([move_us(name, shapes[name]) for name in names]),
+        tensors=tuple(names),
+    )
+    nodes = tuple(node(op) for op in range(n))
+    return replace(problem, cutter=Cutter(nodes, shapes, part_us, lambda shape: np.zeros(p), move_us))

@@ -1,0 +1,134 @@
+"""Ops cut into parts: legal plans, a bound that holds, CoDL's formula, and gains where whole ops have none."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
+
+from hope_schema import Cut
+from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
+from planner_api.planning.bound.fluid import fluid
+from planner_api.planning.construct.rounds import overlapped
+from planner_api.planning.methods import solve
+from planner_api.planning.problem.cuts import cut_problem
+from planner_api.planning.split.choices import Choices
+from planner_api.planning.split.plan import homes_of
+from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
+
+
+def drawn(data: DataObject, most: int = 4) -> Problem:
+    """A random network of convolutions on two or three processors."""
+    n, p = data.draw(st.integers(1, most)), data.draw(st.integers(2, 3))
+    before = [
+        sorted(data.draw(st.sets(st.integers(max(0, k - 3), k - 1), min_size=1, max_size=2))) if k else []
+        for k in range(n)
+    ]
+    latency = data.draw(st.lists(st.lists(st.floats(10, 300), min_size=p, max_size=p), min_size=n, max_size=n))
+    return cuttable(latency, before, mixes=data.draw(st.booleans()))
+
+
+@given(data=st.data())
+@settings(max_examples=6, deadline=None)
+def test_plans_with_cuts_are_legal_and_no_better_than_the_bound(data: DataObject):
+    """Whatever is planned passes the checker, is no worse than whole ops, and lies above the bound; twice the same."""
+    problem = drawn(data)
+    budget = Budget(rounds=3, seed=data.draw(st.integers(0, 9)))
+    found = optimise(problem, "auto", budget)
+    solution = found.solution
+    check(solution.cut or problem, solution.schedule)
+    whole = optimise(replace(problem, cutter=None), "auto", budget).solution.schedule.makespan_us
+    assert found.bound.us <= solution.schedule.makespan_us <= whole * (1 + 1e-9)
+    assert bool(solution.cuts) == (solution.cut is not None)
+    again = optimise(problem, "auto", budget).solution
+    assert (again.cuts, again.schedule) == (solution.cuts, solution.schedule)
+    paper = optimise(problem, "codl", Budget(0.0)).solution
+    check(paper.cut or problem, paper.schedule)
+    assert fluid(problem).us <= paper.schedule.makespan_us * (1 + 1e-9)
+
+
+def brute(problem: Problem) -> float:
+    """The best of all cuts in two along the rows on the grid, and all placements, in the order of the graph."""
+    choices = Choices(problem)
+    names = list(problem.ops)
+    every: list[list[Cut | None]] = [
+        [
+            None,
+            *(choices.cut(name, 2, (k / 10, 1 - k / 10), chained) for k in range(1, 10) for chained in (False, True)),
+        ]
+        for name in names
+    ]
+    best = np.inf
+    for cuts in itertools.product(*every):
+        made = [cut for cut in cuts if cut is not None]
+        if any(cut.chained and (op == 0 or cuts[op - 1] is None) for op, cut in enumerate(cuts) if cut):
+            continue
+        cut, pieces = cut_problem(problem, made)
+        pairs = [((0, 1), (1, 0)) if one else ((0,), (1,)) for one in cuts]
+        for homes in itertools.product(*pairs):
+            home = homes_of(cut, pieces, dict(zip(names, homes, strict=True)))
+            best = min(best, simulate(cut, home, cut.lists.order).makespan_us)
+    return float(best)
+
+
+@pytest.mark.parametrize("latency", [[[100.0, 120.0], [80.0, 200.0]], [[60.0, 60.0], [300.0, 90.0]]])
+def test_a_chain_is_cut_as_well_as_by_trying_everything(latency: list[list[float]]):
+    """Two convolutions on two processors: no whole op gains anything, cuts do; the bound is below all that exists."""
+    problem = cuttable(latency, [[], [0]])
+    best = brute(problem)
+    found = optimise(problem, "auto", Budget(rounds=100))
+    assert fluid(problem).us <= best
+    assert found.solution.schedule.makespan_us <= 1.02 * best
+    assert found.solution.schedule.makespan_us < 0.9 * min(found.singles[p].makespan_us for p in (0, 1))
+
+
+def test_codl_minimises_the_formula_of_its_paper():
+    """One op: the ratio at which both parts end together, and the simulator takes what the parts and the join take."""
+    problem = cuttable([[100.0, 300.0]], [[]])
+    solution = solve(problem, "codl", Budget(0.0))
+    (cut,) = solution.cuts
+    assert cut.at == (7,) or cut.at == (8,)
+    first = 100.0 * (FIXED + 0.95 * cut.at[0] / 10)
+    second = 300.0 * (FIXED + 0.95 * (1 - cut.at[0] / 10))
+    assert solution.schedule.makespan_us >= max(first, second)
+    assert solution.schedule.makespan_us < 100.0 + 2 * MOVE_US
+
+
+def test_codl_chains_where_recomputing_costs_less_than_exchanging():
+    """Four equal convolutions become one chain along the rows; where a part would be recomputed whole, none does."""
+    problem = cuttable([[100.0, 100.0]] * 4, [[], [0], [1], [2]], rows=40)
+    cuts = solve(problem, "codl", Budget(0.0)).cuts
+    assert [cut.chained for cut in cuts] == [False, True, True, True]
+    assert {cut.axis for cut in cuts} == {2}
+    with_rounds = solve(problem, "codl", Budget(0.0))
+    assert with_rounds.cut is not None
+    halves = 4 * 100.0 * (FIXED + 0.95 * 0.5)
+    recomputed = 100.0 * 0.95 * (3 + 2 + 1) / 40
+    moved = MOVE_US + ELEMENT_US * 10 * 20 * 4
+    assert overlapped(problem, with_rounds).schedule.makespan_us == pytest.approx(halves + recomputed + moved, rel=0.05)
+
+
+def test_codl_says_what_it_needs():
+    """Without parts to plan with, or two processors side by side, its error says so; in the planner others answer."""
+    problem = cuttable([[100.0, 100.0]], [[]])
+    with pytest.raises(PlanningError, match="nothing is known of their parts"):
+        solve(replace(problem, cutter=None), "codl", Budget(0.0))
+    apart = Machine.apart(("gang", "core"), np.ones((2, 2), dtype=np.bool_))
+    with pytest.raises(PlanningError, match="side by side"):
+        solve(cuttable([[100.0, 100.0]], [[]], machine=apart), "codl", Budget(0.0))
+    found = optimise(replace(problem, cutter=None), "codl", Budget(0.0)).solution
+    assert found.method.startswith("codl→")
+
+
+def test_more_than_two_processors_share_an_op():
+    """Three equal processors: an op is cut in three where moving costs little."""
+    problem = cuttable([[3000.0, 3000.0, 3000.0]], [[]])
+    assert Choices(problem).teams["t0"] == [(0, 1), (0, 1, 2)]
+    found = optimise(problem, "auto", Budget(rounds=60))
+    assert len(found.solution.cuts[0].at) == 2
+    assert found.solution.schedule.makespan_us < 0.5 * 3000.0
