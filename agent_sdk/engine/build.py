@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 from agent_sdk.engine.errors import IllegalPlanError
 from agent_sdk.engine.program import Event, Move, Program, ProgramSegment, Work, lane_of
 from agent_sdk.errors import PlanMismatchError
+from agent_sdk.model.cutting import cut_model
 from agent_sdk.runtimes.base import Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan, Step
+from hope_schema.cutting import CutError
 
 if TYPE_CHECKING:
     from agent_sdk.model import Model
@@ -31,14 +33,19 @@ def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor])
 
     Args:
         plan: a legal plan; every op of the graph that matters stands in exactly one step.
-        model: the model whose hash the plan names.
+        model: the model whose hash the plan names; the program's is cut as the plan says.
         processors: what this device has, by id; those that the plan gives no step may be missing.
 
     Raises:
         PlanMismatchError: the plan is for another model, or uses a processor that is not there.
-        IllegalPlanError: an op is unknown or missing, parts are asked for, or the order is not topological.
+        IllegalPlanError: an op is unknown or missing, or cannot be cut as asked, or the order is not topological.
     """
     _check_identity(plan, model, processors)
+    if plan.jobs[0].cuts:
+        try:
+            model = cut_model(model, plan.jobs[0].cuts)
+        except CutError as error:
+            raise IllegalPlanError(f"the plan's cuts cannot be made: {error}") from error
     steps, dead = _live_steps(plan, model.graph)
     used = {step.processor: processors[step.processor] for step in steps}
     nodes, lanes = _synchronise(steps, plan, model.graph, used)
@@ -80,8 +87,6 @@ def _check_identity(plan: Plan, model: Model, processors: Mapping[str, Processor
         )
     if len(plan.jobs) > 1:
         raise IllegalPlanError(f"the plan runs {len(plan.jobs)} networks side by side, which this agent cannot do yet")
-    if plan.jobs[0].cuts:
-        raise IllegalPlanError(f"the plan cuts op '{plan.jobs[0].cuts[0].op}', which this agent cannot do yet")
     for step in plan.steps:
         if step.processor not in processors:
             raise PlanMismatchError(

@@ -31,6 +31,8 @@ RELABELLING = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze
 """Types that may stand between a softmax and the output without changing which values come out."""
 NORMALISING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
 """Final types that squeeze differences between outputs; comparisons are made on what enters them."""
+NORMALISING_AXIS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+"""Types that normalise over their axis and all behind it, or from operator set 13 on over the axis alone."""
 MAX_TEXT = 4096
 """Most characters of a textual attribute."""
 
@@ -59,7 +61,7 @@ class Model:
         return _digest(self.proto)
 
     @cached_property
-    def constants(self) -> dict[str, onnx.TensorProto]:
+    def constants(self) -> Mapping[str, onnx.TensorProto]:
         """Initialisers by name."""
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
 
@@ -288,11 +290,14 @@ def _op(static: StaticGraph, group: Sequence[onnx.NodeProto], wanted: set[str]) 
 def _attributes(node: onnx.NodeProto, opsets: Mapping[str, int]) -> dict[str, AttributeValue]:
     """The node's attributes as plain values; those equal to their default are left out, so that equal ops look equal.
 
-    A tensor-valued attribute is a weight: only its type is told. Infinities become text, which JSON can say.
+    An axis whose default differs between operator sets is always told. A tensor-valued attribute is a weight: only its
+    type is told. Infinities become text, which JSON can say.
     """
     schema = schema_of(node, opsets)
     defaults = schema.attributes if schema else {}
     found: dict[str, AttributeValue] = {}
+    if type_of(node) in NORMALISING_AXIS and "axis" in defaults:
+        found["axis"] = defaults["axis"].default_value.i
     for attribute in node.attribute:
         if not attribute.name:
             continue

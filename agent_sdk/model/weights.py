@@ -23,8 +23,10 @@ import onnx
 from onnx import external_data_helper, numpy_helper
 
 from agent_sdk.model import Model
+from agent_sdk.model.cutting import CutModel, cut_model
 from agent_sdk.paths import CACHE_VARIABLE
 from agent_sdk.runtimes.base import OutOfMemory
+from hope_schema.hashing import digest
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ GRAPH_FILE: Final = "graph.onnx"
 
 def copies_at_once(model: Model) -> int:
     """How many times a model may be compiled side by side on this machine at present; at least once."""
-    weights = sum(int(tensor.ByteSize()) for tensor in model.proto.graph.initializer)
+    weights = sum(int(tensor.ByteSize()) for tensor in model.constants.values())
     return max(1, int(SIDE_BY_SIDE * available_bytes()) // max(1, weights))
 
 
@@ -77,15 +79,21 @@ class LightModels:
     def get(self, model: Model) -> tuple[Model, Path]:
         """The light form of ``model`` and the folder of its weights. Raises OutOfMemory, also for want of disk."""
         with self._lock:
-            if model not in self._open:
-                try:
-                    self._open[model] = self._made(model, self._directory)
-                except OSError as error:
-                    self._open[model] = self._elsewhere(model, error)
-            light, folder = self._open[model]
-            return light, Path(folder.name)
+            return self._get(model)
+
+    def _get(self, model: Model) -> tuple[Model, Path]:
+        if model not in self._open:
+            try:
+                self._open[model] = self._made(model, self._directory)
+            except OSError as error:
+                self._open[model] = self._elsewhere(model, error)
+        light, folder = self._open[model]
+        return light, Path(folder.name)
 
     def _made(self, model: Model, directory: Path | None) -> tuple[Model, tempfile.TemporaryDirectory[str]]:
+        if isinstance(model, CutModel):
+            whole, beside = self._get(model.source)
+            return lightened_parts(cut_model(whole, model.cuts, beside), beside), self._open[model.source][1]
         if directory is not None and not self._open:
             directory.mkdir(parents=True, exist_ok=True)
             _remove_stale(directory)
@@ -127,7 +135,7 @@ def _remove_stale(directory: Path) -> None:
 
 
 def lightened(model: Model, folder: Path) -> Model:
-    """The same model with its large initialisers in ``folder``; written one at a time."""
+    """The same model with its large initialisers in ``folder``, written one at a time, and itself beside them."""
     proto = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="hope")
     proto.opset_import.extend(model.proto.opset_import)
     proto.graph.name = model.proto.graph.name or "model"
@@ -138,9 +146,24 @@ def lightened(model: Model, folder: Path) -> Model:
         # Runtimes name what they make after these, which is how their kernels and tensors are recognised again.
         node.name = next(name for name in node.output if name)
     with WeightsFile(folder / WEIGHTS_FILE) as weights:
-        proto.graph.initializer.extend(weights.keep(tensor) for tensor in model.proto.graph.initializer)
-    (folder / GRAPH_FILE).write_bytes(proto.SerializeToString())
-    return replace(model, proto=proto)
+        proto.graph.initializer.extend(weights.keep(tensor) for tensor in model.constants.values())
+    path = folder / GRAPH_FILE
+    path.write_bytes(proto.SerializeToString())
+    return replace(model, proto=proto, path=path)
+
+
+def lightened_parts(model: CutModel, folder: Path) -> Model:
+    """A light model cut into parts, in the whole's folder: only weights that are not contiguous there are copied."""
+    name = digest([cut.model_dump(mode="json") for cut in model.cuts])[:16]
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    with WeightsFile(folder / f"{name}.bin") as parts:
+        for tensor in model.constants.values():
+            in_file = external_data_helper.uses_external_data(tensor)
+            proto.graph.initializer.append(tensor if in_file else parts.keep(tensor))
+    path = folder / f"{name}.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return Model(model.graph, proto, model.name, model.nodes, path)
 
 
 class WeightsFile:

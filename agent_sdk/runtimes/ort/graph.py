@@ -216,9 +216,10 @@ class FrozenGraphs:
         where = f"the optimised graph of '{model.name}' in '{self._directory}'"
         if not _complete(path):
             try:
-                weights = self.lights.get(model)[1]
+                light = self.lights.get(model)[0]
                 self._directory.mkdir(parents=True, exist_ok=True)
-                freeze(weights / GRAPH_FILE, path)
+                assert light.path is not None
+                freeze(light.path, path)
             except OutOfMemory:
                 raise
             except Exception as error:

@@ -1,0 +1,125 @@
+"""The graph that cuts make of a graph: parts, slices and joins as ordinary ops, with what each comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from hope_schema.cutrules import PartOp, demands, granularity, part_of, reads
+from hope_schema.cutting import Node, Piece, Region, pieces
+from hope_schema.graph import ModelGraph, Op, Tensor, TensorType
+from hope_schema.plan import Cut
+from hope_schema.superop import SuperOp, merge
+
+INDEX = TensorType(shape=(1,), dtype="int64")
+"""Each of a Slice's constants: where it starts and stops, along which axis."""
+
+
+@dataclass(frozen=True)
+class CutOp:
+    """One op of a cut graph.
+
+    Attributes:
+        op: the op.
+        types: what it writes.
+        source: the op that it is, or a part of; None for slices and joins.
+        part: what it is of that; None where it is the op itself, renamed.
+        region: what a slice takes of what it reads, and what a part makes of what its source writes.
+    """
+
+    op: Op
+    types: tuple[TensorType, ...]
+    source: Op | None = None
+    part: PartOp | None = None
+    region: Region | None = None
+
+    @property
+    def written(self) -> dict[str, TensorType]:
+        """The types by name."""
+        return dict(zip(self.op.outputs, self.types, strict=True))
+
+
+def cut_graph(graph: ModelGraph, cuts: Sequence[Cut]) -> ModelGraph:
+    """The graph with some of its super-ops cut into parts. Raises CutError with the reason why one stays whole."""
+    return assembled(graph, cut_ops(graph, cuts))
+
+
+def cut_ops(graph: ModelGraph, cuts: Sequence[Cut]) -> list[CutOp]:
+    """The ops of the graph that cuts make of a graph, in topological order. Raises CutError."""
+    super_ops = {one.id: one for one in merge(graph)}
+    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+    types: dict[str, TensorType] = {name: graph.tensor[name].type for name in graph.inputs}
+    made: list[CutOp] = []
+    for piece in pieces([node_of(one) for one in super_ops.values()], cuts, shapes, graph.outputs):
+        if piece.kind == "whole":
+            found = [CutOp(op, super_ops[piece.op].types(op.outputs), op) for op in super_ops[piece.op].ops]
+        elif piece.kind == "part":
+            found = _part(super_ops[piece.op], piece)
+        else:
+            found = [_glue(piece, types)]
+        made += found
+        for one in found:
+            types |= one.written
+    return made
+
+
+def assembled(graph: ModelGraph, made: Sequence[CutOp]) -> ModelGraph:
+    """The cut graph of its ops; inputs and outputs are as they were."""
+    types = {name: graph.tensor[name].type for name in graph.inputs}
+    for one in made:
+        types |= one.written
+    return ModelGraph(
+        name=graph.name,
+        tensors=tuple(Tensor(name=name, shape=kind.shape, dtype=kind.dtype) for name, kind in types.items()),
+        ops=tuple(one.op for one in made),
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+    )
+
+
+def node_of(super_op: SuperOp) -> Node:
+    """A super-op as the algebra of cuts sees it."""
+    return Node(
+        super_op.id, super_op.inputs, super_op.outputs, partial(granularity, super_op), partial(reads, super_op)
+    )
+
+
+def _glue(piece: Piece, types: Mapping[str, TensorType]) -> CutOp:
+    """A slice or a join."""
+    assert piece.region is not None
+    kind = sized(types[piece.reads[0]], piece.region)
+    if piece.kind == "slice":
+        op = Op(type="Slice", inputs=piece.reads, outputs=piece.writes, parameters=(INDEX,) * 3)
+        return CutOp(op, (kind,), region=piece.region)
+    op = Op(type="Concat", attributes={"axis": piece.region.axis}, inputs=piece.reads, outputs=piece.writes)
+    return CutOp(op, (kind,))
+
+
+def _part(super_op: SuperOp, piece: Piece) -> list[CutOp]:
+    """The ops of one part; those before the last are called after the region that this one makes."""
+    region = piece.region
+    assert region is not None
+    graph, wanted = super_op.graph, demands(super_op, region)
+    names = dict(zip(super_op.inputs, piece.reads, strict=True)) | {op.id: region.of(op.id) for op in super_op.ops}
+    made = []
+    for op in super_op.ops:
+        here, kind = wanted[op.id], graph.tensor[op.id].type
+        renamed = {"inputs": tuple(names[name] for name in op.inputs), "outputs": (names[op.id],)}
+        if here is None:
+            made.append(CutOp(op.model_copy(update=renamed), (kind,), op))
+            continue
+        part = part_of(graph, op, here)
+        parameters = tuple(
+            kind if read is None else sized(kind, read)
+            for kind, read in zip(op.parameters, part.parameters, strict=True)
+        )
+        cut = Op(type=op.type, attributes=part.attributes, parameters=parameters, **renamed)
+        made.append(CutOp(cut, (sized(kind, here),), op, part, here))
+    return made
+
+
+def sized(kind: TensorType, region: Region) -> TensorType:
+    """The type with as much along an axis as the region holds."""
+    axis, start, stop = region
+    return TensorType(shape=(*kind.shape[:axis], stop - start, *kind.shape[axis + 1 :]), dtype=kind.dtype)

@@ -1,0 +1,122 @@
+"""From the rules of single ops to parts of super-ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hope_schema.cutrules import places, windows
+from hope_schema.cutrules.view import MisalignedError, Rule, View
+from hope_schema.cutting import CutError, Region
+from hope_schema.graph import AttributeValue, ModelGraph, Op
+from hope_schema.superop import SuperOp
+
+
+@dataclass(frozen=True)
+class PartOp:
+    """One op of a part.
+
+    Attributes:
+        reads: per entry of ``Op.inputs`` what is read of it; None is all.
+        parameters: the same per entry of ``Op.parameters``.
+        attributes: all of the part's attributes; those equal to their default are left out.
+    """
+
+    reads: tuple[Region | None, ...]
+    parameters: tuple[Region | None, ...]
+    attributes: dict[str, AttributeValue]
+
+
+def part_of(graph: ModelGraph, op: Op, region: Region) -> PartOp:
+    """The op that makes a region of ``op``'s only output. Raises CutError."""
+    if len(op.outputs) > 1:
+        raise CutError(f"{op.type} has {len(op.outputs)} outputs")
+    shape = graph.tensor[op.id].shape
+    if not 0 <= region.axis < len(shape):
+        raise CutError(f"'{op.id}' has no axis {region.axis}")
+    if not 0 <= region.start < region.stop <= shape[region.axis]:
+        raise CutError(f"a part of '{op.id}' would be empty, or reach beyond it")
+    rule = RULES.get(op.type)
+    if rule is None:
+        raise CutError(f"no rule says how {op.type} is cut")
+    view = View(graph, op)
+    part = rule(view, region)
+    return PartOp(
+        tuple(part.get(place) for place in range(len(op.inputs))),
+        tuple(part.get(place) for place in range(len(op.inputs), view.operands)),
+        view.changed,
+    )
+
+
+def reads(super_op: SuperOp, region: Region) -> dict[str, Region | None]:
+    """What a part that makes a region of a super-op's output reads of each of its inputs; None is all.
+
+    Raises CutError.
+    """
+    return {name: found for name, found in demands(super_op, region).items() if name in super_op.inputs}
+
+
+def demands(super_op: SuperOp, region: Region) -> dict[str, Region | None]:
+    """What a part of a super-op needs of every tensor that it reads or makes on the way; None is all.
+
+    Raises CutError.
+    """
+    if super_op.outputs != super_op.ops[-1].outputs:
+        raise CutError(f"'{super_op.id}' leaves more than one tensor behind")
+    wanted: dict[str, Region | None] = {super_op.id: region}
+    for op in reversed(super_op.ops):
+        here = wanted[op.id]
+        found = (None,) * len(op.inputs) if here is None else part_of(super_op.graph, op, here).reads
+        for name, read in zip(op.inputs, found, strict=True):
+            if wanted.setdefault(name, read) != read:
+                raise CutError(f"'{super_op.id}' reads different parts of '{name}'")
+    return wanted
+
+
+def granularity(super_op: SuperOp, axis: int) -> int:
+    """Borders along an axis are multiples of this: groups stay whole, as does what a reshape keeps together.
+
+    Raises CutError where the axis cannot be cut at all.
+    """
+    shape = super_op.graph.tensor[super_op.id].shape
+    size = shape[axis] if axis < len(shape) else 0
+    if size < 2:
+        raise CutError(f"'{super_op.id}' has {size} along axis {axis}: a part would be empty")
+    for step in range(1, size // 2 + 1):
+        if size % step:
+            continue
+        try:
+            demands(super_op, Region(axis, step, size))
+        except MisalignedError:
+            continue
+        return step
+    raise CutError(f"'{super_op.id}' is one group along axis {axis}")
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    **dict.fromkeys(places.ELEMENTWISE, places.elementwise),
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), windows.pooled),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), places.reduced),
+    **dict.fromkeys(
+        ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare"),
+        places.reduced,
+    ),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), places.before_axis(1)),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), places.before_axis(-1)),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), places.reshaped),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), places.scaled),
+    **dict.fromkeys(("Resize", "Upsample"), windows.resized),
+    "Conv": windows.convolved,
+    "ConvTranspose": windows.deconvolved,
+    "MatMul": places.matmul,
+    "Gemm": places.gemm,
+    "BatchNormalization": places.per_channel,
+    "InstanceNormalization": places.instance,
+    "LRN": places.beside_channels,
+    "LpNormalization": places.beside_axis(-1),
+    "Concat": places.beside_axis(1),
+    "Pad": places.padded,
+    "Transpose": places.transposed,
+}
+"""By type, what a part of it reads. Attributes that change, the rule puts into the view."""

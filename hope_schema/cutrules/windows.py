@@ -1,0 +1,199 @@
+"""Rules for ops that slide windows over an image: convolution, transposed too, pooling, resizing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hope_schema.cutrules.view import MisalignedError, Part, View
+from hope_schema.cutting import CutError, Region
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window's way along one axis: its extent with dilation, its stride, the padding before and behind the image."""
+
+    extent: int
+    dilation: int
+    stride: int
+    before: int
+    behind: int
+
+
+def _windows(op: View, kernel: Sequence[int], given: Sequence[int], made: Sequence[int]) -> list[Window]:
+    """The windows along each spatial axis, automatic padding resolved."""
+    count = len(kernel)
+    strides = op.get("strides", (1,) * count)
+    dilations = op.get("dilations", (1,) * count)
+    pads = list(op.get("pads", (0,) * 2 * count))
+    auto = op.get("auto_pad", "NOTSET")
+    if op.get("storage_order", 0):
+        raise CutError(f"{op.type} counts columns first")
+    found = []
+    for place in range(count):
+        extent = (int(kernel[place]) - 1) * int(dilations[place]) + 1
+        before, behind = int(pads[place]), int(pads[place + count])
+        if auto == "VALID":
+            before = behind = 0
+        elif auto in ("SAME_UPPER", "SAME_LOWER"):
+            total = max(0, (made[place] - 1) * int(strides[place]) + extent - given[place])
+            before = total // 2 if auto == "SAME_UPPER" else total - total // 2
+            behind = total - before
+        found.append(Window(extent, int(dilations[place]), int(strides[place]), before, behind))
+    return found
+
+
+def _rows(op: View, window: Window, region: Region, size: int) -> tuple[Region, int, int]:
+    """The indices that a region's windows cover within an image of ``size``, and the padding left on either side.
+
+    rows_in = (rows_out - 1) S + F (CoDL section 4.2), clipped.
+    """
+    start = region.start * window.stride - window.before
+    stop = (region.stop - 1) * window.stride - window.before + window.extent
+    inside = Region(region.axis, max(0, start), min(size, stop))
+    before, behind = max(0, -start), max(0, stop - size)
+    if inside.start >= inside.stop or before >= window.extent or behind >= window.extent:
+        raise CutError(f"{op.type}: a window would see nothing but padding")
+    if window.extent > inside.stop - inside.start:
+        raise CutError(f"{op.type}: its window of {window.extent} is larger than the part")
+    return inside, before, behind
+
+
+def _put_pads(op: View, before: Sequence[int], behind: Sequence[int]) -> None:
+    op.changed.pop("auto_pad", None)
+    op.put("pads", (*before, *behind), (0,) * 2 * len(before))
+
+
+def pooled(op: View, region: Region) -> Part:
+    """Pooling: channels are independent; windows that only a rounded-up size lets in are padded for."""
+    given, made = op.shapes[0][2:], op.output[2:]
+    if region.axis < 2:
+        return {0: region}
+    kernel = op.get("kernel_shape", given)
+    windows = _windows(op, kernel, given, made)
+    counts = op.type == "AveragePool" and bool(op.get("count_include_pad", 0))
+    before = [window.before for window in windows]
+    behind = [
+        max(window.behind, (out - 1) * window.stride - window.before + window.extent - size)
+        for window, size, out in zip(windows, given, made, strict=True)
+    ]
+    if counts and behind != [window.behind for window in windows]:
+        raise CutError(f"{op.type} counts padding but not what rounding up the size adds to it")
+    place = region.axis - 2
+    inside, before[place], behind[place] = _rows(op, windows[place], region, given[place])
+    if any(pad >= size for pad, size in zip((*before, *behind), (*kernel, *kernel), strict=True)):
+        raise CutError(f"{op.type} would be padded by a whole window, which runtimes refuse")
+    op.changed.pop("ceil_mode", None)
+    _put_pads(op, before, behind)
+    return {0: inside}
+
+
+def _weights(op: View) -> tuple[int, int | None]:
+    """The operands that are a convolution's weights and its bias, computed or constant."""
+    if op.inputs > 1 and len(op.shapes[1]) > 1:
+        return 1, 2 if op.operands > 2 else None
+    if op.operands == op.inputs:
+        raise CutError(f"{op.type} has no weights")
+    bias = 1 if op.inputs > 1 else op.inputs + 1
+    return op.inputs, bias if op.operands > 2 else None
+
+
+def _grouped(op: View, region: Region, groups: int) -> tuple[Region, int]:
+    """The input channels behind whole groups of output channels, and how many groups these are."""
+    size = op.output[1] // groups
+    if region.start % size or region.stop % size:
+        raise MisalignedError(f"{op.type} has groups of {size} channels: a border would fall inside one")
+    first, last = region.start // size, region.stop // size
+    each = op.shapes[0][1] // groups
+    return Region(1, first * each, last * each), last - first
+
+
+def convolved(op: View, region: Region) -> Part:
+    """A convolution: channels with their weights, in whole groups; rows with what their windows cover."""
+    weights, bias = _weights(op)
+    groups = int(op.get("group", 1))
+    if region.axis == 0:
+        return {0: region}
+    if region.axis == 1:
+        channels = Region(0, *region[1:])
+        part: Part = {weights: channels}
+        if bias is not None:
+            part[bias] = channels
+        if groups > 1:
+            part[0], count = _grouped(op, region, groups)
+            op.put("group", count, 1)
+        return part
+    given, made = op.shapes[0][2:], op.output[2:]
+    windows = _windows(op, op.shapes[weights][2:], given, made)
+    before, behind = [window.before for window in windows], [window.behind for window in windows]
+    place = region.axis - 2
+    inside, before[place], behind[place] = _rows(op, windows[place], region, given[place])
+    _put_pads(op, before, behind)
+    return {0: inside}
+
+
+def deconvolved(op: View, region: Region) -> Part:
+    """A transposed convolution: out = in S - P + k D, so a region of the output is reached from few indices.
+
+    Pads cut off what the part's first and last windows make beyond the region; where no window reaches its end,
+    output padding makes up for it.
+    """
+    weights, bias = _weights(op)
+    groups = int(op.get("group", 1))
+    if region.axis == 0:
+        return {0: region}
+    if region.axis == 1:
+        part: Part = {bias: Region(0, *region[1:])} if bias is not None else {}
+        if groups == 1:
+            return part | {weights: region}
+        channels, count = _grouped(op, region, groups)
+        op.put("group", count, 1)
+        return part | {0: channels, weights: channels._replace(axis=0)}
+    given, made = op.shapes[0][2:], op.output[2:]
+    count = len(given)
+    strides, extra = op.get("strides", (1,) * count), list(op.get("output_padding", (0,) * count))
+    before, behind, extents = [], [], []
+    pads, auto = op.get("pads", (0,) * 2 * count), op.get("auto_pad", "NOTSET")
+    for at, kernel in enumerate(op.shapes[weights][2:]):
+        extents.append((kernel - 1) * int(op.get("dilations", (1,) * count)[at]) + 1)
+        total = int(strides[at]) * (given[at] - 1) + int(extra[at]) + extents[at] - made[at]
+        half = total // 2 if auto == "SAME_UPPER" else total - total // 2
+        before.append(half if auto.startswith("SAME") or "output_shape" in op.changed else int(pads[at]))
+        behind.append(total - before[at])
+    if min(before + behind) < 0:
+        raise CutError(f"{op.type} makes more than its windows reach")
+    at = region.axis - 2
+    stride, extent, shift = int(strides[at]), extents[at], before[at]
+    first = min(-(-(region.start + shift - extent + 1) // stride), (region.start + shift) // stride)
+    first, last = max(0, first), min(given[at], (region.stop - 1 + shift) // stride + 1)
+    before[at] = region.start - (first * stride - shift)
+    beyond = (last - 1) * stride - shift + extent - region.stop
+    behind[at], extra[at] = max(0, beyond), max(0, -beyond)
+    if last <= first or extra[at] >= stride:
+        raise CutError(f"{op.type}: no window reaches the part")
+    op.changed.pop("output_shape", None)
+    _put_pads(op, before, behind)
+    op.put("output_padding", tuple(extra), (0,) * count)
+    return {0: Region(region.axis, first, last)}
+
+
+REPEATS: Final = frozenset(
+    {("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"), ("asymmetric", "floor")}
+)
+"""How coordinates and rounding make nearest neighbours a plain repetition, for whole factors."""
+
+
+def resized(op: View, region: Region) -> Part:
+    """What is not resized along the axis is cut anywhere; a repetition between two indices of the input."""
+    size, made = op.shapes[0][region.axis], op.output[region.axis]
+    if size == made:
+        return {0: region}
+    rounding = op.get("coordinate_transformation_mode", "half_pixel"), op.get("nearest_mode", "round_prefer_floor")
+    repeats = op.get("mode", "nearest") == "nearest" and (op.type == "Upsample" or rounding in REPEATS)
+    if not repeats or made % size:
+        raise CutError(f"{op.type} interpolates across the border")
+    factor = made // size
+    if region.start % factor or region.stop % factor:
+        raise MisalignedError(f"{op.type} repeats every index {factor} times: a border would fall between them")
+    return {0: Region(region.axis, region.start // factor, region.stop // factor)}

@@ -1,0 +1,200 @@
+"""Parts of an op, put side by side, are the op: held against ONNX Runtime on the whole op with one thread."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from agent_sdk.model import Model, read_model
+from agent_sdk.model.cutting import cut_model
+from agent_sdk.model.weights import LightModels
+from agent_sdk.verify import random_inputs, reference
+from hope_schema import Cut, merge
+from hope_schema.cutgraph import cut_graph
+from hope_schema.cutrules import granularity, reads
+from hope_schema.cutting import CutError, Region
+from tests.agent.model.cut_cases import KINDS, model
+
+ROUNDING = 1e-5
+"""What a sum that a runtime adds up in another order differs by, beside the largest of all."""
+UNSHRUNK = settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+"""Cases are small as they are drawn, and compiling each is dear."""
+
+
+def _difference(whole: Model, *cuts: Cut) -> float:
+    """The largest difference that cuts make to an output, beside its largest element, as ONNX Runtime computes both."""
+    parts = cut_model(whole, cuts)
+    assert parts.graph == cut_graph(whole.graph, cuts)
+    inputs = random_inputs(whole.graph, 1)
+    expected = reference(whole, inputs, whole.graph.outputs)
+    found = reference(parts, inputs, whole.graph.outputs)
+    assert {name: array.shape for name, array in found.items()} == {n: a.shape for n, a in expected.items()}
+    return max(
+        float(np.max(np.abs(found[name] - array))) / max(1.0, float(np.max(np.abs(array))))
+        for name, array in expected.items()
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@UNSHRUNK
+@given(data=st.data())
+def test_parts_put_together_are_the_whole(kind: str, data: st.DataObject) -> None:
+    """Every cut of every op along every axis computes what the whole computes, unless the op stays whole."""
+    whole = read_model(KINDS[kind](data.draw))
+    super_op = merge(whole.graph)[-1]
+    for axis, size in enumerate(whole.graph.tensor[super_op.id].shape):
+        with suppress(CutError):
+            step = granularity(super_op, axis)
+            borders = data.draw(st.sets(st.integers(1, size // step - 1), min_size=1, max_size=2))
+            at = tuple(sorted(step * border for border in borders))
+            assert _difference(whole, Cut(op=super_op.id, axis=axis, at=at)) <= ROUNDING
+
+
+def _chain(channels: int, size: int, rows: list[tuple[int, int, int, int]]) -> onnx.ModelProto:
+    """Convolutions in a row, each by its kernel, stride, padding and dilation; a maximum behind the second."""
+    nodes, weights, name = [], {}, "x"
+    for index, (kernel, stride, pad, dilation) in enumerate(rows):
+        weights[f"w{index}"] = (channels, channels, kernel, kernel)
+        made = "y" if index == len(rows) - 1 else f"c{index}"
+        attributes = {"strides": [stride] * 2, "pads": [pad] * 4, "dilations": [dilation] * 2}
+        nodes.append(helper.make_node("Conv", [name, f"w{index}"], [made], **attributes))
+        if index == 1:
+            nodes.append(helper.make_node("MaxPool", [made], ["p"], kernel_shape=[2, 2], strides=[1, 1]))
+        name = "p" if index == 1 else made
+    return model(nodes, {"x": (1, channels, size, size)}, weights)
+
+
+@UNSHRUNK
+@given(data=st.data())
+def test_chains_are_the_whole_bit_for_bit(data: st.DataObject) -> None:
+    """Ops cut along height without exchanging rows compute those twice that both parts need, and nothing differs."""
+    rows = st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(0, 1), st.integers(1, 2))
+    whole = read_model(_chain(16, 96, data.draw(st.lists(rows, min_size=3, max_size=4))))
+    ops = merge(whole.graph)
+    ratio = data.draw(st.integers(2, 8)) / 10
+    borders = [max(1, round(ratio * whole.graph.tensor[op.id].shape[2])) for op in ops]
+    cuts = [Cut(op=op.id, axis=2, at=(at,), chained=op != ops[0]) for op, at in zip(ops, borders, strict=True)]
+    with suppress(CutError):
+        assert _difference(whole, *cuts) == 0.0
+        assert not any(op.type == "Concat" for op in cut_graph(whole.graph, cuts).ops[:-1])
+
+
+def test_a_chain_of_four_is_cut() -> None:
+    """Four convolutions of 3x3 in two parts: one slice each in, one join out, three more rows at the first border."""
+    whole = read_model(_chain(16, 32, [(3, 1, 1, 1)] * 4))
+    ops = [op.id for op in merge(whole.graph)]
+    cuts = [Cut(op=op, axis=2, at=(16,) if op != "y" else (15,), chained=op != ops[0]) for op in ops]
+    made = cut_graph(whole.graph, cuts)
+    assert [op.type for op in made.ops].count("Slice") == 2
+    assert [op.type for op in made.ops].count("Concat") == 1
+    assert _difference(whole, *cuts) == 0.0
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+def test_convolutions_of_whole_blocks_are_equal_to_the_bit(axis: int, kernel: int) -> None:
+    """Where the runtime computes every output alike, as it does in blocks of channels, not a bit differs."""
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[kernel // 2] * 4)
+    whole = read_model(model([node], {"x": (1, 32, 20, 20)}, {"w": (64, 32, kernel, kernel), "b": (64,)}))
+    assert _difference(whole, Cut(op="y", axis=axis, at=(16,))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("attributes", "weights", "axis", "step"),
+    [
+        ({}, (12, 8, 3, 3), 1, 1),
+        ({"group": 8}, (8, 1, 3, 3), 1, 1),
+        ({"group": 2}, (12, 4, 3, 3), 1, 6),
+        ({"group": 2}, (12, 4, 3, 3), 2, 1),
+    ],
+)
+def test_borders_lie_between_groups(attributes: dict[str, int], weights: tuple[int, ...], axis: int, step: int) -> None:
+    """Channels are cut between groups, each channel of a depthwise convolution is one; rows are cut anywhere."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+    whole = read_model(model([node], {"x": (1, 8, 9, 9)}, {"w": weights}))
+    [super_op] = merge(whole.graph)
+    assert granularity(super_op, axis) == step
+
+
+def test_heads_of_an_attention_are_cut_from_the_products_to_the_last_reshape() -> None:
+    """A part of the heads goes from the reshape that makes them through scores, softmax and values without a join."""
+    rows, heads, width = 6, 4, 5
+    targets = {"apart": (1, rows, heads, width), "together": (1, rows, heads * width)}
+    shapes = {name: np.array(target, np.int64) for name, target in targets.items()}
+    nodes = []
+    for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes += [
+            helper.make_node("MatMul", ["x", f"w{name}"], [f"{name}0"]),
+            helper.make_node("Reshape", [f"{name}0", "apart"], [f"{name}1"]),
+            helper.make_node("Transpose", [f"{name}1"], [name], perm=perm),
+        ]
+    nodes += [
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["turned"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["turned", "together"], ["y"]),
+    ]
+    proto = model(nodes, {"x": (1, rows, heads * width)}, shapes | {f"w{n}": (heads * width,) * 2 for n in "qkv"})
+    whole = read_model(proto)
+    axes = {"q1": 2, "k1": 2, "v1": 2, "q": 1, "k": 1, "v": 1, "scores": 1, "weights": 1, "mixed": 1}
+    found = [op.id for op in merge(whole.graph)]
+    cuts = [Cut(op=op, axis=axes[op], at=(1,)) for op in found if op in axes]
+    cuts += [Cut(op="turned", axis=2, at=(1,))] if "turned" in found else []
+    cuts += [Cut(op="y", axis=2, at=(width,))] if "y" in found else []
+    assert _difference(whole, *cuts) <= ROUNDING
+    joins = [op for op in cut_graph(whole.graph, cuts).ops if op.type == "Concat"]
+    assert [join.id for join in joins] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("cut", "reason"),
+    [
+        (Cut(op="y", axis=2, at=(9,)), "empty"),
+        (Cut(op="y", axis=1, at=(3,)), "multiples of 6"),
+        (Cut(op="y", axis=2, at=(1,)), "larger than the part"),
+        (Cut(op="y", axis=4, at=(1,)), "axis 4"),
+        (Cut(op="nobody", axis=1, at=(1,)), "no op 'nobody'"),
+    ],
+)
+def test_what_cannot_be_cut_says_why(cut: Cut, reason: str) -> None:
+    """An empty part, a border inside a group, a kernel larger than the part, no such axis, no such op."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=2, pads=[2, 2, 2, 2])
+    whole = read_model(model([node], {"x": (1, 8, 9, 9)}, {"w": (12, 4, 5, 5)}))
+    with pytest.raises(CutError, match=reason):
+        cut_model(whole, [cut])
+
+
+def test_padding_beyond_the_image_keeps_an_op_whole() -> None:
+    """A part whose windows would see nothing but padding is none."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[3, 0, 3, 0])
+    [super_op] = merge(read_model(model([node], {"x": (1, 4, 9, 9)}, {"w": (4, 4, 2, 2)})).graph)
+    with pytest.raises(CutError, match="nothing but padding"):
+        reads(super_op, Region(2, 0, 2))
+
+
+def test_weights_are_cut_by_offset_in_the_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Filters of a part are a place in the whole's file, not a copy; columns of a matrix are not contiguous."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("MatMul", ["c", "m"], ["y"])]
+    whole = read_model(model(nodes, {"x": (1, 16, 8, 32)}, {"w": (32, 16, 1, 1), "m": (32, 64)}))
+    lights = LightModels(tmp_path_factory.mktemp("weights"))
+    parts = cut_model(whole, [Cut(op="c", axis=1, at=(8,)), Cut(op="y", axis=3, at=(32,))])
+    light, folder = lights.get(parts)
+    places = {
+        tensor.name: {entry.key: entry.value for entry in tensor.external_data} for tensor in light.constants.values()
+    }
+    assert places["w[0:8:32]"]["location"] == places["w[0:0:8]"]["location"] == "weights.bin"
+    assert int(places["w[0:8:32]"]["offset"]) - int(places["w[0:0:8]"]["offset"]) == 8 * 16 * 4
+    assert places["m[1:0:32]"]["location"] not in ("", "weights.bin")
+    assert lights.get(whole)[1] == folder
+    assert light.path is not None
+    inputs = random_inputs(whole.graph, 1)
+    [found] = ort.InferenceSession(light.path).run(["y"], dict(inputs))
+    assert np.abs(found - reference(whole, inputs, ["y"])["y"]).max() < ROUNDING
