@@ -87,10 +87,7 @@ class BoundProgram:
                 _check_types(program, segment, executable)
             self.memory = plan_memory(
                 program,
-                [
-                    {name: executable.output_types[name] for name in segment.segment.outputs}
-                    for segment, executable in zip(program.segments, self.executables, strict=True)
-                ],
+                [{**executable.input_types, **executable.output_types} for executable in self.executables],
             )
             self._buffers = allocate(program, self.memory)
             self._calls = [self._call(segment) for segment in program.segments]
@@ -248,7 +245,10 @@ def allocate(program: Program, memory: MemoryPlan) -> dict[tuple[str, str], Buff
     """A buffer for every (tensor, memory), in its slot."""
     places = {id(slot): program.processors[slot.processor].place for slot in memory.slots}
     slots = {id(slot): places[id(slot)].allocate(slot.kind) for slot in memory.slots}
-    return {key: places[id(spot.slot)].view(slots[id(spot.slot)], spot.kind) for key, spot in memory.spot.items()}
+    return {
+        key: places[id(spot.slot)].view(slots[id(spot.slot)], spot.kind, spot.offset)
+        for key, spot in memory.spot.items()
+    }
 
 
 def copies(program: Program, buffers: Mapping[tuple[str, str], Buffer], work: Work) -> list[Callable[[], Any]]:

@@ -2,7 +2,8 @@
 
 Numbered passes, each a function:
 
-1. ``_live_steps``: the plan is checked against the model, steps that no output depends on are left out.
+1. ``_live_steps``: the plan is checked against the model, steps that no output depends on are left out, and so are
+   slices and joins of what stands in one piece of memory anyway (``views.py``).
 2. ``_synchronise``: steps and copies are queued; vector clocks find the fewest waits between queues that keep data and
    resource order.
 3. ``_cut``: steps become segments, cut only where somebody waits (HOPE section 4.2 launches single ops; a
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_sdk.engine.errors import IllegalPlanError
 from agent_sdk.engine.program import Event, Move, Program, ProgramSegment, Work, lane_of
+from agent_sdk.engine.views import View, find_views, same_layout
 from agent_sdk.errors import PlanMismatchError
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.runtimes.base import Processor, Segment
@@ -48,9 +50,10 @@ def build_program(plan: Plan, model: Model, processors: Mapping[str, Processor])
             raise IllegalPlanError(f"the plan's cuts cannot be made: {error}") from error
     steps, dead = _live_steps(plan, model.graph)
     used = {step.processor: processors[step.processor] for step in steps}
-    nodes, lanes = _synchronise(steps, plan, model.graph, used)
+    views, steps = find_views(model, steps, used)
+    nodes, lanes = _synchronise(steps, plan, model.graph, used, views)
     _cut(nodes)
-    return _assemble(plan, model, used, nodes, lanes, dead, _floats(used, processors))
+    return _assemble(plan, model, used, nodes, lanes, dead, _floats(used, processors), views)
 
 
 def _floats(used: Mapping[str, Processor], processors: Mapping[str, Processor]) -> frozenset[int]:
@@ -181,7 +184,11 @@ def _carried(
 
 
 def _synchronise(
-    steps: Sequence[Step], plan: Plan, graph: ModelGraph, processors: Mapping[str, Processor]
+    steps: Sequence[Step],
+    plan: Plan,
+    graph: ModelGraph,
+    processors: Mapping[str, Processor],
+    views: Mapping[str, View],
 ) -> tuple[list[_Node], tuple[str, ...]]:
     """Give every step, and every copy behind the step that makes the tensor, the waits it needs, and no more.
 
@@ -194,6 +201,7 @@ def _synchronise(
         for op in step.ops
         for name in graph.op[op].outputs
     }
+    home |= {name: home[view.parts[0]] for name, view in views.items()}
     carried = _carried(plan, graph, processors, home)
     carriers = (move.over or "" for moves in carried.values() for move in moves)
     lanes = tuple(dict.fromkeys([*(lane_of(processors[step.processor]) for step in steps), *carriers]))
@@ -222,7 +230,9 @@ def _synchronise(
         memory, resources = processor.place.memory, processor.spec.resources
         ops, reads = _inside(step, graph)
         node = _Node(len(nodes), step, ops, lanes.index(lane_of(processor)), 0, reads)
-        sources = [there.get((name, memory)) or there.get((name, home[name])) for name in reads]
+        node.begins = any(name in views and views[name].parts != (name,) for name in reads)
+        parts = [part for name in reads for part in (views[name].parts if name in views else (name,))]
+        sources = [there.get((name, memory)) or there.get((name, home[name])) for name in parts]
         rivals = [last_user.get(resource) for resource in resources]
         enqueue(node, [other for other in (*sources, *rivals) if other is not None])
         last_user |= dict.fromkeys(resources, node)
@@ -241,6 +251,7 @@ def _synchronise(
 def _cut(nodes: Sequence[_Node]) -> None:
     """Begin a segment where a step waits or its lane changes processor; end one where somebody waits for a step.
 
+    One that reads what several steps write has begun already: they may stand before it in its lane.
     So whatever a segment waits for is needed by its first step, and what others wait for is made by its last:
     an edge between segments goes from a last step to a first step, which the plan's total order makes acyclic.
     """
@@ -268,6 +279,7 @@ def _assemble(
     lanes: tuple[str, ...],
     dead: tuple[str, ...],
     floats: frozenset[int],
+    views: Mapping[str, View],
 ) -> Program:
     """Number the segments and give each its border."""
     groups: list[list[_Node]] = []
@@ -288,7 +300,7 @@ def _assemble(
     for node in nodes:
         last = groups[node.group][-1] is node
         upto[node.lane].append(position[node.group] + (1 if last else 0))
-    border = _Border(model.graph, processors, groups)
+    border = _Border(model, processors, groups, views)
     work: list[Work] = []
     segments = 0
     for index, group in enumerate(groups):
@@ -317,7 +329,7 @@ def _assemble(
             )
         )
         segments += 1
-    return Program(plan, model, dict(processors), lanes, tuple(work), border.home, dead, floats)
+    return Program(plan, model, dict(processors), lanes, tuple(work), border.home, dead, floats, views)
 
 
 class _Border:
@@ -325,11 +337,12 @@ class _Border:
 
     def __init__(
         self,
-        graph: ModelGraph,
+        model: Model,
         processors: Mapping[str, Processor],
         groups: Sequence[Sequence[_Node]],
+        views: Mapping[str, View],
     ) -> None:
-        self._graph = graph
+        self._graph = graph = model.graph
         self._processors = processors
         self._groups = groups
         self._reads = [self._read_by(index) for index in range(len(groups))]
@@ -346,11 +359,14 @@ class _Border:
         for index, names in enumerate(self._reads):
             for name in names:
                 readers.setdefault(name, []).append(index)
+        crossing = kept | readers.keys()
+        crossing |= {part for name in crossing & views.keys() for part in views[name].parts}
         self._writes: list[list[str]] = [[] for _ in groups]
         for name, index in producer.items():
-            if name in kept or name in readers:
+            if name in crossing:
                 self._writes[index].append(name)
                 self.home[name] = self._processor(index).id
+        self.home |= {name: self.home[views[name].parts[-1]] for name in crossing & views.keys()}
         self._plain = {
             name
             for name, home in self.home.items()
@@ -358,6 +374,11 @@ class _Border:
             or name in kept
             or any(self._processor(r).place.name != processors[home].place.name for r in readers.get(name, ()))
         }
+        for storage in {views[name].storage for name in crossing & views.keys()}:
+            family = [name for name in crossing & views.keys() if views[name].storage == storage]
+            makers = {name: processors[self.home[name]] for name in family}
+            if not self._plain.isdisjoint(family) or not same_layout(makers, model):
+                self._plain |= set(family)
         # Who brings a tensor to a memory: what copies only, else the first reader.
         self._first: dict[tuple[str, str], int] = {
             (group[0].copies.tensor, group[0].copies.target): index

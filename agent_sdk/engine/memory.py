@@ -39,10 +39,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a tensor is: in which slot, and its physical shape and element type."""
+    """Where a tensor is: in which slot, from which byte on, and its physical shape and element type."""
 
     slot: Slot
     kind: TensorType
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,34 @@ class MemoryPlan:
         return total
 
 
-def plan_memory(program: Program, output_types: Sequence[Mapping[str, TensorType]]) -> MemoryPlan:
+def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> MemoryPlan:
     """Assign slots in one pass over the segments.
 
     Args:
         program: what runs, in which order.
-        output_types: for each segment the physical types of its outputs.
+        types: for each segment the physical types of what it reads and writes.
     """
     graph = program.graph
     slots: list[Slot] = []
     spot: dict[tuple[str, str], Spot] = {}
-    last = set(graph.outputs)
-    readers = _readers(program)
+    held: dict[tuple[str, str], Slot] = {}
+    last = {program.storage(name) for name in graph.outputs}
+    writers, readers = _users(program)
+    whole = _whole(program, types)
 
     def claim(tensor: str, memory: str, kind: TensorType, work: Work) -> Slot:
-        free = [slot for slot in slots if slot.processor == work.processor and slot.free_for(work)]
+        storage = program.storage(tensor)
+        if (storage, memory) not in held:
+            held[storage, memory] = slot_for(storage, memory, whole.get(storage, kind), work)
+        slot = held[storage, memory]
+        spot[tensor, memory] = Spot(slot, kind, _offset(program, tensor, kind))
+        return slot
+
+    def slot_for(storage: str, memory: str, kind: TensorType, work: Work) -> Slot:
+        makers = writers[storage, memory]
+        free = [
+            slot for slot in slots if slot.processor == work.processor and all(slot.free_for(maker) for maker in makers)
+        ]
         if free:
             # The one that fits best, the latest made of equals; where all are too small, the largest grows.
             slot = min(reversed(free), key=lambda one: (one.kind.bytes < kind.bytes, abs(one.kind.bytes - kind.bytes)))
@@ -83,11 +97,10 @@ def plan_memory(program: Program, output_types: Sequence[Mapping[str, TensorType
         else:
             slot = Slot(work.processor, kind)
             slots.append(slot)
-        slot.tensors.append(tensor)
-        slot.reach = {work.lane: work.position + 1}
-        for reader in readers.get((tensor, memory), ()):
-            slot.reach[reader.lane] = max(slot.reach.get(reader.lane, 0), reader.position + 1)
-        spot[tensor, memory] = Spot(slot, kind)
+        slot.tensors.append(storage)
+        slot.reach = {}
+        for user in (*makers, *readers.get((storage, memory), ())):
+            slot.reach[user.lane] = max(slot.reach.get(user.lane, 0), user.position + 1)
         return slot
 
     for work in program.work:
@@ -97,23 +110,56 @@ def plan_memory(program: Program, output_types: Sequence[Mapping[str, TensorType
         if not isinstance(work, ProgramSegment):
             continue
         for name in work.segment.inputs:
-            if (name, memory) not in spot:
+            if (name, memory) in spot:
+                continue
+            if name in program.views:
+                claim(name, memory, types[work.index][name], work)
+            else:
                 # A graph input. Not taken over by others: the caller fills it before anything runs.
                 slots.append(Slot(work.processor, graph.tensor[name].type, [name], kept=True))
                 spot[name, memory] = Spot(slots[-1], graph.tensor[name].type)
-        for name, kind in output_types[work.index].items():
-            claim(name, memory, kind, work).kept |= name in last
+        for name in work.segment.outputs:
+            claim(name, memory, types[work.index][name], work).kept |= program.storage(name) in last
+    for name in program.views.keys() & set(graph.outputs):
+        memory = program.memory_of(name)
+        kind = graph.tensor[name].type
+        spot[name, memory] = Spot(held[program.storage(name), memory], kind, _offset(program, name, kind))
     return MemoryPlan(tuple(slots), spot)
 
 
-def _readers(program: Program) -> dict[tuple[str, str], list[Work]]:
-    """Who reads the tensors in each memory: segments that compute there, and those who copy from it."""
-    readers: dict[tuple[str, str], list[Work]] = {}
+def _offset(program: Program, tensor: str, kind: TensorType) -> int:
+    """The byte at which a tensor begins in its memory."""
+    start = program.views[tensor].start if tensor in program.views else 0
+    return TensorType(shape=(start,), dtype=kind.dtype).bytes
+
+
+def _whole(program: Program, types: Sequence[Mapping[str, TensorType]]) -> dict[str, TensorType]:
+    """What the memory of tensors has to hold that share it."""
+    found: dict[str, TensorType] = {}
+    for names in types:
+        for name in names.keys() & program.views.keys():
+            view, kind = program.views[name], names[name]
+            before = found[view.storage].elements if view.storage in found else 0
+            end = max(before, view.start + kind.elements)
+            found[view.storage] = TensorType(shape=(end,), dtype=kind.dtype)
+    return found
+
+
+_Users = dict[tuple[str, str], list[Work]]
+"""By what memory holds, and where it is."""
+
+
+def _users(program: Program) -> tuple[_Users, _Users]:
+    """Who makes or brings, and who reads or copies, what stands in each memory."""
+    writers: _Users = {}
+    readers: _Users = {}
     for work in program.work:
         for move in work.moves:
-            readers.setdefault((move.tensor, move.source), []).append(work)
+            writers.setdefault((program.storage(move.tensor), move.target), []).append(work)
+            readers.setdefault((program.storage(move.tensor), move.source), []).append(work)
         if isinstance(work, ProgramSegment):
             memory = program.processors[work.processor].place.memory
-            for name in work.segment.inputs:
-                readers.setdefault((name, memory), []).append(work)
-    return readers
+            for users, names in ((readers, work.segment.inputs), (writers, work.segment.outputs)):
+                for name in names:
+                    users.setdefault((program.storage(name), memory), []).append(work)
+    return writers, readers

@@ -9,10 +9,11 @@ link) is a queue too. An event says that a queue has finished so much; work wait
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from agent_sdk.engine.views import View
 from agent_sdk.runtimes.base import Place, Processor, Segment
 from hope_schema import HOST, ModelGraph, Plan
 
@@ -114,6 +115,7 @@ class Program:
         floats: CPUs among which the one thread may move where a single core computes everything: all its equals, so
             that the kernel can keep it out of the way of other work, that of other sessions too, which may have
             occupied any of these CPUs but the processor's own. Empty where threads stay where they are bound.
+        views: the tensors that share memory with parts of themselves, or with what they are a part of.
     """
 
     plan: Plan
@@ -124,6 +126,7 @@ class Program:
     home: Mapping[str, str]
     dead: tuple[str, ...] = ()
     floats: frozenset[int] = frozenset()
+    views: Mapping[str, View] = field(default_factory=dict)
 
     @cached_property
     def segments(self) -> tuple[ProgramSegment, ...]:
@@ -147,6 +150,14 @@ class Program:
         """The memory in which a tensor that crosses a segment's border comes to exist."""
         home = self.home[tensor]
         return HOST if home == HOST else self.processors[home].place.memory
+
+    def parts(self, tensor: str) -> tuple[str, ...]:
+        """The tensors that segments write so that this one is there: itself, if it shares no memory with others."""
+        return self.views[tensor].parts if tensor in self.views else (tensor,)
+
+    def storage(self, tensor: str) -> str:
+        """The name of the memory in which a tensor stands: its own, if it shares none with others."""
+        return self.views[tensor].storage if tensor in self.views else tensor
 
     @cached_property
     def lane_resources(self) -> tuple[tuple[str, ...], ...]:

@@ -129,7 +129,7 @@ class Trace:
                 dies[source] = max(dies.get(source, 0.0), start)
             if not isinstance(work, ProgramSegment):
                 continue
-            for name in work.segment.inputs:
+            for name in (part for read in work.segment.inputs for part in program.parts(read)):
                 if (name, memory) not in owner:
                     owner[name, memory] = here
                     born[name, here] = 0.0
@@ -139,7 +139,7 @@ class Trace:
                 owner[name, memory] = here
                 born[name, here] = start
                 dies[name, here] = over
-        for name in program.graph.outputs:
+        for name in (part for kept in program.graph.outputs for part in program.parts(kept)):
             dies[name, program.home[name]] = self.total_us
         return self._peaks(born, dies)
 

@@ -113,7 +113,7 @@ def _arrows(trace: Trace, pids: dict[str, int]) -> Iterator[Event]:
     spans = {span.segment: span for span in trace.segments}
     seen: set[tuple[str, str]] = set()
     for segment in program.segments:
-        for name in segment.segment.inputs:
+        for name in (part for read in segment.segment.inputs for part in program.parts(read)):
             if program.home[name] in (HOST, segment.processor) or (name, segment.processor) in seen:
                 continue
             seen.add((name, segment.processor))

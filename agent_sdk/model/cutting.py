@@ -39,11 +39,12 @@ PADS: Final = 1
 class CutModel(Model):
     """A model with some of its super-ops cut into parts: made of ``source`` by ``cuts``, whose weights it uses.
 
-    Its ``proto`` has nodes, and no constants.
+    ``made`` says where each of its ops comes from. Its ``proto`` has nodes, and no constants.
     """
 
     source: Model = field(kw_only=True, repr=False)
     cuts: tuple[Cut, ...] = field(kw_only=True)
+    made: tuple[CutOp, ...] = field(kw_only=True, repr=False)
     parts: Constants = field(kw_only=True, repr=False)
 
     @cached_property
@@ -129,6 +130,7 @@ def cut_model(model: Model, cuts: Sequence[Cut], folder: Path | None = None) -> 
         path=model.path,
         source=model,
         cuts=tuple(cuts),
+        made=tuple(made),
         parts=constants,
     )
 

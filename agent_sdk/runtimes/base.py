@@ -310,6 +310,10 @@ class Processor(ABC):
     hands_over_native: bool = True
     """Whether segments inside the layout family hand native tensors to each other; False where borders are plain."""
 
+    def block(self, model: Model, tensor: str) -> int:
+        """How many of a tensor's channels stand together where its segments hand it to each other; 1 is plain."""
+        return 1
+
     conversion_differs: bool = True
     """Whether the two directions of ``conversion`` cost differently, so that both are worth timing."""
 

@@ -189,6 +189,10 @@ class OrtProcessor(Processor):
         binding.bind("BindOutput", "y", target)
         return binding.run
 
+    def block(self, model: Model, tensor: str) -> int:
+        frozen = self._frozen.get(model) if self.provider == CPU else None
+        return block_size() if frozen is not None and frozen.native_blocked(tensor) else 1
+
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
         frozen = self._frozen.get(model) if self.provider == CPU else None
         if frozen is None:

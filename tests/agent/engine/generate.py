@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,9 @@ from onnx import TensorProto, helper
 
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Processor
-from hope_schema import Cause, Plan, PlannedJob, Step, SuperOp, merge
+from hope_schema import Cause, Cut, Plan, PlannedJob, Step, SuperOp, merge
+from hope_schema.cutgraph import cut_graph
+from hope_schema.cutting import CutError
 
 SHAPE = (1, 8, 6, 6)
 
@@ -107,8 +110,9 @@ def plan_of(
     order: Sequence[int],
     where: Mapping[int, str],
     processors: Sequence[str],
+    cuts: Sequence[Cut] = (),
 ) -> Plan:
-    """A plan with made-up times: one step per super-op, one after another."""
+    """A plan with made-up times: one step per super-op of the cut graph, one after another."""
     steps = tuple(
         Step(
             id=index,
@@ -123,7 +127,7 @@ def plan_of(
         for index, super_op in enumerate(super_ops)
     )
     return Plan(
-        jobs=(PlannedJob(model_hash=model.graph.model_hash, finish_us=0.0),),
+        jobs=(PlannedJob(model_hash=model.graph.model_hash, cuts=tuple(cuts), finish_us=0.0),),
         soc="test",
         frequency="test",
         processors=tuple(processors),
@@ -138,9 +142,27 @@ def plan_of(
     )
 
 
-def random_legal_plan(model: Model, processors: Sequence[Processor], rng: random.Random) -> Plan:
+def random_cuts(model: Model, rng: random.Random) -> list[Cut]:
+    """Cuts of about half of the super-ops along any axis but the batch, chained where that is possible, or not."""
+    cuts: list[Cut] = []
+    for super_op in merge(model.graph):
+        shape = model.graph.tensor[super_op.id].shape
+        axis, chained = rng.randrange(1, len(shape)), rng.random() < 0.5
+        at = tuple(sorted(rng.sample(range(1, shape[axis]), rng.randint(1, 2))))
+        if rng.random() < 0.5:
+            continue
+        with suppress(CutError):
+            cuts_with = [*cuts, Cut(op=super_op.id, axis=axis, at=at, chained=chained)]
+            cut_graph(model.graph, cuts_with)
+            cuts = cuts_with
+    return cuts
+
+
+def random_legal_plan(
+    model: Model, processors: Sequence[Processor], rng: random.Random, cuts: Sequence[Cut] = ()
+) -> Plan:
     """Any topological order and any placement; runs of ops stay together or scatter, as ``rng`` decides."""
-    super_ops = merge(model.graph)
+    super_ops = merge(cut_graph(model.graph, cuts))
     ids = [processor.id for processor in processors]
     stay = rng.random()
     order = random_order(super_ops, rng)
@@ -150,7 +172,7 @@ def random_legal_plan(model: Model, processors: Sequence[Processor], rng: random
         if rng.random() > stay:
             current = rng.choice(ids)
         where[index] = current
-    return plan_of(model, super_ops, order, where, ids)
+    return plan_of(model, super_ops, order, where, ids, cuts)
 
 
 def dealt_plan(model: Model, hand: Sequence[str], seed: int = 0) -> Plan:

@@ -116,6 +116,7 @@ class SimulatedExecutable(Executable):
 
     def __init__(self, processor: SimulatedProcessor, segment: Segment) -> None:
         self.segment = segment
+        self.input_types = {name: segment.model.graph.tensor[name].type for name in segment.inputs}
         self.output_types = {name: segment.model.graph.tensor[name].type for name in segment.outputs}
         self._processor = processor
         options = ort.SessionOptions()

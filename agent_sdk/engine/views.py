@@ -1,0 +1,145 @@
+"""Slices and joins that cost nothing: tensors that stand in one piece of memory, one behind the other.
+
+Where everything before the axis of a cut is 1, as before the channels of a single image, parts of a tensor stand in
+the whole one behind the other, in rows as in blocks of channels. They are then written into the memory of the whole and
+read from there, and nobody carries out the slices and joins between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from agent_sdk.model.cutting import CutModel
+from agent_sdk.runtimes.base import Processor
+from hope_schema import ModelGraph, Step
+from hope_schema.cutgraph import CutOp
+from hope_schema.cutting import Region
+
+if TYPE_CHECKING:
+    from agent_sdk.model import Model
+
+
+@dataclass(frozen=True)
+class View:
+    """Where a tensor stands in memory that it shares with parts of itself, or with what it is a part of.
+
+    Attributes:
+        storage: the name of that memory.
+        start: the first of its elements.
+        parts: the tensors that steps make, and that have to be there before this one is: itself, if a step makes it.
+    """
+
+    storage: str
+    start: int
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A tensor as an interval of another one."""
+
+    storage: str
+    region: Region
+
+
+def find_views(
+    model: Model, steps: Sequence[Step], processors: Mapping[str, Processor]
+) -> tuple[dict[str, View], list[Step]]:
+    """The tensors that share memory, and the steps without the slices and joins that need not be carried out.
+
+    That is so where all who make or read them compute in one memory, and only what steps make is written, each place
+    once.
+    """
+    if not isinstance(model, CutModel):
+        return {}, list(steps)
+    places = _places(model)
+    memories: dict[str, set[str]] = {}
+    for step in steps:
+        memory = processors[step.processor].place.memory
+        for op in step.ops:
+            for name in (*model.graph.op[op].inputs, *model.graph.op[op].outputs):
+                if name in places:
+                    memories.setdefault(places[name].storage, set()).add(memory)
+    glue = {one.op.id for one in model.made if one.source is None} & places.keys()
+    made = {name for step in steps for op in step.ops for name in model.graph.op[op].outputs}
+    families: dict[str, list[str]] = {}
+    for name, place in places.items():
+        if name in made:
+            families.setdefault(place.storage, []).append(name)
+    views: dict[str, View] = {}
+    for storage, names in families.items():
+        written = sorted((name for name in names if name not in glue), key=lambda name: places[name].region)
+        apart = all(places[a].region.stop <= places[b].region.start for a, b in pairwise(written))
+        if not apart or len(memories[storage]) > 1 or not glue.intersection(names):
+            continue
+        for name in names:
+            region = places[name].region
+            inner = math.prod(model.graph.tensor[name].shape[region.axis + 1 :])
+            parts = tuple(part for part in written if _overlap(places[part].region, region))
+            views[name] = View(storage, region.start * inner, parts)
+    needless = glue & views.keys()
+    left = [step.model_copy(update={"ops": tuple(op for op in step.ops if op not in needless)}) for step in steps]
+    return views, [step for step in left if step.ops]
+
+
+def same_layout(makers: Mapping[str, Processor], model: Model) -> bool:
+    """Whether parts of one tensor are handed over in one layout, in which they stand one behind the other.
+
+    ``makers`` are by tensor who makes it, or of what is joined a part.
+    """
+    blocks = {processor.block(model, name) for name, processor in makers.items()}
+    sizes = {model.graph.tensor[name].shape[1] for name in makers} if blocks != {1} else set()
+    return len(blocks) == 1 and all(size % block == 0 for size in sizes for block in blocks)
+
+
+def _overlap(one: Region, other: Region) -> bool:
+    return one.start < other.stop and other.start < one.stop
+
+
+def _places(model: CutModel) -> dict[str, _Place]:
+    """Where parts, and whatever is contiguous of them, lie in the tensors that are cut."""
+    places: dict[str, _Place] = {}
+    for one in model.made:
+        name = one.op.id
+        if one.source is not None:
+            if one.part is not None and one.region is not None and _flat(model.graph, name, one.region.axis):
+                places[name] = _Place(one.source.id, one.region)
+            continue
+        found = _sliced(model, one, places) if one.op.type == "Slice" else _joined(model, one, places)
+        if found is not None:
+            places[name] = found
+    return places
+
+
+def _flat(graph: ModelGraph, tensor: str, axis: int) -> bool:
+    return math.prod(graph.tensor[tensor].shape[:axis]) == 1
+
+
+def _sliced(model: CutModel, one: CutOp, places: dict[str, _Place]) -> _Place | None:
+    [source], region = one.op.inputs, one.region
+    assert region is not None
+    if source in model.graph.inputs or not _flat(model.graph, source, region.axis):
+        return None
+    size = model.graph.tensor[source].shape[region.axis]
+    whole = places.setdefault(source, _Place(source, Region(region.axis, 0, size)))
+    if whole.region.axis != region.axis:
+        return None
+    start = whole.region.start
+    return _Place(whole.storage, Region(region.axis, start + region.start, start + region.stop))
+
+
+def _joined(model: CutModel, one: CutOp, places: Mapping[str, _Place]) -> _Place | None:
+    found = [places.get(name) for name in one.op.inputs]
+    parts = [place for place in found if place is not None]
+    if len(parts) < len(found) or len({(place.storage, place.region.axis) for place in parts}) > 1:
+        return None
+    if any(a.region.stop != b.region.start for a, b in pairwise(parts)):
+        return None
+    axis = parts[0].region.axis
+    if axis != one.op.attributes["axis"]:
+        return None
+    return _Place(parts[0].storage, Region(axis, parts[0].region.start, parts[-1].region.stop))
