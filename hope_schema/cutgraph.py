@@ -85,6 +85,27 @@ def node_of(super_op: SuperOp) -> Node:
     )
 
 
+def part_super_op(super_op: SuperOp, region: Region) -> SuperOp:
+    """What computes a region of a super-op's output, by itself: its signature is that of the part in any plan.
+
+    Raises CutError.
+    """
+    graph, needs, made = super_op.graph, reads(super_op, region), region.of(super_op.id)
+    found = _part(super_op, Piece("part", super_op.id, super_op.inputs, (made,), region))
+    types = {name: graph.tensor[name].type for name in super_op.inputs}
+    types |= {name: sized(types[name], need) for name, need in needs.items() if need is not None}
+    for one in found:
+        types |= one.written
+    alone = ModelGraph(
+        name=graph.name,
+        tensors=tuple(Tensor(name=name, shape=kind.shape, dtype=kind.dtype) for name, kind in types.items()),
+        ops=tuple(one.op for one in found),
+        inputs=super_op.inputs,
+        outputs=(made,),
+    )
+    return SuperOp(graph=alone, ops=alone.ops)
+
+
 def _glue(piece: Piece, types: Mapping[str, TensorType]) -> CutOp:
     """A slice or a join."""
     assert piece.region is not None

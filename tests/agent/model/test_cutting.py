@@ -17,7 +17,7 @@ from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.verify import random_inputs, reference
 from hope_schema import Cut, merge
-from hope_schema.cutgraph import cut_graph
+from hope_schema.cutgraph import cut_graph, part_super_op
 from hope_schema.cutrules import granularity, reads
 from hope_schema.cutting import CutError, Region
 from tests.agent.model.cut_cases import KINDS, model
@@ -121,6 +121,19 @@ def test_borders_lie_between_groups(attributes: dict[str, int], weights: tuple[i
     whole = read_model(model([node], {"x": (1, 8, 9, 9)}, {"w": weights}))
     [super_op] = merge(whole.graph)
     assert granularity(super_op, axis) == step
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_a_part_has_the_signature_that_it_has_in_a_plan(axis: int) -> None:
+    """Whoever knows the whole op knows what the latency of a part is kept under, before any plan holds it."""
+    node = helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1])
+    after = helper.make_node("Relu", ["c"], ["y"])
+    whole = read_model(model([node, after], {"x": (1, 8, 12, 12)}, {"w": (16, 8, 3, 3), "b": (16,)}))
+    [super_op] = merge(whole.graph)
+    planned = {one.id: one.signature for one in merge(cut_graph(whole.graph, [Cut(op="y", axis=axis, at=(5,))]))}
+    for start, stop in ((0, 5), (5, whole.graph.tensor["y"].shape[axis])):
+        region = Region(axis, start, stop)
+        assert part_super_op(super_op, region).signature == planned[region.of("y")]
 
 
 def test_heads_of_an_attention_are_cut_from_the_products_to_the_last_reshape() -> None:
