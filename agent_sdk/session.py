@@ -12,7 +12,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -24,7 +24,7 @@ from agent_sdk.binding import IoBinding
 from agent_sdk.engine import DeviceClosedError, Executor
 from agent_sdk.engine.bound import check_output
 from agent_sdk.engine.trace import Trace
-from agent_sdk.errors import HopeError, InputError, ModelError, OpenShapeError, UnplannableError
+from agent_sdk.errors import HopeError, InputError, ModelError, OpenShapeError, ProcessorError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.measure.timing import timed
 from agent_sdk.model import Model, Network, Port, Shapes
@@ -34,6 +34,7 @@ from agent_sdk.rounding import FLOAT32, rounding
 from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.trial import PLAN
+from agent_sdk.selection.whole import Openable
 from agent_sdk.verify import Verdict, random_feed, random_inputs, relative_error, verdict
 from hope_schema import Plan
 
@@ -41,6 +42,8 @@ KEPT: Final = 8
 """Sets of shapes for which a plan is kept ready; the one used longest ago makes room."""
 MAX_SHAPES: Final = 1024
 """Sets of shapes that a session remembers at all; further ones are answered by the whole network."""
+FIRST_ANSWER_S: Final = 0.5
+"""How long what goes on behind waits for the first run: measuring beside it would slow it down, and be disturbed."""
 ASYNC_THREADS: Final = 4
 """Runs that ``run_async`` has under way at the same time."""
 
@@ -72,31 +75,39 @@ class Session:
     ``run(feed)`` a dictionary.
 
     Args:
-        name: the network's name.
-        network: what was read; None where that is more than can be cut.
-        prepare: makes a model of static shapes ready.
-        whole: loads the network as it is on the best single runtime. Raises ModelError where all refuse it.
+        name: what to call the network before it is read.
+        file: what runtimes load.
+        read: reads the network. Raises ModelError where that is more than can be cut.
+        prepare: makes a model of static shapes ready; the plan on disk will do where that is asked for.
+        renew: takes up a newer plan, if there is one; None where nobody may be asked.
+        whole: loads the network as it is, on the fastest runtime, or at once on the likeliest. Raises ModelError where
+            all refuse it.
         alone: loads it on one thread of ONNX Runtime, to compare with.
         deterministic: one answer for one input, to the bit, as long as the session lives.
 
     Attributes:
-        name: as given.
+        file: as given.
         deterministic: as given.
     """
 
     def __init__(
         self,
         name: str,
-        network: Network | None,
-        prepare: Callable[[Model], Prepared],
-        whole: Callable[[], WholeNetwork],
+        file: Openable,
+        read: Callable[[], Network],
+        prepare: Callable[..., Prepared],
+        renew: Callable[..., bool] | None,
+        whole: Callable[[bool], WholeNetwork],
         alone: Callable[[], WholeNetwork],
         *,
         deterministic: bool = False,
     ) -> None:
-        self.name = name
-        self._network = network
+        self._name = name
+        self.file = file
+        self._read = read
+        self._network: Network | None = None
         self._prepare = prepare
+        self._renew = renew
         self._open_whole = whole
         self._open_alone = alone
         self.deterministic = deterministic
@@ -105,7 +116,9 @@ class Session:
         self._whole: WholeNetwork | None = None
         self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._tried: set[ShapeKey] = set()
-        self._planned = network is not None
+        self._planned = True
+        self._preparing = threading.Lock()
+        self._first_answer = threading.Event()
         self._last: Prepared | None = None
         self._notes: list[str] = []
         self._answered: Counter[str] = Counter()
@@ -122,6 +135,11 @@ class Session:
             where = ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
             said = f"the plan: {where}" if current == PLAN else f"{current} alone, faster here than the plan"
         return f"<Session {self.name!r}: {said}; {len(self._ready)} prepared>"
+
+    @property
+    def name(self) -> str:
+        """The network's name: its file's, or the one it gives itself."""
+        return self._name if self._network is None else self._network.name
 
     # What it takes and gives
 
@@ -229,11 +247,11 @@ class Session:
                 # Other shapes, or a newer plan, may have taken its place since it was looked up.
                 if self._closed or (serving is prepared.serving and prepared in self._ready.values()):
                     raise
-        if self._closed:
-            raise DeviceClosedError("the session is closed")
-        outputs = self.whole.run(feed)
+        whole = self._whole or self.whole
+        outputs = whole.run(feed)
+        self._first_answer.set()
         with self._lock:
-            self._answered[f"whole:{self.whole.runtime}"] += 1
+            self._answered[f"whole:{whole.runtime}"] += 1
         for name, array in (into or {}).items():
             check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
             array[...] = outputs[name]
@@ -244,12 +262,29 @@ class Session:
     @property
     def whole(self) -> WholeNetwork:
         """The whole network on the best single runtime, loaded when it is first needed. Raises ModelError."""
+        return self._opened_whole(fastest=True)
+
+    def _opened_whole(self, *, fastest: bool) -> WholeNetwork:
         with self._lock:
             if self._whole is None:
                 if self._closed:
                     raise DeviceClosedError("the session is closed")
-                self._whole = self._open_whole()
+                self._whole = self._open_whole(fastest)
             return self._whole
+
+    def opens(self) -> bool:
+        """Load the whole network at once on the likeliest runtime; whether any takes it."""
+        with suppress(ModelError):
+            self._opened_whole(fastest=False)
+        return self._whole is not None
+
+    @property
+    def network(self) -> Network:
+        """What was read. Raises ModelError where that is more than can be cut."""
+        with self._lock:
+            if self._network is None:
+                self._network = self._read()
+            return self._network
 
     def prepare(self, shapes: Shapes | None = None) -> Prepared:
         """Make a plan ready for these input shapes, unless one is, and return it. Takes as long as measuring takes.
@@ -257,21 +292,42 @@ class Session:
         Raises InputError, OpenShapeError or UnplannableError for shapes of which no plan can be made, or what preparing
         a plan raises.
         """
-        if not self._planned or self._network is None:
+        if not self._planned:
             raise UnplannableError(f"'{self.name}' runs as a whole: {'; '.join(self._notes)}")
-        if shapes is not None:
-            key = self._key(shapes)
-            with self._lock:
-                if key in self._ready:
-                    return self._ready[key]
-        # What has but one set of shapes is never bound again, and keeps no second copy of its weights.
-        bind = self._network.bind if self._network.is_open else self._network.bound_in_place
-        return self._kept(self._prepare(bind(shapes)))
+        network = self.network
+        with self._preparing:  # what is being made behind is waited for
+            if shapes is not None or not network.is_open:
+                key = self._key(shapes or {port.name: port.sizes for port in network.inputs})
+                with self._lock:
+                    if key in self._ready:
+                        return self._ready[key]
+            return self._kept(self._prepare(self._bound(shapes)))
 
-    def prepare_behind(self, shapes: Shapes | None = None) -> None:
-        """Have the whole network answer while a plan for these shapes is made. Raises ModelError like ``whole``."""
+    def _bound(self, shapes: Shapes | None) -> Model:
+        # What has but one set of shapes is never bound again, and keeps no second copy of its weights.
+        network = self.network
+        return network.bind(shapes) if network.is_open else network.bound_in_place(shapes)
+
+    def prepare_behind(self, shapes: Shapes | None, *, known: bool) -> None:
+        """Have the whole network answer while a plan for these shapes is made.
+
+        ``known`` says that an earlier start has found out who is best. Raises InputError or OpenShapeError for shapes
+        of which no plan can be made.
+        """
+        if shapes:
+            self.network.check(shapes)
         log.info("%s: %s answers until there is a plan", self.name, self.whole.runtime)
-        self._pool("prepare", 1).submit(self._prepare_behind, shapes)
+        self._pool("prepare", 1).submit(self._begin_behind, shapes, known)
+
+    def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
+        self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then
+        try:
+            network = self.network
+        except HopeError as error:
+            self._settle_whole(error)
+            return
+        if shapes or not network.is_open:
+            self._prepare_behind(shapes, again=known)
 
     def run_whole(self, why: HopeError) -> None:
         """Have the whole network answer: from now on, or where only shapes are open, until there are plans.
@@ -285,6 +341,12 @@ class Session:
         if not isinstance(why, OpenShapeError):
             self._planned = False
             self._note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {why}")
+
+    def _settle_whole(self, why: HopeError) -> None:
+        """Have the whole network answer on, and the next start begin with the fastest runtime."""
+        self.run_whole(why)
+        with suppress(ModelError):
+            self._open_whole(True).close()
 
     @property
     def plannable(self) -> bool:
@@ -319,23 +381,50 @@ class Session:
                 self._pool("prepare", 1).submit(self._prepare_behind, shapes)
             return None
 
-    def _prepare_behind(self, shapes: Shapes | None) -> None:
-        """Make a plan for shapes that the whole network answers meanwhile."""
-        assert self._network is not None
+    def _prepare_behind(self, shapes: Shapes | None, *, again: bool = True) -> None:
+        """Make a plan for shapes that the whole network answers meanwhile.
+
+        ``again`` says that nothing is to be found out for the next start.
+        """
         shown = (
             ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()) or "any input"
         )
         try:
-            model = self._network.bind(shapes)
-            if self._is_pinned(model):
-                self._note(f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently")
+            with self._preparing:
+                model = self._bound(shapes)
+                if self._is_pinned(model):
+                    whole = self.whole.runtime
+                    self._note(f"{shown}: {whole} goes on answering, because plans would round differently")
+                    if not again:
+                        self._prepare(model, self._is_wanted, behind=True).close()
+                    return
+                prepared = self._kept(self._prepare(model, self._is_wanted, behind=True))
+                self._switches += 1
+                log.info("%s: a plan answers from now on at %s", self.name, shown)
+                if not self.network.is_open:
+                    self._close_whole()
+            if prepared.obtained.source == "disk" and self._renew is not None:
+                self._renew(prepared, deterministic=self.deterministic)
+        except (UnplannableError, ProcessorError) as error:
+            if self._closed:
                 return
-            self._kept(self._prepare(model))
-            self._switches += 1
-            log.info("%s: a plan answers from now on at %s", self.name, shown)
+            if self.network.is_open:
+                self._note(f"{shown}: the whole network runs on {self.whole.runtime} ({error})")
+            else:
+                self._settle_whole(error)
         except (HopeError, MemoryError) as error:
             if not self._closed:
-                self._note(f"{shown}: the whole network runs on {self.whole.runtime} ({error})")
+                self._note(f"{shown}: {', '.join(self.get_providers())} goes on answering ({error})")
+
+    def _is_wanted(self) -> bool:
+        return not self._closed
+
+    def _close_whole(self) -> None:
+        """Free the whole network, which a plan has replaced for good; runs in progress end on it."""
+        with self._lock:
+            whole, self._whole = self._whole, None
+        if whole is not None:
+            whole.close()
 
     def _is_pinned(self, model: Model) -> bool:
         return self.deterministic or rounding(model.graph).differs
@@ -478,6 +567,7 @@ class Session:
         """Free everything, after what is under way. Idempotent."""
         with self._lock:
             self._closed = True
+            self._first_answer.set()
             ready, self._ready = list(self._ready.values()), OrderedDict()
             whole, self._whole = self._whole, None
         with ExitStack() as closing:

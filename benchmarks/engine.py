@@ -80,7 +80,7 @@ def rows_for(
     traces_to: Path | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Time one model in every configuration; the rows, and what else there is to say about it."""
-    with agent.load(name) as session:
+    with agent.load(name, background=False) as session:
         model, serving = session.model, session.serving
         inputs = random_inputs(model.graph, 0)
         executors = {"ours": session.executor, "ours_planned": session.plan_executor}

@@ -191,7 +191,7 @@ def network_rows(name: str, precision: str, modes: Sequence[str], traces_to: Pat
         sessions: dict[str, Session] = {}
         for method in METHODS:
             agent.method = method
-            sessions[method] = opened.enter_context(agent.load(name))
+            sessions[method] = opened.enter_context(agent.load(name, background=False))
         model = sessions["auto"].model
         own = next(iter(agent.device.processors.values()))
         assert isinstance(own, TorchProcessor)
@@ -306,7 +306,10 @@ def pair_rows(name: str, traces_to: Path | None) -> list[dict[str, Any]]:
     """
     cores = tuple(sorted(read_soc().cores))
     processors = f"cuda:0/{MULTIPROCESSORS}sm,ort@{name_cores(cores[:-1])}"
-    with Agent(processors=processors, wait_s=BUDGET_S) as agent, agent.load(name, all_rivals=True) as session:
+    with (
+        Agent(processors=processors, wait_s=BUDGET_S) as agent,
+        agent.load(name, all_rivals=True, background=False) as session,
+    ):
         feeds = random_inputs(session.model.graph, 0)
         contenders = dict(session.serving.contenders)
         turns = take_turns({label: partial(traced, own, feeds) for label, own in contenders.items()}, rounds=ROUNDS)

@@ -13,6 +13,7 @@ from click.shell_completion import get_completion_class
 from agent_sdk.cli.devices import devices
 from agent_sdk.cli.enrol import enrol
 from agent_sdk.cli.explain import explain
+from agent_sdk.cli.plan import plan
 from agent_sdk.cli.run import run
 from agent_sdk.cli.zoo import zoo
 from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
@@ -56,7 +57,7 @@ def completion(shell: str) -> int:
     return OK
 
 
-for command in (run, explain, devices, enrol, zoo):
+for command in (run, explain, plan, devices, enrol, zoo):
     hope_agent.add_command(command)
 
 

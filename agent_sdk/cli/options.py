@@ -126,7 +126,9 @@ class Given:
                     huge_pages=self.huge_pages,
                     progress=progress,
                 ) as agent,
-                agent.load(self.model, shapes=shapes, seed=self.seed, all_rivals=all_rivals) as session,
+                agent.load(
+                    self.model, shapes=shapes, seed=self.seed, background=False, all_rivals=all_rivals
+                ) as session,
             ):
                 yield agent, session
 

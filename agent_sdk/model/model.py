@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -82,11 +83,16 @@ def read_network(source: Source, *, name: str | None = None, seed: int = 0) -> N
     a zoo network is meant by ``./lstm`` or a Path. Raises ModelError: no such file, not ONNX, cut off, too large;
     UnknownNameError for a bare name that is neither a zoo network nor a file.
     """
-    if isinstance(source, str) and _is_bare(source):
-        network = _zoo_network(source, seed)
-        name, source = (name or source, network) if network else (name, source)
-    proto, found_name, path = load_proto(source)
+    name = name or (source if isinstance(source, str) and _is_bare(source) else None)
+    proto, found_name, path = load_proto(located(source, seed))
     return Network(proto=proto, name=name or _printable(found_name), path=path)
+
+
+def located(source: Source, seed: int = 0) -> Source:
+    """What a runtime could load itself: a zoo network's file instead of its name. Raises like ``read_network``."""
+    if isinstance(source, str) and _is_bare(source):
+        return _zoo_network(source, seed) or source
+    return source
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +118,18 @@ class Network:
         """Whether its inputs may have several shapes."""
         return any(port.is_open for port in self.inputs)
 
+    def check(self, shapes: Shapes) -> None:
+        """Raise what ``bind`` raises for shapes that contradict the inputs or leave one open, and make no model."""
+        with self._named():
+            bind(onnx.GraphProto(input=free_inputs(self.proto.graph)), shapes)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError as error:
+            raise type(error)(_printable(f"model '{self.path or self.name}': {error}")) from error
+
     def bind(self, shapes: Shapes | None = None) -> Model:
         """Make it static for one set of input shapes.
 
@@ -131,13 +149,11 @@ class Network:
 
     def bound_in_place(self, shapes: Shapes | None) -> Model:
         """Like ``bind``, for a network that is not used any more: its weights are not copied."""
-        try:
+        with self._named():
             bind(self.proto.graph, shapes)
             static = fold(self.proto)
             groups = grouped(static.nodes, _hidden(static))
             graph = _to_graph(static, groups, self.name)
-        except InputError as error:
-            raise type(error)(_printable(f"model '{self.path or self.name}': {error}")) from error
         _rewrite(self.proto, static)
         index = {op_id(node): place for place, node in enumerate(static.nodes)}
         nodes = {op.id: tuple(index[op_id(n)] for n in group) for op, group in zip(graph.ops, groups, strict=True)}

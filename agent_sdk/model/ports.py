@@ -27,6 +27,11 @@ class Port:
     shape: tuple[int | str | None, ...]
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape, without what is open."""
+        return tuple(size for size in self.shape if isinstance(size, int))
+
+    @property
     def is_open(self) -> bool:
         """Whether some size is."""
         return not all(isinstance(size, int) for size in self.shape)

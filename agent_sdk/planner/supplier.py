@@ -34,8 +34,8 @@ from hope_schema import DeviceReport, Missing, MissingRequest, ModelGraph, Obser
 from hope_schema.hashing import digest
 
 Result = TypeVar("Result")
-PlanSource = Literal["planner", "disk", "single"]
-"""Where the executed plan came from: the planner (or its 304), the disk without a planner, or no planner at all."""
+PlanSource = Literal["planner", "disk", "file", "single"]
+"""Where the executed plan came from: the planner (or its 304), the disk without a planner, a plan file, or nobody."""
 
 OFFLINE: Final = (PlannerUnavailableError, ServerError, RateLimitedError, PlannerProtocolError)
 """Failures of the planner that a device outlives with what it has; refusals (3xx, 4xx) are the caller's to mend."""

@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 
 from agent_sdk.errors import ExecutionError, InputError, ModelError
-from agent_sdk.model import Network
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.whole import WholeNetwork
@@ -25,25 +24,24 @@ ROUNDS: Final = 5
 Openable = str | os.PathLike[str] | bytes
 
 
-def openable(source: Openable | onnx.ModelProto, network: Network | None) -> Openable:
+def openable(source: Openable | onnx.ModelProto) -> Openable:
     """What a runtime can load: the file itself where there is one, because its weights may lie beside it."""
-    if network is not None and network.path is not None:
-        return network.path
     if isinstance(source, onnx.ModelProto):
         return bytes(source.SerializeToString())
     return source
 
 
-def open_whole(source: Openable, runtimes: Iterable[str], threads: int) -> WholeNetwork:
+def open_whole(source: Openable, runtimes: Iterable[str], threads: int, *, first: str | None = None) -> WholeNetwork:
     """Load a network on the fastest of these runtimes that agrees with ONNX Runtime on one random input.
 
     Where inputs cannot be drawn, because their shapes are open or they hold no numbers, it is the first one that loads
-    it. ``runtimes`` are ``ort`` and ``ov``. Raises ModelError when all refuse it.
+    it; with ``first`` too, beginning with the one of that name. ``runtimes`` are ``ort`` and ``ov``. Raises ModelError
+    when all refuse it.
     """
     makers = _makers(source, threads)
     loaded: list[WholeNetwork] = []
     refusals = []
-    for runtime in ("ort", "ov"):
+    for runtime in ("ov", "ort") if first == "openvino" else ("ort", "ov"):
         if runtime not in runtimes or runtime not in makers:
             continue
         try:
@@ -51,7 +49,7 @@ def open_whole(source: Openable, runtimes: Iterable[str], threads: int) -> Whole
         except ExecutionError as error:
             refusals.append(str(error))
             continue
-        feed = random_feed(loaded[0].inputs, 0)
+        feed = None if first else random_feed(loaded[0].inputs, 0)
         if feed is None:
             break
     if not loaded:

@@ -42,14 +42,18 @@ def test_a_model_may_come_in_any_form(kind: str, agent: Agent, tmp_path: Path) -
     path.write_bytes(BRANCHING)
     source = {"path": path, "text": str(path), "bytes": BRANCHING, "proto": onnx.load_from_string(BRANCHING)}[kind]
     inputs, right = expected(BRANCHING, seed=1)
-    with agent.load(source) as session:
+    with agent.load(source, background=False) as session:
         assert relative_error(session.run(inputs), right) <= 1e-5
 
 
 def test_sessions_run_at_once_from_many_threads(agent: Agent) -> None:
     """Two sessions of one agent, run from eight threads with different inputs, each answer right every time."""
     cases = [(source, *expected(source, seed)) for source in (BRANCHING, OTHER) for seed in range(4)]
-    with agent.load(BRANCHING) as one, agent.load(OTHER) as two, ThreadPoolExecutor(8) as pool:
+    with (
+        agent.load(BRANCHING, background=False) as one,
+        agent.load(OTHER, background=False) as two,
+        ThreadPoolExecutor(8) as pool,
+    ):
         sessions = {BRANCHING: one, OTHER: two}
 
         def check(index: int) -> float:
@@ -69,14 +73,14 @@ def test_a_table_of_two_rows_can_be_loaded(agent: Agent) -> None:
     nodes = [helper.make_node("Gather", ["table", "i"], ["g"], axis=0), helper.make_node("Relu", ["g"], ["y"])]
     graph = helper.make_graph(nodes, "tokens", infos[:1], infos[1:], [table])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with agent.load(proto) as session:
+    with agent.load(proto, background=False) as session:
         assert session.run({"i": np.ones((1, 64), np.int64)})["y"].shape == (1, 64, 4)
 
 
 def test_wrong_inputs_are_refused_and_the_next_run_works(agent: Agent) -> None:
     """A missing, misshapen or unknown input is one clear error, and the session goes on."""
     inputs, right = expected(BRANCHING, seed=5)
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         for bad in ({}, {"x": inputs["x"][:, :2]}, {"x": inputs["x"].astype(np.float64)}, {**inputs, "z": inputs["x"]}):
             with pytest.raises(errors.InputError):
                 session.run(bad)
@@ -89,7 +93,7 @@ def test_closing_ends_every_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     measure_hastily(monkeypatch)
     before = set(threading.enumerate())
     agent = Agent(processors="ort", cache=tmp_path)
-    session = agent.load(BRANCHING)
+    session = agent.load(BRANCHING, background=False)
     inputs, _ = expected(BRANCHING, seed=0)
     session.run(inputs)
     agent.close()
@@ -104,11 +108,11 @@ def test_a_damaged_database_is_begun_anew(tmp_path: Path) -> None:
     """It costs what the planner knew, not the plan and not the run; one sentence says so, at one start."""
     (tmp_path / "planner.sqlite").write_bytes(b"this is no database" * 1000)
     inputs, right = expected(BRANCHING, seed=6)
-    with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING) as session:
+    with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as session:
         assert session.obtained.source == "planner"
         assert "planner.sqlite' was damaged" in session.notes[0]
         assert relative_error(session.run(inputs), right) <= 1e-5
-    with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING) as session:
+    with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as session:
         assert not any("damaged" in note for note in session.notes)
 
 

@@ -37,7 +37,7 @@ import sys
 from agent_sdk import Agent
 from tests.agent.models import BRANCHING
 agent = Agent({planner}, processors="ort@0")
-session = agent.load(BRANCHING)
+session = agent.load(BRANCHING, background=False)
 print(session.obtained.source)
 {end}
 """
@@ -113,12 +113,12 @@ def test_who_asks_while_the_agent_is_closed_is_told_so(tmp_path: Path) -> None:
 
 def test_a_closed_agent_obtains_nothing(agent: Agent) -> None:
     """A session of a closed agent refuses to ask for a newer plan, instead of quietly opening another planner."""
-    session = agent.load(BRANCHING)
+    session = agent.load(BRANCHING, background=False)
     agent.close()
     with pytest.raises(DeviceClosedError, match="agent is closed"):
         agent.refresh(session)
     with pytest.raises(DeviceClosedError, match="agent is closed"):
-        agent.load(BRANCHING)
+        agent.load(BRANCHING, background=False)
     assert loops() == []
 
 

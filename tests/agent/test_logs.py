@@ -13,7 +13,7 @@ from tests.agent.models import BRANCHING, one_op_model
 def test_an_application_that_logs_everything_hears_of_us_alone(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     """At DEBUG for everybody, a cold load says who answers, and nothing of the planner inside it or its libraries."""
     caplog.set_level(logging.DEBUG)
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         told = [record for record in caplog.records if record.name.startswith("agent_sdk")]
         assert any(repr(session) in record.getMessage() and record.levelno == logging.INFO for record in told)
         assert all(any(note in record.getMessage() for record in told) for note in session.notes)
@@ -29,7 +29,7 @@ def test_a_fallback_is_logged_as_one_line(agent: Agent, caplog: pytest.LogCaptur
     nonzero = one_op_model("NonZero", shape=(1, 4))
     nonzero.graph.output[0].type.tensor_type.elem_type = 7
     nonzero.graph.output[0].type.tensor_type.ClearField("shape")
-    with agent.load(nonzero) as session:
+    with agent.load(nonzero, background=False) as session:
         [note] = session.notes
     [line] = [record.getMessage() for record in caplog.records if "whole network runs on" in record.getMessage()]
     assert note in line
@@ -43,7 +43,7 @@ def test_an_application_that_asks_is_told(agent: Agent, caplog: pytest.LogCaptur
     try:
         logger.setLevel(logging.DEBUG)
         caplog.set_level(logging.DEBUG)
-        agent.load(BRANCHING).close()
+        agent.load(BRANCHING, background=False).close()
         assert any(record.name == "aiosqlite" for record in caplog.records)
     finally:
         logger.setLevel(before)

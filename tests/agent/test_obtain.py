@@ -36,11 +36,11 @@ def test_an_illegal_plan_never_runs_and_is_not_kept(
 
     with monkeypatch.context() as patched:
         patched.setattr(PlannerClient, "plan", backwards)
-        with agent.load(BRANCHING) as session:
+        with agent.load(BRANCHING, background=False) as session:
             assert session.obtained.source == "single"
             assert "cannot be carried out" in session.notes[0]
     assert list((tmp_path / "plans").glob("*.json")) == []
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         assert session.obtained.source == "planner"
 
 
@@ -93,7 +93,7 @@ def test_a_cache_that_cannot_be_used_costs_persistence_only(trouble: Callable[[P
     trouble(cache)
     inputs, right = expected(BRANCHING, seed=6)
     try:
-        with Agent(processors="ort@0", cache=cache) as agent, agent.load(BRANCHING) as session:
+        with Agent(processors="ort@0", cache=cache) as agent, agent.load(BRANCHING, background=False) as session:
             assert session.obtained.source == "planner"
             (note,) = [note for note in session.notes if "nothing is kept" in note]
             assert str(cache) in note
@@ -118,7 +118,7 @@ def test_whatever_stands_in_the_cache_hangs_nobody(place: str, thing: str, tmp_p
         case "directory":
             (tmp_path / place).mkdir()
     inputs, right = expected(BRANCHING, seed=6)
-    with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING) as session:
+    with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as session:
         assert relative_error(session.run(inputs), right) <= 1e-5
 
 
@@ -175,4 +175,4 @@ def test_a_setting_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         Agent(processors="ort@0", cache=tmp_path) as agent,
         pytest.raises(errors.InputError, match="HOPE_SOLVE_BUDGET_S='abc'"),
     ):
-        agent.load(BRANCHING)
+        agent.load(BRANCHING, background=False)

@@ -22,6 +22,7 @@ from agent_sdk.measure.witness import Witness
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.runtimes import OutOfMemory
+from agent_sdk.selection.opening import Opener
 from agent_sdk.selection.rivals import compiled_singles, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
@@ -37,14 +38,14 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
     """What the first start found out about a plan serves the second one."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     measure_hastily(monkeypatch)
-    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING) as first:
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as first:
         plan, chosen = first.plan, first.serving.current
 
     def never(*args: object, **kwargs: object) -> None:
         pytest.fail("the second start measured again")
 
-    monkeypatch.setattr("agent_sdk.agent.hold_trial", never)
-    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING) as second:
+    monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", never)
+    with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as second:
         assert (second.plan, second.serving.current) == (plan, chosen)
         assert second.obtained.profiled_signatures == 0
         inputs, right = expected(BRANCHING, seed=2)
@@ -64,8 +65,11 @@ def test_huge_pages_are_made_when_asked_for(asked: bool, tmp_path: Path, monkeyp
         return run(executor, *args, **kwargs)
 
     monkeypatch.setattr(Executor, "run", noted_run)
-    monkeypatch.setattr("agent_sdk.agent.collapse", lambda: events.append("collapse"))
-    with Agent(processors="ort", cache=tmp_path, huge_pages=asked) as agent, agent.load(BRANCHING) as session:
+    monkeypatch.setattr("agent_sdk.selection.opening.collapse", lambda: events.append("collapse"))
+    with (
+        Agent(processors="ort", cache=tmp_path, huge_pages=asked) as agent,
+        agent.load(BRANCHING, background=False) as session,
+    ):
         assert ("collapse" in events) is asked
         if asked:
             assert len(set(events[: events.index("collapse")])) > 1
@@ -75,12 +79,12 @@ def test_huge_pages_are_made_when_asked_for(asked: bool, tmp_path: Path, monkeyp
 def test_what_was_found_while_disturbed_is_not_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial during which the cores were not steady is held again at the next start."""
     monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: 2.0)
-    with agent.load(BRANCHING):
+    with agent.load(BRANCHING, background=False):
         pass
     measure_hastily(monkeypatch)
-    with agent.load(BRANCHING) as disturbed:
+    with agent.load(BRANCHING, background=False) as disturbed:
         assert disturbed.obtained.settled is None
-    with agent.load(BRANCHING) as steady:
+    with agent.load(BRANCHING, background=False) as steady:
         assert steady.obtained.settled is not None
 
 
@@ -98,10 +102,10 @@ def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
 
 def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan on one processor is compiled once, and is what ``--compare`` reports for that processor."""
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
-    with agent.load(BRANCHING, all_rivals=True) as session:
+    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         rivals = session.serving.contenders.keys() - {PLAN}
         assert PLAN in session.serving.contenders
         assert "ort@0" not in rivals
@@ -118,7 +122,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
     def fail(*args: object, **kwargs: object) -> None:
         raise SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))
 
-    with agent.load(BRANCHING, all_rivals=True) as session:
+    with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         monkeypatch.setattr(session.plan_executor, "run", fail)
         monkeypatch.setattr("agent_sdk.cli.examine.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
         report, _ = examine(agent, session, runs=3, compare=False, seed=0)
@@ -128,27 +132,27 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
 
 def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the plan only the fastest others are kept, unless all are to be compared."""
-    with agent.load(BRANCHING, all_rivals=True) as session:
+    with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
         assert "onnxruntime" in session.serving.contenders
         everyone = session.serving.contenders
-    monkeypatch.setattr("agent_sdk.agent.RIVALS", 1)
-    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
-    with agent.load(BRANCHING) as session:
+    monkeypatch.setattr("agent_sdk.selection.opening.RIVALS", 1)
+    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    with agent.load(BRANCHING, background=False) as session:
         assert len(session.serving.contenders) <= min(3, len(everyone))
 
 
 def test_rivals_are_chosen_within_the_memory_there_is(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one model fits beside the plan, one rival is compiled: the likeliest."""
     compiled = []
-    monkeypatch.setattr("agent_sdk.agent.copies_at_once", lambda model: 2)
+    monkeypatch.setattr("agent_sdk.selection.opening.copies_at_once", lambda model: 2)
 
     def noted(names: list[str], *rest: Any) -> Any:
         compiled.append(names)
         return compiled_singles(names, *rest)
 
-    monkeypatch.setattr("agent_sdk.agent.compiled_singles", noted)
-    agent.load(BRANCHING).close()
+    monkeypatch.setattr("agent_sdk.selection.opening.compiled_singles", noted)
+    agent.load(BRANCHING, background=False).close()
     assert [len(names) for names in compiled] == [1]
 
 
@@ -170,10 +174,10 @@ def test_one_of_few_rivals_leaves_a_core_to_others(agent: Agent) -> None:
 def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A better plan replaces the old one under running requests, none of which fails or answers wrongly."""
     inputs, right = expected(BRANCHING, seed=3)
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         assert agent.refresh(session) is False
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
         stop = threading.Event()
         worst: list[float] = []
 
@@ -221,11 +225,11 @@ def test_a_plan_that_cannot_run_falls_back(
         return fail() if self.program.plan.profile_version else real(self, *args, **kwargs)
 
     if step == "compile":
-        monkeypatch.setattr("agent_sdk.agent.Executor", fail)
+        monkeypatch.setattr("agent_sdk.selection.opening.Executor", fail)
     else:
         monkeypatch.setattr(Executor, "run", run)
     inputs, right = expected(BRANCHING, seed=4)
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         assert PLAN not in session.serving.contenders
         assert any("no room" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
@@ -242,7 +246,7 @@ def test_who_answers_otherwise_than_onnx_runtime_does_not_answer(agent: Agent, m
 
     monkeypatch.setattr(Executor, "run", run)
     inputs, right = expected(BRANCHING, seed=4)
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         assert PLAN not in session.serving.contenders
         assert any("away from ONNX Runtime's" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
@@ -251,7 +255,7 @@ def test_who_answers_otherwise_than_onnx_runtime_does_not_answer(agent: Agent, m
 def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the kernel takes a core away, the request that needs it is answered elsewhere, as are all later ones."""
     inputs, right = expected(BRANCHING, seed=4)
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@1")
     assert newer.plan is not None
     steps = [
@@ -259,7 +263,7 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
     ]
     both = newer.plan.model_copy(update={"steps": tuple(steps), "processors": ("ort@0", "ort@1")})
     newer = replace(newer, plan=both)  # one that is bound to its cores: on a single one it may move away
-    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
     bind = os.sched_setaffinity
 
     def refuse(thread: int, cores: Iterable[int]) -> None:
@@ -267,7 +271,7 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
             raise OSError(errno.EINVAL, "Invalid argument")
         bind(thread, cores)
 
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         serving = Serving(
             session.serving.contenders, {name: 1.0 if name == PLAN else 2.0 for name in session.serving.contenders}
         )
@@ -288,7 +292,10 @@ def test_a_core_that_is_gone_when_loading_is_left_out(tmp_path: Path, monkeypatc
         "agent_sdk.agent.read_soc", lambda: replace(here, core_class={**here.core_class, GONE: "other"})
     )
     inputs, right = expected(BRANCHING, seed=4)
-    with Agent(processors=f"ort@0,ort@{GONE}", cache=tmp_path) as agent, agent.load(BRANCHING) as session:
+    with (
+        Agent(processors=f"ort@0,ort@{GONE}", cache=tmp_path) as agent,
+        agent.load(BRANCHING, background=False) as session,
+    ):
         assert session.executor.program.processors_used == ("ort@0",)
         assert any(f"cpu{GONE}: " in text for text in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
@@ -297,17 +304,17 @@ def test_a_core_that_is_gone_when_loading_is_left_out(tmp_path: Path, monkeypatc
 def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a newer plan needs may be missing for a moment: the old one answers on, and the next refresh tries again."""
     inputs, right = expected(BRANCHING, seed=4)
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         before = (session.obtained, session.plan, session.serving, list(session.notes))
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
-        compiled = agent._compiled
-        monkeypatch.setattr(agent, "_compiled", lambda *given: 1 / 0)
+        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+        compiled = Opener._compiled
+        monkeypatch.setattr(Opener, "_compiled", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             agent.refresh(session)
         assert (session.obtained, session.plan, session.serving, session.notes) == before
         assert relative_error(session.run(inputs), right) <= 1e-5
-        monkeypatch.setattr(agent, "_compiled", compiled)
+        monkeypatch.setattr(Opener, "_compiled", compiled)
         assert agent.refresh(session) is True
         assert session.plan == newer.plan
 
@@ -319,12 +326,12 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
         raise OutOfMemory("ort@1: no room")
 
     inputs, right = expected(BRANCHING, seed=4)
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         before = (session.obtained, session.plan, session.serving)
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
         with monkeypatch.context() as patch:
-            patch.setattr("agent_sdk.agent.Executor", fail)
+            patch.setattr("agent_sdk.selection.opening.Executor", fail)
             assert agent.refresh(session) is False
         assert (session.obtained, session.plan, session.serving) == before
         assert any("no room" in note for note in session.notes)
@@ -335,9 +342,9 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
 
 def test_a_closed_session_takes_up_no_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refresh after the end is refused and opens nothing that nobody would close."""
-    session = agent.load(BRANCHING)
+    session = agent.load(BRANCHING, background=False)
     newer = newer_plan(agent, session, "ort@0")
-    monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
     session.close()
     with pytest.raises(ExecutionError, match="closed"):
         agent.refresh(session)
@@ -348,9 +355,9 @@ def test_a_closed_session_takes_up_no_plan(agent: Agent, monkeypatch: pytest.Mon
 def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refresh has succeeded once the new plan is in place, also where the old one cannot be freed."""
     inputs, right = expected(BRANCHING, seed=4)
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, renew=False: newer)
+        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
         old = session.serving
         close = old.close
 

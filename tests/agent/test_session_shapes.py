@@ -70,7 +70,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_new_shape_is_answered_at_once_and_planned_behind(agent: Agent) -> None:
     """The whole network answers the first run, a plan the later ones, with the same answer; both are counted."""
     source = open_model()
-    with agent.load(source) as session:
+    with agent.load(source, background=False) as session:
         assert session.ready() == []
         assert session.get_providers() == ["onnxruntime"]
         for feed in (image(1, 3, 8, 8), image(2, 3, 6, 10)):
@@ -91,7 +91,7 @@ def test_a_new_shape_is_answered_at_once_and_planned_behind(agent: Agent) -> Non
 def test_shapes_can_be_given_and_prepared_before_the_first_run(agent: Agent) -> None:
     """With shapes, at load or later, a plan answers from the first run on; nothing runs as a whole."""
     source = open_model()
-    with agent.load(source, shapes={"x": (1, 3, 8, 8)}) as session:
+    with agent.load(source, shapes={"x": (1, 3, 8, 8)}, background=False) as session:
         session.prepare({"x": (4, 3, 8, 8)})
         for batch in (1, 4):
             feed = image(batch, 3, 8, 8)
@@ -118,7 +118,7 @@ def test_a_load_in_the_background_answers_at_once(agent: Agent) -> None:
 def test_only_so_many_plans_are_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan used longest ago makes room, and its shapes are planned again when they come back."""
     monkeypatch.setattr(session, "KEPT", 2)
-    with agent.load(open_model(), shapes={"x": (1, 3, 4, 4)}) as opened:
+    with agent.load(open_model(), shapes={"x": (1, 3, 4, 4)}, background=False) as opened:
         for size in (5, 6):
             opened.prepare({"x": (1, 3, size, size)})
         assert [p.model.graph.tensor["x"].shape[2] for p in opened.ready()] == [5, 6]
@@ -130,7 +130,7 @@ def test_it_stands_where_an_inference_session_stood(agent: Agent) -> None:
     """Names and a feed give a list in the order of the names; inputs and outputs are described alike."""
     theirs = ort.InferenceSession(BRANCHING, providers=["CPUExecutionProvider"])
     feed, wanted = expected(BRANCHING, seed=1)
-    with agent.load(BRANCHING) as ours:
+    with agent.load(BRANCHING, background=False) as ours:
         for mine, other in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
             assert [(p.name, p.type, list(p.shape)) for p in mine] == [(p.name, p.type, p.shape) for p in other]
         for names in (None, [], ["y"]):
@@ -148,7 +148,7 @@ def test_bound_arrays_stay_put(agent: Agent) -> None:
     """What is written into a bound input is read by the next run; outputs go to the caller's array, or to new ones."""
     (feed, wanted), (other, second) = (expected(BRANCHING, seed) for seed in (1, 2))
     x, y = feed["x"].copy(), np.empty_like(wanted["y"])
-    with agent.load(BRANCHING) as opened:
+    with agent.load(BRANCHING, background=False) as opened:
         bound = opened.io_binding()
         bound.bind_cpu_input("x", x)
         bound.bind_output("y", y)
@@ -174,7 +174,7 @@ def test_bound_arrays_stay_put(agent: Agent) -> None:
 
 def test_bound_arrays_of_a_whole_network(agent: Agent) -> None:
     """While no plan is there, the caller's arrays are written all the same."""
-    with agent.load(text_model()) as opened:
+    with agent.load(text_model(), background=False) as opened:
         bound, y = opened.io_binding(), np.empty(2, np.float32)
         bound.bind_cpu_input("x", np.array(["1.5", "2"], object))
         bound.bind_output("y", y)
@@ -206,7 +206,7 @@ def test_runs_beside_the_callers_own_work(agent: Agent) -> None:
                 await asyncio.sleep(0.005)
 
         ticking = asyncio.create_task(tick())
-        opened = await agent.aload(BRANCHING)
+        opened = await agent.aload(BRANCHING, background=False)
         outputs = await opened.arun(feed)
         opened.run_async(["y"], feed, callback, "mine")
         opened.run_async(["y"], {}, callback, "mine")
@@ -232,7 +232,7 @@ def text_model() -> onnx.ModelProto:
 
 def test_what_cannot_be_planned_runs_as_a_whole_and_says_why(agent: Agent) -> None:
     """Text as an input is answered by a runtime, with one note that names the input; no plan is ever tried."""
-    with agent.load(text_model()) as opened:
+    with agent.load(text_model(), background=False) as opened:
         assert np.array_equal(opened.run({"x": np.array(["1.5", "2"], object)})["y"], np.array([1.5, 2], np.float32))
         assert opened.verify({"x": np.array(["1.5", "2"], object)}).correct
         (note,) = opened.notes
@@ -248,21 +248,21 @@ def test_what_cannot_be_planned_runs_as_a_whole_and_says_why(agent: Agent) -> No
 def test_what_no_runtime_loads_is_refused_with_both_reasons(agent: Agent) -> None:
     """An operator that nobody knows is named, and what the runtime says of it."""
     with pytest.raises(ModelError, match=r"'y' \(Warp\).*nor does a runtime load it.*Warp"):
-        agent.load(one_op_model("Warp"))
+        agent.load(one_op_model("Warp"), background=False)
 
 
 def test_bad_shapes_and_feeds_are_said_in_one_line(agent: Agent) -> None:
     """Contradicting shapes, shapes that leave something open, an input of another rank, type or name."""
     source = open_model()
     with pytest.raises(InputError, match="4 dimensions"):
-        agent.load(source, shapes={"x": (1, 3)})
+        agent.load(source, shapes={"x": (1, 3)}, background=False)
     with pytest.raises(InputError, match="no input 'q'"):
-        agent.load(source, shapes={"q": (1, 3)})
+        agent.load(source, shapes={"q": (1, 3)}, background=False)
     two = one_op_model("Relu", shape=("n", "k"))
     two.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", "m"]))
     with pytest.raises(OpenShapeError, match="'m'"):
-        agent.load(two, shapes={"x": (1, 3)})
-    with agent.load(source) as opened:
+        agent.load(two, shapes={"x": (1, 3)}, background=False)
+    with agent.load(source, background=False) as opened:
         for feed in (
             {"x": np.zeros((1, 3), np.float32)},
             {},
@@ -279,7 +279,7 @@ def test_an_answer_that_would_change_does_not(agent: Agent, dtype: int) -> None:
     """Where types round differently, or with ``deterministic``, who answered first goes on, bit for bit."""
     name = helper.tensor_dtype_to_np_dtype(dtype).name
     feed = image(1, 3, 8, 8, dtype=name)
-    with agent.load(open_model(dtype), deterministic=dtype == TensorProto.FLOAT) as opened:
+    with agent.load(open_model(dtype), deterministic=dtype == TensorProto.FLOAT, background=False) as opened:
         first = opened.run(feed)
         until(lambda: bool(opened.notes))
         assert "goes on answering" in opened.notes[0]
@@ -290,7 +290,7 @@ def test_an_answer_that_would_change_does_not(agent: Agent, dtype: int) -> None:
 
 def test_a_pinned_plan_is_never_compared(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow it becomes, nobody else answers."""
-    with agent.load(open_model(), shapes={"x": (1, 3, 8, 8)}, deterministic=True) as opened:
+    with agent.load(open_model(), shapes={"x": (1, 3, 8, 8)}, deterministic=True, background=False) as opened:
         serving = opened.serving
         monkeypatch.setattr(serving, "_reference_us", 1e-9)
         feed = image(1, 3, 8, 8)
@@ -303,7 +303,7 @@ def test_a_pinned_plan_is_never_compared(agent: Agent, monkeypatch: pytest.Monke
 
 def test_closing_ends_what_goes_on_behind(agent: Agent) -> None:
     """A session closed while a plan is made waits for it, keeps nothing, and answers no more."""
-    opened = agent.load(open_model())
+    opened = agent.load(open_model(), background=False)
     opened.run(image(1, 3, 8, 8))
     opened.close()
     opened.close()
@@ -329,7 +329,7 @@ def test_threads_at_many_shapes_get_right_answers(agent: Agent, monkeypatch: pyt
             else:
                 wrong.extend([error] if error > 1e-4 else [])
 
-    with agent.load(source) as opened:
+    with agent.load(source, background=False) as opened:
         threads = [threading.Thread(target=work, args=(opened,)) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -346,7 +346,7 @@ def test_weights_too_large_to_be_cut_run_as_a_whole(
     onnx.save(proto, tmp_path / "big.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     feed, wanted = expected(BRANCHING, seed=1)
     monkeypatch.setattr("agent_sdk.model.source.MAX_MODEL_BYTES", 2500)
-    with agent.load(tmp_path / "big.onnx") as opened:
+    with agent.load(tmp_path / "big.onnx", background=False) as opened:
         assert relative_error(opened.run(feed), wanted) < 1e-5
         assert "bytes of weights" in opened.notes[0]
         assert opened.verify().correct
@@ -391,7 +391,7 @@ def test_the_answer_stays_under_load_that_comes_and_goes(
     feed = image(1, 3, 32, 32, dtype="float32" if kind == "int8" else kind)
     with (
         Agent(processors="ort,ov", cache=tmp_path) as agent,
-        agent.load(source, shapes={"x": (1, 3, 32, 32)}) as opened,
+        agent.load(source, shapes={"x": (1, 3, 32, 32)}, background=False) as opened,
     ):
         assert opened.verify(feed).correct
         first, busy = opened.run(feed), None

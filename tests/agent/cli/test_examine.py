@@ -23,7 +23,7 @@ def test_what_wins_the_timing_is_what_is_checked(agent: Agent, monkeypatch: pyte
     """A single processor that takes over while the plan is timed cannot hide behind the plan's right answer."""
     right = Executor.run
 
-    with agent.load(BRANCHING, all_rivals=True) as session:
+    with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         plan, rivals = session.plan_executor, set(session.serving.contenders.values()) - {session.plan_executor}
 
         def run(self: Executor, inputs: Mapping[str, np.ndarray], **given: Any) -> Answer:
@@ -54,7 +54,7 @@ def test_the_outputs_that_are_served_are_compared(
         outputs, trace = right(self, inputs, **given)
         return outputs | {"y": np.full_like(outputs["y"], 7.0)}, trace
 
-    with agent.load(model) as session:
+    with agent.load(model, background=False) as session:
         assert examine(agent, session, runs=1, compare=False, seed=0)[0].correct
         monkeypatch.setattr(Executor, "run", run)
         assert not examine(agent, session, runs=1, compare=False, seed=0)[0].correct
@@ -64,7 +64,7 @@ def test_an_output_that_is_not_served_is_wrong(agent: Agent, monkeypatch: pytest
     """The executor that shows what enters the softmax does not stand in for the one that answers."""
     right = Executor.run
 
-    with agent.load(BRANCHING) as session:
+    with agent.load(BRANCHING, background=False) as session:
         outputs = session.model.graph.outputs
 
         def run(self: Executor, inputs: Mapping[str, np.ndarray], **given: Any) -> Answer:
@@ -77,5 +77,5 @@ def test_an_output_that_is_not_served_is_wrong(agent: Agent, monkeypatch: pytest
 
 def test_a_lone_softmax_can_be_checked(agent: Agent) -> None:
     """Where a model's input enters its final softmax, only the output is there to be compared."""
-    with agent.load(one_op_model("Softmax").SerializeToString()) as session:
+    with agent.load(one_op_model("Softmax").SerializeToString(), background=False) as session:
         assert examine(agent, session, runs=1, compare=False, seed=0)[0].correct

@@ -279,9 +279,9 @@ def test_a_type_that_cannot_cross_borders(runtime: str, tmp_path: Path, monkeypa
     with Agent(processors="ort" if runtime == "ort" else "ort,ov") as agent:
         if runtime == "ort":
             with pytest.raises(HopeError, match=r"no processor supports op 'a' \(Cast\)"):
-                agent.load(bfloat16_model())
+                agent.load(bfloat16_model(), background=False)
         else:
-            with agent.load(bfloat16_model()) as session:
+            with agent.load(bfloat16_model(), background=False) as session:
                 assert (session.run({"x": np.ones((4, 8), np.float32)})["y"] == 1).all()
 
 

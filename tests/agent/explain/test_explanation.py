@@ -17,7 +17,7 @@ from tests.agent.models import BRANCHING, one_op_model
 @pytest.fixture
 def explained(agent: Agent) -> tuple[Session, Explanation]:
     """A session and what it says of itself."""
-    session = agent.load(BRANCHING)
+    session = agent.load(BRANCHING, background=False)
     return session, session.explain(runs=3)
 
 
@@ -72,7 +72,7 @@ def test_a_session_says_in_short_what_runs_where(explained: tuple[Session, Expla
 def test_without_a_planner_nothing_is_made_up(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan made on the device has no causes, no bound and no alternatives; the explanation says so."""
     monkeypatch.setitem(__import__("sys").modules, "planner_api.app", None)
-    explanation = agent.load(BRANCHING).explain(runs=1)
+    explanation = agent.load(BRANCHING, background=False).explain(runs=1)
     assert explanation.lower_bound_us is None
     assert {row.cause for row in explanation.ops} == {"single"}
     assert all(row.next_best is None and "no planner" in row.why for row in explanation.ops)
@@ -83,7 +83,7 @@ def test_a_network_that_runs_whole_says_why(agent: Agent) -> None:
     nonzero = one_op_model("NonZero", shape=(1, 4))
     nonzero.graph.output[0].type.tensor_type.elem_type = 7
     nonzero.graph.output[0].type.tensor_type.ClearField("shape")
-    session = agent.load(nonzero)
+    session = agent.load(nonzero, background=False)
     explanation = session.explain(runs=1)
     assert explanation.answers == "whole:onnxruntime"
     assert explanation.ops == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -87,14 +88,15 @@ def obtain(
     transport = ScriptedTransport(*script)
     with ExitStack() as patched:
         patched.enter_context(
-            patch("agent_sdk.agent.profile", lambda model, processors, missing, **_: measure(missing))
+            patch("agent_sdk.obtaining.profile", lambda model, processors, missing, **_: measure(missing))
         )
         if check is not None:
-            patched.enter_context(patch("agent_sdk.agent.build_program", lambda plan, *_: check(plan)))
+            patched.enter_context(patch("agent_sdk.obtaining.build_program", lambda plan, *_: check(plan)))
         agent = patched.enter_context(
             Agent("http://planner", processors="ort@0", soc="soc", frequency="any", wait_s=wait_s, cache=directory)
         )
         agent._supplier = supplier(directory, transport, attempts)
+        agent._obtainer = replace(agent._obtainer, supplier=agent._supplier)
         obtained = agent.obtain(MODEL, renew=renew)
     assert not transport.script, "the planner was asked less often than expected"
     return obtained, [f"{request.method} {request.url.path}" for request in transport.requests]

@@ -326,7 +326,7 @@ def test_a_session_runs_on_torch_beside_onnx_runtime(tmp_path: Path, monkeypatch
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
     measure_hastily(monkeypatch)
-    with Agent(processors="cpu,ort@0") as agent, agent.load(BRANCHING) as session:
+    with Agent(processors="cpu,ort@0") as agent, agent.load(BRANCHING, background=False) as session:
         rng = np.random.default_rng(1)
         feeds = {"x": rng.standard_normal((1, 3, 16, 16)).astype(np.float32)}
         wanted = ort.InferenceSession(BRANCHING, providers=["CPUExecutionProvider"]).run(["y"], feeds)[0]

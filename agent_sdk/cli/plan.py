@@ -1,0 +1,28 @@
+"""``hope-agent plan``: plans as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from agent_sdk.cli.options import Given, loads_a_network, refuse_unwritable
+
+
+@click.group()
+def plan() -> None:
+    """Plans as files, for devices that measure and ask nothing."""
+
+
+@plan.command()
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="where to write it"
+)
+@loads_a_network
+def export(given: Given, *, output: Path) -> int:
+    """Measure and plan one network, and write what devices of this kind start from: load(model, plan=FILE)."""
+    refuse_unwritable("--output", output)
+    with given.loaded(all_rivals=False) as (agent, session):
+        agent.export_plan(session, output)
+    click.echo(output)
+    return 0

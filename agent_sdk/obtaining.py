@@ -1,0 +1,241 @@
+"""How a device comes by a plan: what it remembers, what its planner knows, what it measures first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from agent_sdk.device.soc import Soc
+from agent_sdk.engine import Device, DeviceClosedError, IllegalPlanError, build_program
+from agent_sdk.errors import InputError, PlanMismatchError, PlannerProtocolError
+from agent_sdk.measure.profiler import profile
+from agent_sdk.model import Model
+from agent_sdk.planner.client import ServedPlan
+from agent_sdk.planner.embedded import mend
+from agent_sdk.planner.identity import versions
+from agent_sdk.planner.supplier import OFFLINE, Obtained, PlanSource, PlanSupplier, Question
+from agent_sdk.progress import ProgressListener
+from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanReply, PlanRequest, Processor
+from hope_schema.plan import Method
+
+PROFILING_BUDGET_S: Final = 55.0
+"""Longest time one ``load`` spends measuring; what it did not reach the planner estimates, and asks for again."""
+Wanted = Callable[[], bool]
+"""Whether somebody still waits for what is being done."""
+
+
+def always() -> bool:
+    """Somebody waits in the foreground."""
+    return True
+
+
+@dataclass
+class Measured:
+    """What one call measured, and what became of it; it outlives a planner that goes away afterwards."""
+
+    signatures: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Obtainer:
+    """Obtains plans for one device.
+
+    Attributes:
+        supplier: the conversation with the planner, and the disk.
+        device: what plans are carried out on.
+        planned: the processors that plans are made for.
+        soc: the SoC that figures belong to.
+        device_id: who measured them.
+        method: how the planner plans.
+        wait_s: seconds the planner may hold a plan back to improve it.
+        embedded: the database of a planner inside this process.
+        note: what is to be said with every plan.
+        progress: hears about phases and steps.
+    """
+
+    supplier: PlanSupplier
+    device: Device
+    planned: tuple[Processor, ...]
+    soc: Soc
+    device_id: str
+    method: Method
+    wait_s: float | None
+    embedded: Path | None
+    note: str
+    progress: ProgressListener
+
+    def recall(self, model: Model) -> Obtained | None:
+        """The plan that an earlier start kept on disk, asking nobody."""
+        question = self._question(model)
+        copy = self._recalled(question, model)
+        if copy is None:
+            return None
+        settled = self.supplier.settled(question, copy)
+        return Obtained(
+            copy.reply.plan, copy, "disk", cached=True, settled=settled, key=question.key, notes=self._notes
+        )
+
+    def obtain(self, model: Model, *, renew: bool = False, wanted: Wanted = always) -> Obtained:
+        """Obtain the plan of a model; ``renew`` asks anew although one is cached.
+
+        Raises PlannerStatusError where the planner refuses, or DeviceClosedError once the agent is closed, or while it
+        measures what is not ``wanted`` any more.
+        """
+        self.progress.phase("asking the planner")
+        supplier, waited_s = self.supplier, self.supplier.waited_s
+        question = self._question(model)
+        notes = [*self._notes]
+        copy = self._recalled(question, model)
+        measured = Measured()
+        try:
+            notes += supplier.send_earlier()
+            served = None if renew or copy is None else supplier.confirmed(copy, self.wait_s)
+            cached = served is not None
+            if served is None:
+                self._measure_missing(model, question, measured, wanted)
+                self.progress.phase("asking the planner for a plan")
+                served = supplier.plan(question, self.wait_s)
+                cached = served.source == "hit"
+            if served is not copy:
+                self._check(served.reply.plan, model)
+                supplier.keep(question, served)
+            source: PlanSource = "planner"
+            if served.reply.provisional:
+                notes.append("a better plan is still being solved; the next run picks it up")
+        except OFFLINE as error:
+            mended = mend(self.embedded) if self.embedded is not None else ""
+            if mended:
+                supplier.disconnect()
+                again = self.obtain(model, renew=renew, wanted=wanted)
+                return replace(again, notes=(mended, *again.notes))
+            served, cached = copy, copy is not None
+            source = "single" if copy is None else "disk"
+            at_hand = (
+                "running the best single processor instead of a plan"
+                if copy is None
+                else f"using the last plan from the disk cache, made on {copy.reply.created_at.date().isoformat()}"
+            )
+            notes.append(f"{error}; {at_hand}")
+        return Obtained(
+            plan=served.reply.plan if served else None,
+            served=served,
+            source=source,
+            cached=cached,
+            profiled_signatures=measured.signatures,
+            profiling_seconds=measured.seconds,
+            planner_ms=(supplier.waited_s - waited_s) * 1e3,
+            settled=supplier.settled(question, served) if served else None,
+            key=question.key,
+            notes=(*notes, *measured.notes),
+        )
+
+    def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
+        """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
+        if self.embedded is not None:
+            return ""
+        run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
+        return self.supplier.report(
+            self.device_id,
+            DeviceReport(
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                versions=versions(),
+                sent_at=datetime.now(UTC),
+                measured=(run,),
+            ),
+        )
+
+    def _recalled(self, question: Question, model: Model) -> ServedPlan | None:
+        """The plan on disk, unless it cannot be carried out."""
+        copy = self.supplier.recalled(question)
+        try:
+            if copy is not None:
+                self._check(copy.reply.plan, model)
+        except PlannerProtocolError:
+            self.supplier.forget(question)
+            return None
+        return copy
+
+    def _check(self, plan: Plan, model: Model) -> None:
+        """Raise PlannerProtocolError for a plan that is for another model or device, or contradicts itself."""
+        try:
+            build_program(plan, model, self.device.processors)
+        except (IllegalPlanError, PlanMismatchError) as error:
+            raise PlannerProtocolError(f"the planner's plan cannot be carried out: {error}") from error
+
+    def _measure_missing(self, model: Model, question: Question, measured: Measured, wanted: Wanted) -> None:
+        """Ask what the planner lacks, measure that, and send it."""
+        missing = self.supplier.missing(question)
+        if not missing.latencies and not missing.transfers:
+            return
+        with self.supplier.measuring_alone() as another_did:
+            if another_did:
+                missing = self.supplier.missing(question)
+            if not missing.latencies and not missing.transfers:
+                return
+            self.progress.phase("profiling this device", PROFILING_BUDGET_S)
+            began = time.perf_counter()
+
+            def step(what: str) -> None:
+                if not wanted():
+                    raise DeviceClosedError("what is being measured is not wanted any more")
+                self.progress.step(what)
+
+            observations = profile(
+                model,
+                [self.device.processors[spec.id] for spec in self.planned],
+                missing,
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                device_id=self.device_id,
+                budget_s=PROFILING_BUDGET_S,
+                progress=step,
+            )
+            measured.seconds = time.perf_counter() - began
+            measured.signatures = len(set(observations.latencies.signature))
+            kept = self.supplier.hold(observations)
+            try:
+                self.supplier.send(observations)
+            except OFFLINE:
+                what = "are kept and sent at the next start" if kept else "could neither be sent nor kept"
+                measured.notes.append(f"the figures measured now {what}")
+                raise
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        return (self.note,) if self.note else ()
+
+    def _question(self, model: Model) -> Question:
+        request = self.request(model.graph.model_hash)
+        return self.supplier.question(model.graph, request, self._measurable(request))
+
+    def _measurable(self, request: PlanRequest) -> MissingRequest:
+        return MissingRequest(
+            model_hash=request.jobs[0].model_hash,
+            soc=request.soc,
+            frequency=request.frequency,
+            device_id=self.device_id,
+            processors=self.planned,
+        )
+
+    def request(self, model_hash: str) -> PlanRequest:
+        """What is asked for. Raises InputError for a SoC or a frequency that is none."""
+        try:
+            return PlanRequest(
+                jobs=(Job(model_hash=model_hash),),
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                processors=tuple(spec.id for spec in self.planned),
+                method=self.method,
+            )
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise InputError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from error

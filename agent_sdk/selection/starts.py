@@ -1,0 +1,76 @@
+"""Who answers a network's first run: kept beside the plans, because a start knows neither graph nor plan yet."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from pydantic import ValidationError
+
+from agent_sdk.files import read_whole, replace_whole
+from agent_sdk.selection.serving import Serving
+from agent_sdk.selection.whole import Openable
+from hope_schema.base import Contract
+from hope_schema.hashing import digest
+
+WholeName = Literal["onnxruntime", "openvino"]
+WHOLE: Final[tuple[WholeName, ...]] = get_args(WholeName)
+"""The runtimes that load whole networks, as processors name them."""
+
+
+class Start(Contract):
+    """Who was best when a network was tried.
+
+    Attributes:
+        runtime: which runtime was the fastest with the whole network.
+        planned: whether the plan has to answer from the first run on, because who answers first goes on.
+    """
+
+    runtime: WholeName
+    planned: bool = False
+
+
+def start_after(serving: Serving, *, pinned: bool) -> Start:
+    """How the next start should begin, after this trial."""
+    us = {name: us for name, us in serving.quiet_us.items() if _runtime(name) is not None}
+    fastest = _runtime(min(us, key=lambda name: us[name], default="")) or WHOLE[0]
+    return Start(runtime=fastest, planned=pinned and serving.current not in us)
+
+
+def _runtime(name: str) -> WholeName | None:
+    """The runtime of a contender that is one as its own users run it, on any number of threads."""
+    return next((runtime for runtime in WHOLE if name.partition("/")[0] == runtime), None)
+
+
+class Starts:
+    """Starts by network in a directory; what is damaged or cannot be written costs the next start time."""
+
+    def __init__(self, directory: Path, kinds: Collection[str]) -> None:
+        self._directory, self._kinds = directory, sorted(kinds)
+
+    def known(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None) -> Start | None:
+        """How to begin, if that is known."""
+        try:
+            return Start.model_validate_json(read_whole(self._path(source, shapes)))
+        except (OSError, ValidationError):
+            return None
+
+    def keep(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None, start: Start) -> None:
+        """Remember how to begin."""
+        try:
+            replace_whole(self._path(source, shapes), start.model_dump_json().encode())
+        except OSError:
+            return
+
+    def _path(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None) -> Path:
+        """By what tells files apart without reading them: a wrong guess costs time, never the answer."""
+        if isinstance(source, bytes):
+            named: list[object] = [hashlib.sha256(source).hexdigest()]
+        else:
+            about = os.stat(source)
+            named = [os.path.realpath(source), about.st_size, about.st_mtime_ns]
+        bound = sorted((name, [*shape]) for name, shape in (shapes or {}).items())
+        return self._directory / f"{digest([named, bound, self._kinds])[:32]}.json"
