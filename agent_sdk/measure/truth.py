@@ -33,6 +33,8 @@ from hope_schema import (
 
 OUTDATED: Final = 0.08
 """A plan whose measured latency differs from its makespan by more than this fraction is asked for again."""
+RUNS: Final = 3
+"""Runs that say something about a plan."""
 ENOUGH: Final = 8
 """Segments of a kind from which a launch and a slowdown can be told apart."""
 MOST: Final = 16.0
@@ -46,10 +48,11 @@ LEAST: Final = 0.05
 def is_outdated(plan: Plan, traces: Sequence[Trace]) -> bool:
     """Whether the planner should be asked again, with what was measured.
 
-    A makespan that any run came to may be right: on a disturbed machine runs differ more than a plan is off.
+    A makespan that any run came to may be right: on a disturbed machine runs differ more than a plan is off. Fewer
+    than ``RUNS`` may all have been disturbed.
     """
     took = [trace.total_us for trace in traces]
-    if not took or not plan.makespan_us or min(took) <= plan.makespan_us <= max(took):
+    if len(took) < RUNS or not plan.makespan_us or min(took) <= plan.makespan_us <= max(took):
         return False
     measured_us = statistics.median(took)
     return abs(plan.makespan_us - measured_us) > OUTDATED * measured_us
