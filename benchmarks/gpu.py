@@ -40,7 +40,8 @@ from agent_sdk.agent import Agent
 from agent_sdk.device.cores import name_cores
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Executor
-from agent_sdk.engine.trace import Trace, to_perfetto
+from agent_sdk.engine.trace import Trace
+from agent_sdk.explain.perfetto import to_perfetto
 from agent_sdk.measure.alone import whole_network
 from agent_sdk.measure.timing import take_turns
 from agent_sdk.measure.truth import busy_together
@@ -65,7 +66,7 @@ ONE_STREAM_MUST = {"inception_v3": 0.65, "inception_v4": 0.65, "nasnet_large": 0
 RIGHT = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 1e-2}
 ROUNDS = 40
 BUDGET_S = 4.0
-METHODS: Final[tuple[Method, ...]] = ("greedy", "auto")
+METHODS: Final[Mapping[str, Method]] = {"greedy": "greedy", "auto": "auto"}
 MULTIPROCESSORS = 8
 
 Launch = Callable[[], object]
@@ -184,13 +185,15 @@ def error(found: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> f
     return max(float(np.abs(found[name] - right[name]).max() / np.abs(right[name]).max()) for name in right)
 
 
-def network_rows(name: str, precision: str, modes: Sequence[str], traces_to: Path | None) -> list[dict[str, Any]]:
+def network_rows(
+    name: str, precision: str, methods: Sequence[str], modes: Sequence[str], traces_to: Path | None
+) -> list[dict[str, Any]]:
     """All configurations of a network in one precision; ours are planned, tried and mended by an agent."""
     with ExitStack() as opened:
         agent = opened.enter_context(Agent(processors="cuda:0", precision=precision, wait_s=BUDGET_S))
         sessions: dict[str, Session] = {}
-        for method in METHODS:
-            agent.method = method
+        for method in methods:
+            agent.method = METHODS[method]
             sessions[method] = opened.enter_context(agent.load(name, background=False))
         model = sessions["auto"].model
         own = next(iter(agent.device.processors.values()))
@@ -220,7 +223,7 @@ def network_rows(name: str, precision: str, modes: Sequence[str], traces_to: Pat
         walls = {method: wall_us(session, feeds) for method, session in sessions.items()}
         medians = {label: statistics.median(one.samples) for label, one in configurations.items()}
         fastest = min((us for label, us in medians.items() if label.startswith("compile")), default=None)
-        rounded = rounding_error(model, precision, feeds, right)
+        rounded = rounding_error(model, precision, feeds, right, own.device)
         rows = []
         for label, one in configurations.items():
             row: dict[str, Any] = {
@@ -258,26 +261,30 @@ def wall_us(session: Session, feeds: Mapping[str, np.ndarray]) -> float:
 
 
 def rounding_error(
-    model: Model, precision: str, feeds: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]
+    model: Model,
+    precision: str,
+    feeds: Mapping[str, np.ndarray],
+    right: Mapping[str, np.ndarray],
+    device: torch.device,
 ) -> float:
     """The error that a format alone makes: float32 arithmetic on numbers rounded as the precision holds them.
 
     In tf32 what convolutions and products of matrices read is rounded, in fp16 every tensor.
     """
-    plain_precision = Precision("fp32")
-    memory = {name: torch.from_numpy(array).to("cuda:0") for name, array in feeds.items()}
+    exact = Precision("fp32")
+    memory = {name: torch.from_numpy(array).to(device) for name, array in feeds.items()}
     everywhere = precision == "fp16"
-    with plain_precision.switched():
+    with exact.switched():
         for super_op in merge(model.graph):
-            kernel = build(super_op, model, plain_precision, torch.device("cuda:0"))
+            kernel = build(super_op, model, exact, device)
             weighs = any(_is_weight(argument) for line in kernel.lines for argument in line.arguments)
+            given = [memory[name] for name in kernel.inputs]
             if everywhere or weighs:
                 kernel = replace(
                     kernel, lines=tuple(_rounded_line(line, precision, everywhere) for line in kernel.lines)
                 )
-            given = [memory[name] for name in kernel.inputs]
-            made = kernel(*([_rounded(tensor, precision) for tensor in given] if everywhere or weighs else given))
-            memory.update(zip(kernel.outputs, made, strict=True))
+                given = [_rounded(tensor, precision) for tensor in given]
+            memory.update(zip(kernel.outputs, kernel(*given), strict=True))
     return error({name: memory[name].cpu().numpy() for name in right}, right)
 
 
@@ -379,17 +386,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=MODELS.replace(" ", ","))
     parser.add_argument("--precision", default="fp16,tf32")
+    parser.add_argument("--methods", default="greedy,auto", help="whose plans of ours; auto must be among them")
     parser.add_argument("--compile", default="reduce-overhead,max-autotune", help="modes, or 'none'")
     parser.add_argument("--pair", default="", help="networks for 8 multiprocessors beside the cores")
     parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write Perfetto traces there")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
+    methods = options.methods.split(",")
     modes = () if options.compile == "none" else tuple(options.compile.split(","))
     tasks: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = []
     for name in filter(None, options.models.split(",")):
         for precision in options.precision.split(","):
-            tasks.append((f"{name} {precision}", partial(network_rows, name, precision, modes, options.trace)))
+            tasks.append((f"{name} {precision}", partial(network_rows, name, precision, methods, modes, options.trace)))
     for name in filter(None, options.pair.split(",")):
         tasks.append((f"{name}, pair", partial(pair_rows, name, options.trace)))
     rows: list[dict[str, Any]] = []

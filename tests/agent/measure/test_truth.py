@@ -107,7 +107,7 @@ def test_too_few_segments_are_no_launch_and_no_slowdown() -> None:
     ],
 )
 def test_a_plan_is_asked_for_again_when_it_was_off(planned: float, took: list[float], outdated: bool) -> None:
-    """By more than 8 % of what was measured, unless a run took just that; never without times, or after too few runs."""
+    """By more than 8 %, unless a run took just that; never without times, or after too few runs."""
     traces: Any = [SimpleNamespace(total_us=us) for us in took]
     plan: Any = SimpleNamespace(makespan_us=planned)
     assert is_outdated(plan, traces) is outdated
