@@ -196,8 +196,8 @@ class Opener:
         if again.source != "planner" or again.plan == plan:
             return None
         note = (
-            f"the first plan took {trial.us[PLAN] / 1e3:.2f} ms, not {plan.makespan_us / 1e3:.2f} ms: "
-            "a new plan was asked for with what was measured"
+            f"a plan took {trial.us[PLAN] / 1e3:.2f} ms, not {plan.makespan_us / 1e3:.2f} ms: "
+            "another one was asked for with what was measured"
         )
         return replace(
             again,

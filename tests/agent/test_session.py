@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agent_sdk import Agent, Session
@@ -26,7 +27,7 @@ from agent_sdk.selection.opening import Opener
 from agent_sdk.selection.rivals import compiled_singles, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.selection.trial import PLAN
+from agent_sdk.selection.trial import PLAN, Trial, hold_trial
 from agent_sdk.verify import Verdict, relative_error
 from hope_schema import PlanReply
 from tests.agent.cores import GONE
@@ -98,6 +99,30 @@ def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
     )
     reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
     return replace(session.obtained, plan=moved, served=ServedPlan(reply, '"2"', "hit"), settled=None)
+
+
+@pytest.mark.parametrize("better", [0, 1])
+def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that is asked for again with what was measured has to be faster beside the same rivals."""
+    measure_hastily(monkeypatch)
+    with agent.load(BRANCHING, background=False) as session:
+        first = replace(session.obtained, settled=None)
+        second = newer_plan(agent, session, "ort@0")
+    replies = iter([second])
+    hold = hold_trial
+
+    def trial_of(contenders: Mapping[str, Executor], inputs: Mapping[str, np.ndarray]) -> Trial:
+        found = hold(contenders, inputs)
+        place = int(contenders[PLAN].program.plan == second.plan)
+        return replace(found, us=dict.fromkeys(found.us, 100.0) | {PLAN: 50.0 if place == better else 70.0})
+
+    monkeypatch.setattr(agent, "obtain", lambda model, **_: first)
+    monkeypatch.setattr(Opener, "_asked_again", lambda self, model, obtained, trial: next(replies, None))
+    monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", trial_of)
+    with agent.load(BRANCHING, background=False) as session:
+        assert session.obtained.plan == (first, second)[better].plan
+        assert session.plan_executor.program.plan == session.obtained.plan
+        assert session.serving.quiet_us[PLAN] == 50.0
 
 
 def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

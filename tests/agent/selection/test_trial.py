@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent_sdk.engine import SegmentFailedError
 from agent_sdk.measure.witness import SLOW, Witness
 from agent_sdk.selection import trial
-from agent_sdk.selection.trial import PLAN, STAGES, hold_trial, warm
+from agent_sdk.selection.trial import PLAN, STAGES, first_choice, hold_trial, warm
 from tests.agent.haste import measure_hastily
 from tests.agent.selection.scripted import Scripted
 
@@ -37,6 +37,13 @@ def test_the_fastest_is_found(times: dict[str, float]) -> None:
     assert times[found.best] == min(times.values())
     if times.get(PLAN) == min(times.values()):
         assert found.best == PLAN
+
+
+@pytest.mark.parametrize("plain", ["onnxruntime", "onnxruntime/8", "openvino"])
+def test_a_plan_has_to_be_worth_it(plain: str) -> None:
+    """Against a runtime as its users run it, what is only as good as a trial's error does not answer."""
+    assert first_choice({PLAN: 98.0, "ort@0-7": 99.0, plain: 100.0}) == plain
+    assert first_choice({PLAN: 96.0, "ort@0-7": 99.0, plain: 100.0}) == PLAN
 
 
 def test_those_who_may_be_best_run_most() -> None:
