@@ -64,6 +64,15 @@ from hope_schema.registry import (
     NamedModelPage,
     NewModelVersion,
 )
+from hope_schema.releases import (
+    Comparison,
+    Release,
+    ReleasePage,
+    ReleasePart,
+    ReleasePartPage,
+    ReleaseRequest,
+    RolloutPolicy,
+)
 from hope_schema.superop import SuperOp, merge
 
 __all__ = [
@@ -74,6 +83,7 @@ __all__ = [
     "AuditPage",
     "Cause",
     "Channel",
+    "Comparison",
     "Contribution",
     "ContributionPage",
     "Cut",
@@ -127,7 +137,13 @@ __all__ = [
     "ProblemDetails",
     "Processor",
     "Profile",
+    "Release",
+    "ReleasePage",
+    "ReleasePart",
+    "ReleasePartPage",
+    "ReleaseRequest",
     "Results",
+    "RolloutPolicy",
     "Step",
     "SuperOp",
     "Tensor",

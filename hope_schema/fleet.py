@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from hope_schema.base import Contract, Digest, Fraction, Label, Microseconds, PositiveMicroseconds
 from hope_schema.plan import Method
@@ -36,12 +36,25 @@ class EnrolmentReceipt(Contract):
 
 
 class MeasuredRun(Contract):
-    """How long a plan really took on the reporting device: the median of ``runs`` runs."""
+    """How a plan did on the reporting device since its report before: ``measured_us`` is the median of ``runs`` runs.
+
+    ``failures`` are runs that it could not answer, ``wrong`` those whose answer was wrong; neither is among ``runs``.
+    """
 
     plan_id: Label
     plan_version: StoredVersion
-    measured_us: PositiveMicroseconds
-    runs: Annotated[int, Field(ge=1, le=1_000_000_000)]
+    measured_us: PositiveMicroseconds | None
+    runs: Annotated[int, Field(ge=0, le=1_000_000_000)]
+    failures: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    wrong: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+
+    @model_validator(mode="after")
+    def _has_runs_where_it_has_a_time(self) -> MeasuredRun:
+        if (self.measured_us is None) != (self.runs == 0):
+            raise ValueError("measured_us is the median of runs: neither stands without the other")
+        if not self.runs + self.failures + self.wrong:
+            raise ValueError("there is nothing to report of this plan")
+        return self
 
 
 class DeviceReport(Contract):

@@ -92,8 +92,9 @@ def _fleet_routers() -> list[APIRouter]:
     from planner_api.groups.routes import router as groups
     from planner_api.names.routes import router as names
     from planner_api.ops.routes import router as operations
+    from planner_api.releases.routes import router as releases
 
-    return [devices, fleet, names, groups, audit, operations]
+    return [devices, fleet, names, groups, releases, audit, operations]
 
 
 def _api(planner: Planner | None, routers: list[APIRouter]) -> FastAPI:

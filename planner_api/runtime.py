@@ -16,6 +16,7 @@ from planner_api.plans.cache import PlanCache
 from planner_api.plans.making import InCall, Making
 from planner_api.plans.service import Plans
 from planner_api.profiles.service import Profiles
+from planner_api.releases.splits import Splits
 from planner_api.settings import Settings
 from planner_api.solving.events import build_events
 
@@ -61,7 +62,8 @@ class Planner:
         self.quotas = Quotas(settings)
         self.metrics.refused = self.quotas.refused
         self.profiles = Profiles(self.database, settings, self.quotas)
-        self.plans = Plans(self.database, self.profiles, self.plan_cache, self.events, self.build_making())
+        self.splits = Splits(self.database, self.plan_cache)
+        self.plans = Plans(self.database, self.profiles, self.plan_cache, self.events, self.build_making(), self.splits)
 
     def build_making(self) -> Making:
         """How this planner's plans come to be."""

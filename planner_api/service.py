@@ -11,10 +11,12 @@ import structlog
 from planner_api.audit import service as audit
 from planner_api.console.overview import Overviews
 from planner_api.devices.guard import Tokens
+from planner_api.devices.reports import Reports
 from planner_api.errors import DatabaseAwayError
 from planner_api.ops.probes import Probes
 from planner_api.plans.making import Making, Queued
 from planner_api.plans.store import build_worker
+from planner_api.releases.service import Releases
 from planner_api.runtime import Planner
 from planner_api.settings import Settings
 from planner_api.solving.queue import build_queue
@@ -38,6 +40,8 @@ class Service(Planner):
         self.probes = Probes(self.database, self.metrics)
         self.tokens = Tokens(self.database, self.events)
         self.overviews = Overviews(self.database)
+        self.reports = Reports(self.database)
+        self.releases = Releases(self.database, self.splits)
         self._house: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._stop_working = asyncio.Event()
@@ -54,6 +58,7 @@ class Service(Planner):
         await self.events.start()
         await self.queue.open()
         await self.tokens.start()
+        await self.releases.start()
         self._house = asyncio.create_task(self._keep_house(), name="housekeeping")
         in_process = self.settings.worker_in_process
         if in_process if in_process is not None else self.database.dialect == "sqlite":
@@ -68,6 +73,7 @@ class Service(Planner):
         if self._house is not None:
             self._house.cancel()
             await asyncio.gather(self._house, return_exceptions=True)
+        await self.releases.stop()
         await self.tokens.stop()
         await self.overviews.stop()
         await self.queue.close()

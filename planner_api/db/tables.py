@@ -64,6 +64,8 @@ class ModelRow(Base):
     """SHA-256 of its content, whatever the order it is listed in: another graph under the same hash is a conflict."""
     figures_zstd: Mapped[bytes]
     """The figures a plan of it needs (``models/figures.py``), worked out once when the graph arrives."""
+    rollout: Mapped[str] = mapped_column(String(16), default="at_once", server_default="at_once")
+    """``hope_schema.Rollout``: how new versions of its plans reach devices."""
     created_at: Mapped[datetime]
 
 
@@ -224,6 +226,10 @@ class PlanRow(Base):
     """The newest; what stands below belongs to it, and ``plan_versions`` keeps those before it too."""
     served_version: Mapped[int | None]
     """The version that devices get; null: the newest."""
+    refused_version: Mapped[int | None]
+    """The newest version that a release took back."""
+    release_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    """The release under way, if there is one: never two."""
     provisional: Mapped[bool] = mapped_column(default=True)
     etag: Mapped[str | None] = mapped_column(String(80))
     """Strong ETag of the reply, with its quotes."""
@@ -323,6 +329,8 @@ class ModelAliasRow(Base):
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
     alias: Mapped[str] = mapped_column(String(100), primary_key=True)
     version: Mapped[int]
+    release_id: Mapped[str | None] = mapped_column(String(64))
+    """The release under way, if there is one: never two."""
 
 
 class GroupRow(Base):
@@ -335,6 +343,74 @@ class GroupRow(Base):
     labels: Mapped[dict[str, Any]]
     share: Mapped[float]
     created_at: Mapped[datetime]
+
+
+class ReleaseRow(Base):
+    """A release: what goes out, to whom, how, and how far it is."""
+
+    __tablename__ = "releases"
+    __table_args__ = (Index(None, "state"), Index(None, "created_at", "id"))
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model: Mapped[str] = mapped_column(String(201))
+    """As it was asked for."""
+    model_hash: Mapped[str] = mapped_column(ForeignKey("models.hash", ondelete="CASCADE"))
+    name: Mapped[str | None] = mapped_column(String(100))
+    alias: Mapped[str | None] = mapped_column(String(100))
+    """Set where an alias of the name goes from one version to another; null: plans go out."""
+    before: Mapped[int | None]
+    after: Mapped[int | None]
+    before_hash: Mapped[str | None] = mapped_column(String(64))
+    group: Mapped[str | None] = mapped_column(String(100))
+    selector: Mapped[dict[str, Any]]
+    """The group as it was when the release began."""
+    stages: Mapped[list[Any]]
+    reported: Mapped[float]
+    hold_s: Mapped[float]
+    approval: Mapped[bool]
+    tolerance: Mapped[float]
+    error_rate: Mapped[float]
+    devices: Mapped[int]
+    stage: Mapped[int] = mapped_column(default=0)
+    state: Mapped[str] = mapped_column(String(16), default="running")
+    reason: Mapped[str] = mapped_column(String(500), default="")
+    evidence: Mapped[float] = mapped_column(default=0.0)
+    """Natural logarithm, as it was when somebody last looked."""
+    created_at: Mapped[datetime]
+    stage_since: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    revision: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Raised by every change, so that a process sees what it does not know yet."""
+
+
+class ReleasePartRow(Base):
+    """One stratum of a release: a plan from one version to another, or, of an alias, a SoC."""
+
+    __tablename__ = "release_parts"
+
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True)
+    part: Mapped[str] = mapped_column(String(128), primary_key=True)
+    """The plan's id, or the SoC."""
+    soc: Mapped[str] = mapped_column(String(128))
+    plan_id: Mapped[str | None] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), index=True)
+    before: Mapped[int]
+    after: Mapped[int]
+    reported: Mapped[int] = mapped_column(default=0)
+    slower: Mapped[int] = mapped_column(default=0)
+    faster: Mapped[int] = mapped_column(default=0)
+    failing: Mapped[int] = mapped_column(default=0)
+    mended: Mapped[int] = mapped_column(default=0)
+    wrong: Mapped[int] = mapped_column(default=0)
+    righted: Mapped[int] = mapped_column(default=0)
+
+
+class ReleaseDeviceRow(Base):
+    """A device that reported about a release under way, so that it counts once; gone when the release has ended."""
+
+    __tablename__ = "release_devices"
+
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True)
+    device_id: Mapped[str] = mapped_column(String(128), primary_key=True)
 
 
 class AuditRow(Base):
@@ -448,6 +524,9 @@ class DriftRow(Base):
     plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True, index=True)
     plan_version: Mapped[int]
     predicted_us: Mapped[float]
-    measured_us: Mapped[float]
+    measured_us: Mapped[float | None]
+    """Null where no run succeeded."""
     runs: Mapped[int]
+    failures: Mapped[int] = mapped_column(default=0, server_default="0")
+    wrong: Mapped[int] = mapped_column(default=0, server_default="0")
     reported_at: Mapped[datetime]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from planner_api.errors import ForbiddenError
 
 Role = Literal["operator", "viewer", "device", "anonymous"]
 
+_DEVICE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:+@/\-]{0,127}")
 _DEVICE_POSTS = frozenset({"/models", "/profiles", "/profiles/missing", "/plans"})
 _DEVICE_GETS = ("/models/", "/plans/", "/references/")
 
@@ -58,6 +60,15 @@ def principal_of(scope: Mapping[str, Any]) -> Principal:
     found = scope.get("state", {}).get("principal", ANONYMOUS)
     assert isinstance(found, Principal)
     return found
+
+
+def device_of(scope: Mapping[str, Any]) -> str | None:
+    """The device a request comes from: its token's, or, of who needs no token, the one that ``Hope-Device`` names."""
+    principal = principal_of(scope)
+    if principal.role != "anonymous":
+        return principal.device_id
+    named = [value for name, value in scope["headers"] if name == b"hope-device"]
+    return str(named[0], "ascii") if len(named) == 1 and _DEVICE.fullmatch(named[0]) else None
 
 
 def require_own(scope: Mapping[str, Any], device_id: str) -> None:

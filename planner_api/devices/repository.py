@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
+from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanVersionRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
+
+if TYPE_CHECKING:
+    from planner_api.devices.reports import Sent
+    from planner_api.releases.counting import Said
+
+CHUNK = 500
+"""Plans per statement; SQLite bounds the parameters of one."""
 
 
 @dataclass(frozen=True)
@@ -178,35 +187,79 @@ async def saw(session: WriteSession, seen: Mapping[str, datetime]) -> None:
     )
 
 
-async def report(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> None:
-    """Keep what a device says about itself; a device that never enrolled (no tokens required) is added."""
-    now = datetime.now(UTC)
-    fresh = {"id": device_id, "enrolled_at": now, "last_seen_at": now, **values}
-    if not await insert_or_ignore(session, DeviceRow, fresh, ["id"]):
-        await session.execute(update(DeviceRow).where(DeviceRow.id == device_id).values(last_seen_at=now, **values))
-
-
 async def describe(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:
     """Keep what people call a device, and its labels; False when there is no such device."""
     statement = update(DeviceRow).where(DeviceRow.id == device_id).values(**values).returning(DeviceRow.id)
     return (await session.execute(statement.execution_options(synchronize_session=False))).first() is not None
 
 
-async def predictions(session: AsyncSession, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
-    """Predicted makespan in microseconds by (plan id, its newest version), of the plans that exist."""
-    query = select(PlanRow.id, PlanRow.version, PlanRow.makespan_us).where(
-        PlanRow.id.in_(plan_ids), PlanRow.makespan_us.is_not(None)
-    )
-    return {(row.id, row.version): row.makespan_us for row in await session.execute(query)}
+def store_devices(connection: Connection, group: Sequence[Sent]) -> None:
+    """Keep what devices say about themselves; one that never enrolled (no tokens required) is added."""
+    rows = [
+        {
+            "id": sent.device_id,
+            "soc": sent.report.soc,
+            "frequency": sent.report.frequency,
+            "versions": dict(sent.report.versions),
+            "clock_skew_s": None if sent.report.sent_at is None else (sent.report.sent_at - sent.at).total_seconds(),
+            "enrolled_at": sent.at,
+            "last_seen_at": sent.at,
+        }
+        for sent in group
+    ]
+    insert_into = upserting(connection.dialect, DeviceRow)
+    said = ("soc", "frequency", "versions", "clock_skew_s", "last_seen_at")
+    newest = {name: insert_into.excluded[name] for name in said}
+    connection.execute(insert_into.on_conflict_do_update(index_elements=["id"], set_=newest), rows)
 
 
-async def store_drift(session: WriteSession, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replace a device's reports on the plans in ``rows``."""
-    for row in rows:
-        await session.execute(
-            delete(DriftRow).where(DriftRow.device_id == row["device_id"], DriftRow.plan_id == row["plan_id"])
-        )
-        await insert_or_ignore(session, DriftRow, row, ["device_id", "plan_id"])
+def predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
+    """Predicted makespan in microseconds by (plan id, version), of the versions that are kept."""
+    query = select(PlanVersionRow.plan_id, PlanVersionRow.version, PlanVersionRow.makespan_us)
+    wanted = sorted(plan_ids)
+    found: dict[tuple[str, int], float] = {}
+    for start in range(0, len(wanted), CHUNK):
+        rows = connection.execute(query.where(PlanVersionRow.plan_id.in_(wanted[start : start + CHUNK])))
+        found.update({(plan_id, version): makespan_us for plan_id, version, makespan_us in rows})
+    return found
+
+
+def store_drift(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace devices' reports on the plans in ``rows``."""
+    if not rows:
+        return
+    insert_into = upserting(connection.dialect, DriftRow)
+    key = ("device_id", "plan_id")
+    said = {name: insert_into.excluded[name] for name in rows[0] if name not in key}
+    connection.execute(insert_into.on_conflict_do_update(index_elements=key, set_=said), list(rows))
+
+
+def add_results(connection: Connection, said: Sequence[Said]) -> None:
+    """Add what devices said to the sums of the plans' versions."""
+    sums: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    for each in said:
+        found = sums[each.plan_id, each.version]
+        found.update(reports=1, runs=each.runs, failures=each.failures, wrong=each.wrong)
+        if each.measured_us is not None:
+            logarithm = math.log(each.measured_us)
+            found.update(timed=1)
+            found["log_sum"] += logarithm  # type: ignore[assignment]
+            found["log_squares"] += logarithm * logarithm  # type: ignore[assignment]
+    rows = [
+        {"plan": plan_id, "at": version, **{f"more_{name}": found[name] for name in _SUMS}}
+        for (plan_id, version), found in sorted(sums.items())
+    ]
+    if rows:
+        connection.execute(_ADD_RESULTS, rows)
+
+
+_SUMS = ("reports", "timed", "log_sum", "log_squares", "runs", "failures", "wrong")
+_VERSIONS = PlanVersionRow.__table__
+_ADD_RESULTS = (
+    update(_VERSIONS)  # type: ignore[arg-type]
+    .where(_VERSIONS.c.plan_id == bindparam("plan"), _VERSIONS.c.version == bindparam("at"))
+    .values({name: _VERSIONS.c[name] + bindparam(f"more_{name}") for name in _SUMS})
+)
 
 
 async def find_devices(
@@ -225,7 +278,7 @@ async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, 
     """Per device: measured / predicted - 1 of each of its reports."""
     found: dict[str, list[float]] = {}
     query = select(DriftRow.device_id, DriftRow.measured_us, DriftRow.predicted_us).where(
-        DriftRow.device_id.in_(device_ids), DriftRow.predicted_us > 0
+        DriftRow.device_id.in_(device_ids), DriftRow.predicted_us > 0, DriftRow.measured_us.is_not(None)
     )
     for row in await session.execute(query):
         found.setdefault(row.device_id, []).append(row.measured_us / row.predicted_us - 1.0)

@@ -64,7 +64,7 @@ async def list_devices(
 async def report(request: Request, device_id: DeviceId) -> Response:
     """Report versions, and measured against predicted times; the newest report stands."""
     message = await read_message(request, DeviceReport)
-    await service.report(request.app.state.planner.database, device_id, message)
+    await request.app.state.planner.reports.add(device_id, message)
     return Response(status_code=204)
 
 

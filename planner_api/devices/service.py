@@ -1,13 +1,12 @@
-"""The rules of enrolment, revocation and reports."""
+"""The rules of enrolment, description and revocation."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hope_schema import Device, DeviceDescription, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
+from hope_schema import Device, DeviceDescription, DevicePage, Enrolment, EnrolmentReceipt
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
@@ -50,31 +49,6 @@ async def enrol(database: Database, claim_hash: str, request: Enrolment) -> Enro
             )
         await repository.add_token(session, hash_token(token), "device", device_id=request.device_id)
     return EnrolmentReceipt(device_id=request.device_id, token=token)
-
-
-async def report(database: Database, device_id: str, sent: DeviceReport) -> None:
-    """Keep a device's report: versions, clock skew, and measured against predicted of plans' newest versions."""
-    now = datetime.now(UTC)
-    skew = None if sent.sent_at is None else (sent.sent_at - now).total_seconds()
-    values = {"soc": sent.soc, "frequency": sent.frequency, "versions": dict(sent.versions), "clock_skew_s": skew}
-    async with database.write() as session:
-        await repository.report(session, device_id, values)
-        predicted = await repository.predictions(session, {run.plan_id for run in sent.measured})
-        # A prediction of another version says nothing about this run.
-        newest = {run.plan_id: run for run in sent.measured if (run.plan_id, run.plan_version) in predicted}
-        rows: list[dict[str, Any]] = [
-            {
-                "device_id": device_id,
-                "plan_id": plan_id,
-                "plan_version": run.plan_version,
-                "predicted_us": predicted[plan_id, run.plan_version],
-                "measured_us": run.measured_us,
-                "runs": run.runs,
-                "reported_at": now,
-            }
-            for plan_id, run in sorted(newest.items())
-        ]
-        await repository.store_drift(session, rows)
 
 
 async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor) -> None:

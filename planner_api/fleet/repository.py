@@ -55,7 +55,7 @@ async def drifts(session: AsyncSession, plan_ids: Sequence[str] | None = None) -
     query = (
         select(DriftRow.plan_id, DriftRow.measured_us, DriftRow.predicted_us)
         .join(PlanRow, (PlanRow.id == DriftRow.plan_id) & (PlanRow.version == DriftRow.plan_version))
-        .where(DriftRow.predicted_us > 0)
+        .where(DriftRow.predicted_us > 0, DriftRow.measured_us.is_not(None))
         .order_by(DriftRow.reported_at.desc())
         .limit(MAX_DRIFTS)
     )

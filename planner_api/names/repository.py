@@ -63,6 +63,12 @@ async def alias(session: AsyncSession, name: str, alias: str) -> int | None:
     return await session.scalar(query)
 
 
+async def lock_alias(session: WriteSession, name: str, alias: str) -> ModelAliasRow | None:
+    """An alias, locked until the transaction ends."""
+    query = select(ModelAliasRow).where(ModelAliasRow.name == name, ModelAliasRow.alias == alias)
+    return (await session.scalars(query.with_for_update())).one_or_none()
+
+
 async def point(session: WriteSession, name: str, alias: str, version: int) -> None:
     """Let an alias stand for a version."""
     values = {"name": name, "alias": alias, "version": version}

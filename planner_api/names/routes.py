@@ -16,6 +16,7 @@ from hope_schema import (
     NewModelVersion,
 )
 from planner_api.audit.service import actor_of
+from planner_api.devices.principal import device_of
 from planner_api.devices.routes import Limit
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
@@ -87,7 +88,7 @@ async def label(request: Request, name: PlainName, version: Number) -> Response:
 @router.put(
     "/names/{name}/aliases/{alias}",
     openapi_extra=describe(
-        request=AliasTarget, replies={200: ("The version that it stands for now.", ModelVersion)}, errors=[404]
+        request=AliasTarget, replies={200: ("The version that it stands for now.", ModelVersion)}, errors=[404, 409]
     ),
 )
 async def point(request: Request, name: PlainName, alias: PlainName) -> Response:
@@ -100,7 +101,7 @@ async def point(request: Request, name: PlainName, alias: PlainName) -> Response
 @router.delete(
     "/names/{name}/aliases/{alias}",
     status_code=204,
-    openapi_extra=describe(replies={204: ("Dropped.", None)}, errors=[404, 422]),
+    openapi_extra=describe(replies={204: ("Dropped.", None)}, errors=[404, 409, 422]),
 )
 async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> Response:
     """Drop an alias."""
@@ -123,5 +124,6 @@ async def resolve(
         ),
     ],
 ) -> Response:
-    """Return the version that a reference means."""
-    return reply(await service.resolve(request.app.state.planner.database, reference))
+    """Return the version that a reference means; where a release moves an alias, the one that this device gets."""
+    planner = request.app.state.planner
+    return reply(await service.resolve(planner.database, reference, planner.splits, device_of(request.scope)))

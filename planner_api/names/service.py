@@ -9,9 +9,10 @@ from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPa
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database, ReadSession
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow
-from planner_api.errors import NotFoundError, model_unknown
+from planner_api.errors import ConflictError, NotFoundError, model_unknown
 from planner_api.models import repository as models
 from planner_api.names import repository
+from planner_api.releases.splits import Splits
 
 
 def name_unknown(name: str) -> NotFoundError:
@@ -82,12 +83,21 @@ async def find_version(session: ReadSession, name: str, version: int) -> ModelVe
     return _versions(rows, await repository.aliases(session, [name]))[0]
 
 
-async def resolve(database: Database, reference: str) -> ModelVersion:
-    """The version that ``name``, ``name:3`` or ``name@alias`` means. Raises NotFoundError when it means none."""
+async def resolve(
+    database: Database, reference: str, splits: Splits | None = None, device_id: str | None = None
+) -> ModelVersion:
+    """The version that ``name``, ``name:3`` or ``name@alias`` means. Raises NotFoundError when it means none.
+
+    With ``splits``, an alias that a release is moving means what it does for this device.
+    """
     name, at, alias = reference.partition("@")
     name, _, number = name.partition(":")
+    split = splits.aliases.get((name, alias)) if splits is not None and at else None
+    version: int | None
     async with database.read() as session:
-        if at:
+        if splits is not None and split is not None:
+            version = await splits.version(split, device_id)
+        elif at:
             version = await repository.alias(session, name, alias)
             if version is None:
                 raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': GET /names/{name} lists them")
@@ -107,15 +117,18 @@ async def point(database: Database, name: str, alias: str, version: int, actor: 
         if not await repository.versions(session, name, only=version):
             known = await repository.find(session, name) is not None
             raise version_unknown(name, version) if known else name_unknown(name)
-        before = await repository.alias(session, name, alias)
+        before = await repository.lock_alias(session, name, alias)
+        _refuse_under_release(before)
+        was = None if before is None else before.version
         await repository.point(session, name, alias, version)
-        await record(session, actor, "alias.point", f"{name}@{alias}", version=version, before=before)
+        await record(session, actor, "alias.point", f"{name}@{alias}", version=version, before=was)
     return await get_version(database, name, version)
 
 
 async def drop_alias(database: Database, name: str, alias: str, actor: Actor) -> None:
     """Drop an alias. Raises NotFoundError when there is none."""
     async with database.write() as session:
+        _refuse_under_release(await repository.lock_alias(session, name, alias))
         if not await repository.drop_alias(session, name, alias):
             raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}'")
         await record(session, actor, "alias.drop", f"{name}@{alias}")
@@ -129,6 +142,13 @@ async def label(database: Database, name: str, version: int, labels: Mapping[str
         shown = ", ".join(f"{key}={value}" for key, value in labels.items())
         await record(session, actor, "name.label", f"{name}:{version}", labels=shown)
     return await get_version(database, name, version)
+
+
+def _refuse_under_release(row: ModelAliasRow | None) -> None:
+    """Raise ConflictError for an alias that a release is moving."""
+    if row is not None and row.release_id is not None:
+        detail = f"release {row.release_id} of {row.name}@{row.alias} is under way; roll it back or let it end first"
+        raise ConflictError("release-under-way", detail)
 
 
 def _versions(rows: Sequence[ModelVersionRow], aliases: Sequence[ModelAliasRow]) -> tuple[ModelVersion, ...]:

@@ -18,7 +18,7 @@ SOLVE_BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 _ROUTES = (
-    (re.compile(r"/(models|profiles|plans|devices|fleet|names|groups|audit)"), None),
+    (re.compile(r"/(models|profiles|plans|devices|fleet|names|groups|releases|audit)"), None),
     (re.compile(r"/(healthz|readyz|metrics|openapi\.json)"), None),
     (re.compile(r"/(profiles/missing|fleet/(profiles|models|plans))"), None),
     (re.compile(r"/profiles/.+/.+"), "/profiles/{soc}/{frequency}"),
@@ -33,6 +33,9 @@ _ROUTES = (
     (re.compile(r"/names/[^/]+/aliases/[^/]+"), "/names/{name}/aliases/{alias}"),
     (re.compile(r"/references/[^/]+"), "/references/{reference}"),
     (re.compile(r"/groups/[^/]+"), "/groups/{name}"),
+    (re.compile(r"/models/[^/]+/rollout"), "/models/{model_hash}/rollout"),
+    (re.compile(r"/releases/[^/]+"), "/releases/{release_id}"),
+    (re.compile(r"/releases/[^/]+/[^/]+"), "/releases/{release_id}/{action}"),
     (re.compile(r"/fanouts/[^/]+"), "/fanouts/{fanout_id}"),
     (re.compile(r"/devices/.+/report"), "/devices/{device_id}/report"),
     (re.compile(r"/devices/.+/description"), "/devices/{device_id}/description"),

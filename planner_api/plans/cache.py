@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Collection
 
 from planner_api.plans.stored import StoredPlan
 
@@ -23,6 +24,7 @@ class PlanCache:
         self._capacity = capacity_bytes
         self._plans: OrderedDict[str, StoredPlan] = OrderedDict()
         self._bytes = 0
+        self._diverted: frozenset[str] = frozenset()
         self.generation = 0
         self.hits: Counter[str] = Counter()
         self._noted: list[str] = []
@@ -45,7 +47,7 @@ class PlanCache:
 
     def put(self, stored: StoredPlan, generation: int) -> None:
         """Keep a plan that was read from the database when ``generation`` stood."""
-        if generation != self.generation or _size(stored) > self._capacity:
+        if generation != self.generation or _size(stored) > self._capacity or stored.plan_id in self._diverted:
             return
         self._settle()
         self._drop(stored.plan_id)
@@ -62,6 +64,12 @@ class PlanCache:
             self._bytes = 0
         elif (found := self._plans.get(plan_id)) is not None and (version == 0 or found.version < version):
             self._drop(plan_id)
+
+    def divert(self, plan_ids: frozenset[str], changed: Collection[str]) -> None:
+        """Keep none of these plans: not every device gets the same version. Drop those that changed, too."""
+        self._diverted = plan_ids
+        for plan_id in {*plan_ids, *changed}:
+            self.forget(plan_id)
 
     def take_hits(self) -> Counter[str]:
         """Return the hits per plan since the last call."""

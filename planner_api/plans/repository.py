@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, or_, select, update
+from sqlalchemy import bindparam, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Job, PlanRequest
 from planner_api.compression import gzipped, unzstd
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import PlanRow, PlanVersionRow, ProfileRow, SocRow
+from planner_api.db.tables import ModelRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
 from planner_api.db.upsert import insert_or_ignore
 from planner_api.plans.stored import StoredPlan
 
@@ -131,16 +131,29 @@ async def store(session: WriteSession, plan_id: str, values: Mapping[str, Any]) 
     await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(**values))
 
 
+async def hold_back(session: WriteSession, plan_id: str) -> None:
+    """Let devices keep the version they get, if it is a finished one and the model's next ones wait for a release.
+
+    Called before a better version is stored.
+    """
+    waits = exists().where(ModelRow.hash == PlanRow.model_hash, ModelRow.rollout != "at_once")
+    finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
+    held = update(PlanRow).where(PlanRow.id == plan_id, *finished, waits).values(served_version=PlanRow.version)
+    await session.execute(held.execution_options(synchronize_session=False))
+
+
 async def keep_version(session: WriteSession, values: Mapping[str, Any]) -> None:
     """Keep a version, and forget the oldest beyond those that are kept."""
     session.add(PlanVersionRow(**values))
     await session.flush()
     served = select(PlanRow.served_version).where(PlanRow.id == values["plan_id"]).scalar_subquery()
+    under_release = exists().where(PlanRow.id == values["plan_id"], PlanRow.release_id.is_not(None))
     await session.execute(
         delete(PlanVersionRow).where(
             PlanVersionRow.plan_id == values["plan_id"],
             PlanVersionRow.version <= values["version"] - KEPT_VERSIONS,
             PlanVersionRow.version != func.coalesce(served, 0),
+            ~under_release,
         )
     )
 

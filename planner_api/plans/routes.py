@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import PlanDiff, PlanHistory, PlanReply, PlanRequest
-from planner_api.devices.principal import principal_of
+from planner_api.devices.principal import device_of, principal_of
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute
@@ -50,7 +50,7 @@ async def request_plan(request: Request) -> Response:
     planner = request.app.state.planner
     message = await read_message(request, PlanRequest)
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
-    served = await planner.plans.plan(message, principal_of(request.scope))
+    served = await planner.plans.plan(message, principal_of(request.scope), device_of(request.scope))
     request.scope["state"]["plan_id"] = served.stored.plan_id
     stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)
     response = _respond(stored.answer(_header(request, "accept-encoding"), hit=served.hit))
@@ -84,7 +84,7 @@ async def read_plan(
     """Return a plan by id, or 304 when the copy at hand is the version that would be returned."""
     planner = request.app.state.planner
     if version is None:
-        stored = await planner.plans.get(plan_id)
+        stored = await planner.plans.get(plan_id, device_of(request.scope))
     else:
         stored = await history.stored(planner.database, plan_id, version)
     return _respond(stored.answer(_header(request, "accept-encoding"), _header(request, "if-none-match")))

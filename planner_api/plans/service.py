@@ -26,6 +26,7 @@ from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profile_rows
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.service import Profiles
+from planner_api.releases.splits import Splits
 from planner_api.shared import SharedCalls
 from planner_api.solving.events import Events
 
@@ -47,24 +48,32 @@ class Plans:
         cache: the plans served from memory; told when a version is superseded.
         events: how the news of a version travels.
         making: how a plan comes to be.
+        splits: which version a device gets of a plan that a release is under way of.
     """
 
     def __init__(
-        self, database: Database, profiles: Profiles, cache: PlanCache, events: Events, making: Making
+        self,
+        database: Database,
+        profiles: Profiles,
+        cache: PlanCache,
+        events: Events,
+        making: Making,
+        splits: Splits,
     ) -> None:
         self._database = database
         self._profiles = profiles
         self._cache = cache
         self._events = events
         self._making = making
+        self._splits = splits
         self.waits = Waits(events, self._newest)
         self._made: SharedCalls[Served] = SharedCalls()
         self._read: SharedCalls[StoredPlan | None] = SharedCalls()
         self.misses: Counter[str] = Counter()
 
-    async def get(self, wanted: str) -> StoredPlan:
-        """Return the newest version of a plan. Raises NotFoundError when nobody asked for it yet."""
-        stored = await self._newest(wanted)
+    async def get(self, wanted: str, device_id: str | None = None) -> StoredPlan:
+        """Return the version of a plan that a device gets. Raises NotFoundError when nobody asked for it yet."""
+        stored = await self._served(wanted, device_id)
         if stored is None:
             raise plan_unknown(wanted)
         if not await self._making.holds(wanted):
@@ -75,8 +84,10 @@ class Plans:
         self._cache.hit(wanted)
         return stored
 
-    async def plan(self, request: PlanRequest, caller: Principal = ANONYMOUS) -> Served:
+    async def plan(self, request: PlanRequest, caller: Principal = ANONYMOUS, device_id: str | None = None) -> Served:
         """Return the plan under the request's key, finding a first one when there is none.
+
+        ``device_id`` is the device that it is for, where it says so.
 
         Raises:
             NotFoundError: an unknown model or SoC.
@@ -85,7 +96,7 @@ class Plans:
         """
         request = normalised(request)
         wanted = plan_id(request)
-        stored = await self._newest(wanted)
+        stored = await self._served(wanted, device_id)
         if stored is None or not await self._making.holds(wanted):
             return await self._made.get((wanted, caller.name), lambda: self._make(request, wanted, caller))
         self._cache.hit(wanted)
@@ -137,6 +148,13 @@ class Plans:
             self.misses.update(misses)
             raise
 
+    async def _served(self, wanted: str, device_id: str | None) -> StoredPlan | None:
+        """The version that a device gets: the same for all, but while a release is under way."""
+        split = self._splits.plans.get(wanted)
+        if split is None:
+            return await self._newest(wanted)
+        return await self._splits.stored(wanted, await self._splits.version(split, device_id))
+
     async def _newest(self, wanted: str) -> StoredPlan | None:
         """Find a plan that many requests may want at once (a release, a version they waited for) with one query."""
         generation = self._cache.generation
@@ -172,6 +190,7 @@ async def store_version(
     }
     newest = {"body_gzip": stored.body_gzip, "checked_version": found.profile_version, "solved_at": now}
     with_status = {} if status is None else {"status": status}
+    await repository.hold_back(session, stored.plan_id)
     await repository.store(session, stored.plan_id, {**both, **newest, **with_status})
     await repository.keep_version(session, {**both, "plan_id": stored.plan_id, "created_at": now})
 

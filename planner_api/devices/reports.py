@@ -1,0 +1,84 @@
+"""What devices report of themselves and of the plans they run: stored in groups, acknowledged when it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+from sqlalchemy import Connection
+
+from hope_schema import DeviceReport
+from planner_api.db.engine import Database
+from planner_api.devices import repository
+from planner_api.gathering import Gathering
+from planner_api.releases.counting import Counting, Said
+
+BATCH_REPORTS = 128
+BATCH_RUNS = 1024
+"""One transaction holds at most this much, so that nobody waits long for it."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A report, from whom, and when it came."""
+
+    device_id: str
+    report: DeviceReport
+    at: datetime
+
+
+class Reports:
+    """Takes reports in: the newest one of a device and plan stands, and their sums stay with the plan's version."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sent: Gathering[Sent, None] = Gathering(
+            self._write, most=BATCH_REPORTS, weight=lambda sent: len(sent.report.measured), heaviest=BATCH_RUNS
+        )
+
+    async def add(self, device_id: str, report: DeviceReport) -> None:
+        """Keep a device's report: versions, clock skew, and what it measured. Raises what the database does."""
+        await self._sent.add(Sent(device_id, report, datetime.now(UTC)))
+
+    async def _write(self, group: Sequence[Sent]) -> Sequence[None]:
+        await self._database.write_at_once(partial(store, group=group))
+        return [None] * len(group)
+
+
+def store(connection: Connection, group: Sequence[Sent]) -> None:
+    """Store reports in one transaction; rows in the order of their keys, so that two replicas cannot deadlock."""
+    repository.store_devices(connection, sorted(group, key=lambda sent: sent.device_id))
+    predicted = repository.predictions(connection, {run.plan_id for sent in group for run in sent.report.measured})
+    newest = {
+        (sent.device_id, run.plan_id): (sent, run)
+        for sent in group
+        for run in sorted(sent.report.measured, key=lambda run: run.plan_version)
+        if (run.plan_id, run.plan_version) in predicted
+    }
+    known = [newest[key] for key in sorted(newest)]
+    said = [
+        Said(sent.device_id, run.plan_id, run.plan_version, run.measured_us, run.runs, run.failures, run.wrong)
+        for sent, run in known
+    ]
+    counting = Counting(connection, said)
+    repository.store_drift(
+        connection,
+        [
+            {
+                "device_id": sent.device_id,
+                "plan_id": run.plan_id,
+                "plan_version": run.plan_version,
+                "predicted_us": predicted[run.plan_id, run.plan_version],
+                "measured_us": run.measured_us,
+                "runs": run.runs,
+                "failures": run.failures,
+                "wrong": run.wrong,
+                "reported_at": sent.at,
+            }
+            for sent, run in known
+        ],
+    )
+    repository.add_results(connection, said)
+    counting.add()

@@ -1,0 +1,338 @@
+"""The rules of releases: begin, hold, go on, end; by operators, and by the planner itself where harm is proven."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, ReleaseRequest
+from hope_schema.releases import Rollout
+from planner_api.audit.service import PLANNER, Actor, record
+from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import ReleaseRow
+from planner_api.errors import ConflictError, DatabaseAwayError, InvalidError, NotFoundError, model_unknown
+from planner_api.groups import repository as groups
+from planner_api.groups.service import selector_of as selector_of_group
+from planner_api.models import repository as models
+from planner_api.names import repository as names
+from planner_api.names import service as naming
+from planner_api.releases import repository
+from planner_api.releases.judging import harm, judge, next_step
+from planner_api.releases.splits import Splits
+from planner_api.releases.views import part_view, release_view
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 1.0
+"""How often a process looks for what other processes did to releases, and whether one wants to be steered."""
+SEEN = timedelta(days=7)
+"""Devices that were seen within this time are counted when a release begins; the others may never report."""
+MAX_REASON = 500
+
+
+class Releases:
+    """Releases, as operators and the planner's own look-out handle them.
+
+    Args:
+        database: where they stand.
+        splits: told at once of what this process does; other processes look for it.
+    """
+
+    def __init__(self, database: Database, splits: Splits) -> None:
+        self._database = database
+        self._splits = splits
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look once for releases under way, then again and again, and steer them."""
+        await self._splits.look()
+        self._looking = asyncio.create_task(self._look_for_ever(), name="releases")
+
+    async def stop(self) -> None:
+        """End looking."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self._splits.look()
+                await self.steer()
+            except DatabaseAwayError as error:
+                log.warning("releases_lost_database", error=error.reason)
+            except Exception:
+                log.exception("releases_not_steered")
+
+    async def set_rollout(self, model_hash: str, rollout: Rollout, actor: Actor) -> None:
+        """Say how new versions of a model's plans reach devices; what is held now stays held until it is released.
+
+        Raises:
+            NotFoundError: an unknown model.
+        """
+        async with self._database.write() as session:
+            before = await repository.set_rollout(session, model_hash, rollout)
+            if before is None:
+                raise model_unknown(model_hash)
+            await record(session, actor, "model.rollout", model_hash, rollout=rollout, before=before)
+
+    async def begin(self, request: ReleaseRequest, actor: Actor) -> Release:
+        """Begin a release, all or nothing.
+
+        Raises:
+            NotFoundError: an unknown model, name, version, alias or group.
+            ConflictError: there is nothing to release, or another release of it is under way.
+        """
+        release_id, now = f"r-{secrets.token_hex(12)}", datetime.now(UTC)
+        version = None if await self._is_hash(request.model) else await naming.resolve(self._database, request.model)
+        model_hash = request.model if version is None else version.model_hash
+        values: dict[str, Any] = {"id": release_id, "model": request.model, "model_hash": model_hash}
+        async with self._database.write() as session:
+            selector = await self._selector(session, request.group)
+            await repository.lock_model(session, model_hash)
+            if request.alias is None:
+                parts = await self._claim_plans(session, release_id, model_hash, selector, again=request.again)
+            elif version is None:
+                raise InvalidError("alias-of-nothing", "an alias belongs to a name: say the model as 'name:version'")
+            else:
+                values |= await self._claim_alias(session, release_id, version.name, request.alias, version.version)
+                parts = await self._socs(session, (values["before_hash"], model_hash), selector, values)
+            devices = await self._devices(session, selector, {part["soc"] for part in parts}, now)
+            values |= {
+                "group": request.group,
+                "selector": selector.model_dump(mode="json"),
+                "stages": list(request.stages),
+                "devices": devices,
+                "created_at": now,
+                "stage_since": now,
+                **request.model_dump(include={"reported", "hold_s", "approval", "tolerance", "error_rate"}),
+            }
+            await repository.add(session, values, parts)
+            about = {"alias": request.alias, "group": request.group, "parts": len(parts), "share": request.stages[0]}
+            await record(session, actor, "release.begin", release_id, model=request.model, **about)
+        await self._splits.look()
+        return await self.get(release_id)
+
+    async def pause(self, release_id: str, actor: Actor) -> Release:
+        """Stay at this stage until somebody resumes."""
+        return await self._change(release_id, actor, "release.pause", ("running", "waiting"), state="paused")
+
+    async def resume(self, release_id: str, actor: Actor) -> Release:
+        """Go on."""
+        return await self._change(release_id, actor, "release.resume", ("paused",), state="running")
+
+    async def approve(self, release_id: str, actor: Actor) -> Release:
+        """Go to the next stage now, whether or not enough devices reported; the last one ends the release."""
+        async with self._database.write() as session:
+            row = await self._locked(session, release_id, ("running", "waiting"))
+            await self._advance(session, row, "approved", actor)
+        await self._splits.look()
+        return await self.get(release_id)
+
+    async def roll_back(self, release_id: str, actor: Actor, reason: str = "") -> Release:
+        """Return to the version before; of a release that is done too, where its version is still what is served.
+
+        Raises:
+            NotFoundError: an unknown release.
+            ConflictError: one that was taken back before, or that nothing follows any more.
+        """
+        async with self._database.write() as session:
+            row = await self._locked(session, release_id, (*repository.ACTIVE, "done"))
+            await self._take_back(session, row, reason or "by hand", actor)
+        await self._splits.look()
+        return await self.get(release_id)
+
+    async def steer(self) -> None:
+        """Take back what does harm, move on what is ready, and begin what goes out by itself.
+
+        Any process may do so at any time: a step is taken with the release locked and looked at again.
+        """
+        async with self._database.read() as session:
+            ids = [row.id for row in await repository.releases(session, states=repository.ACTIVE)]
+            ready = await repository.ready_by_themselves(session)
+        changed = [await self._steer(release_id) for release_id in ids]
+        for model_hash in ready:
+            await self.begin(ReleaseRequest(model=model_hash), PLANNER)
+        if any(changed):
+            await self._splits.look()
+
+    async def get(self, release_id: str) -> Release:
+        """A release and how it goes. Raises NotFoundError when there is none."""
+        async with self._database.read() as session:
+            row = await repository.find(session, release_id)
+            if row is None:
+                raise release_unknown(release_id)
+            return release_view(row, await repository.parts(session, [release_id]))
+
+    async def page(self, *, before: str | None, limit: int) -> ReleasePage:
+        """Releases, newest first. Raises NotFoundError for a ``before`` that is none."""
+        async with self._database.read() as session:
+            last = None if before is None else await repository.find(session, before)
+            if before is not None and last is None:
+                raise release_unknown(before)
+            rows = await repository.releases(session, before=last, limit=limit + 1)
+            found = [release_view(row, await repository.parts(session, [row.id])) for row in rows[:limit]]
+        return ReleasePage(releases=tuple(found), next=found[-1].release_id if len(rows) > limit else None)
+
+    async def parts(self, release_id: str, *, after: str, limit: int) -> ReleasePartPage:
+        """The parts of a release. Raises NotFoundError when there is no such release."""
+        async with self._database.read() as session:
+            if await repository.find(session, release_id) is None:
+                raise release_unknown(release_id)
+            rows = await repository.parts(session, [release_id], after=after, limit=limit + 1)
+        page = tuple(part_view(row) for row in rows[:limit])
+        return ReleasePartPage(parts=page, next=rows[limit - 1].part if len(rows) > limit else None)
+
+    async def _is_hash(self, model: str) -> bool:
+        async with self._database.read() as session:
+            return await models.exists(session, model)
+
+    async def _selector(self, session: WriteSession, group: str | None) -> GroupSelector:
+        if group is None:
+            return GroupSelector()
+        row = await groups.find(session, group)
+        if row is None:
+            raise NotFoundError("group-unknown", f"no group '{group}': make it with PUT /groups/{group}")
+        return selector_of_group(row)
+
+    async def _claim_plans(
+        self, session: WriteSession, release_id: str, model_hash: str, selector: GroupSelector, *, again: bool
+    ) -> list[dict[str, Any]]:
+        rows = await repository.claim_plans(session, release_id, model_hash, socs=selector.socs, again=again)
+        if not rows:
+            raise _nothing(await repository.plan_counts(session, model_hash), model_hash)
+        return [
+            {"part": row.id, "soc": row.soc, "plan_id": row.id, "before": row.before, "after": row.after}
+            for row in rows
+        ]
+
+    async def _claim_alias(
+        self, session: WriteSession, release_id: str, name: str, alias: str, after: int
+    ) -> dict[str, Any]:
+        known = await names.alias(session, name, alias)
+        if known is None:
+            raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': PUT /names/{name}/aliases/{alias}")
+        if known == after:
+            raise ConflictError("nothing-to-release", f"{name}@{alias} stands for version {after} already")
+        before = await repository.claim_alias(session, release_id, name, alias)
+        if before is None:
+            raise ConflictError("release-under-way", f"another release of {name}@{alias} is under way")
+        version = (await names.versions(session, name, only=before))[0]
+        return {"name": name, "alias": alias, "before": before, "after": after, "before_hash": version.model_hash}
+
+    async def _socs(
+        self, session: WriteSession, hashes: Sequence[str], selector: GroupSelector, values: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        socs = await repository.socs_of(session, [values["model_hash"]], selector.socs)
+        if not socs:
+            detail = f"model {values['model_hash']} has no plan: plan ahead with POST /models/{{hash}}/plans first"
+            raise ConflictError("release-without-plans", detail)
+        return [{"part": soc, "soc": soc, "before": values["before"], "after": values["after"]} for soc in socs]
+
+    async def _devices(self, session: WriteSession, selector: GroupSelector, socs: set[str], now: datetime) -> int:
+        found = await repository.devices_by_soc(session, groups.chosen(selector), now - SEEN)
+        return round(selector.share * sum(count for soc, count in found.items() if soc in socs))
+
+    async def _locked(self, session: WriteSession, release_id: str, states: Sequence[str]) -> ReleaseRow:
+        row = await repository.lock(session, release_id)
+        if row is None:
+            raise release_unknown(release_id)
+        if row.state not in states:
+            detail = (
+                f"release {release_id} is {row.state.replace('_', ' ')}; this takes one that is {' or '.join(states)}"
+            )
+            raise ConflictError("release-state", detail.replace("rolled_back", "rolled back"))
+        return row
+
+    async def _change(
+        self, release_id: str, actor: Actor, action: str, states: Sequence[str], *, state: str
+    ) -> Release:
+        async with self._database.write() as session:
+            row = await self._locked(session, release_id, states)
+            row.state = state
+            row.revision += 1
+            await record(session, actor, action, release_id, share=row.stages[row.stage])
+        await self._splits.look()
+        return await self.get(release_id)
+
+    async def _steer(self, release_id: str) -> bool:
+        """Look at one release; return whether it changed."""
+        async with self._database.read() as session:
+            row = await repository.find(session, release_id)
+            parts = await repository.parts(session, [release_id])
+        if row is None or next_step(row, parts) is None:
+            return False
+        async with self._database.write() as session:
+            locked = await repository.lock(session, release_id)
+            if locked is None or locked.state not in repository.ACTIVE:
+                return False
+            parts = await repository.parts(session, [release_id])
+            step, found = next_step(locked, parts), judge(parts)
+            locked.evidence = found.together
+            if step == "take back":
+                await self._take_back(session, locked, harm(parts, found), PLANNER)
+            elif step == "wait":
+                locked.state = "waiting"
+                locked.revision += 1
+                await record(session, PLANNER, "release.wait", release_id, share=locked.stages[locked.stage])
+            elif step == "advance":
+                await self._advance(session, locked, f"{found.reported} devices reported", PLANNER)
+        return True
+
+    async def _advance(self, session: WriteSession, row: ReleaseRow, reason: str, actor: Actor) -> None:
+        row.revision += 1
+        if row.stage + 1 < len(row.stages):
+            row.stage, row.state, row.stage_since = row.stage + 1, "running", datetime.now(UTC)
+            await record(session, actor, "release.stage", row.id, share=row.stages[row.stage], reason=reason)
+            return
+        row.state, row.reason, row.ended_at = "done", reason[:MAX_REASON], datetime.now(UTC)
+        if row.alias is None:
+            await repository.end_plans(session, row.id, keep=True)
+        else:
+            await repository.end_alias(session, row, version=row.after)
+        await repository.forget_devices(session, row.id)
+        await record(session, actor, "release.done", row.id, reason=reason)
+
+    async def _take_back(self, session: WriteSession, row: ReleaseRow, reason: str, actor: Actor) -> None:
+        if row.state == "done":
+            returned = (
+                await repository.take_back_plans(session, row.id)
+                if row.alias is None
+                else await repository.take_back_alias(session, row)
+            )
+            if not returned:
+                detail = f"nothing follows release {row.id} any more: something newer was released since"
+                raise ConflictError("release-superseded", detail)
+        elif row.alias is None:
+            await repository.end_plans(session, row.id, keep=False)
+        else:
+            await repository.end_alias(session, row, version=None)
+        row.state, row.reason, row.ended_at = "rolled_back", reason[:MAX_REASON], datetime.now(UTC)
+        row.revision += 1
+        await repository.forget_devices(session, row.id)
+        await record(session, actor, "release.rollback", row.id, reason=reason, share=row.stages[row.stage])
+
+
+def release_unknown(release_id: str) -> NotFoundError:
+    """Return the error for a release that there is not."""
+    return NotFoundError("release-unknown", f"no release {release_id}: GET /releases lists them")
+
+
+def _nothing(counts: Any, model_hash: str) -> ConflictError:
+    """Say why there is nothing of a model to release."""
+    if not counts.plans:
+        detail = f"model {model_hash} has no plan: plan ahead with POST /models/{model_hash}/plans first"
+        return ConflictError("release-without-plans", detail)
+    if counts.released:
+        return ConflictError("release-under-way", f"another release of model {model_hash} is under way")
+    if counts.refused > counts.held:
+        detail = "its newest versions were taken back; say 'again' to release them all the same"
+        return ConflictError("nothing-to-release", detail)
+    detail = f"devices get its newest versions already; PUT /models/{model_hash}/rollout holds the next ones back"
+    return ConflictError("nothing-to-release", detail)

@@ -1,0 +1,379 @@
+"""Releases: held back, given out in stages, watched, taken back by themselves or by hand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from hope_schema import (
+    AliasTarget,
+    AuditPage,
+    DeviceDescription,
+    DeviceReport,
+    GroupSelector,
+    MeasuredRun,
+    NewModelVersion,
+    Release,
+    ReleasePartPage,
+    ReleaseRequest,
+    RolloutPolicy,
+)
+from planner_api.db.tables import PlanRow
+from planner_api.groups.choice import position
+from planner_api.releases.counting import Said, compare
+from tests.planner.samples import FREQUENCY, JSON, SOC, Api, chain, eventually, plan_request, serving
+from tests.planner.solving_help import improve
+
+GRAPH, OTHER = chain(4), chain(5, "other")
+DEVICES = [f"device-{number}" for number in range(30)]
+AT_ONCE: dict[str, Any] = {"stages": (0.5, 1.0), "hold_s": 0.0, "reported": 1.0}
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """A planner, a model whose plans are held back, devices that said how long version 2 takes, and a version 3."""
+    with serving(database_url) as running:
+        running.learn(GRAPH)
+        plan_id = running.plan(GRAPH).plan_id
+        improve(running, plan_id)
+        hold(running, GRAPH.model_hash)
+        for device in DEVICES:
+            report(running, device, plan_id, 2, us=100.0)
+        improve(running, plan_id)
+        yield running
+
+
+def put(api: Api, path: str, message: Any) -> Any:
+    """Send a message with PUT."""
+    return api.client.put(path, content=message.model_dump_json(), headers=JSON)
+
+
+def hold(api: Api, model_hash: str, rollout: Any = "held") -> None:
+    """Say how new versions of a model's plans reach devices."""
+    assert put(api, f"/models/{model_hash}/rollout", RolloutPolicy(rollout=rollout)).status_code == 204
+
+
+def report(
+    api: Api, device: str, plan_id: str, version: int, us: float | None = None, failures: int = 0, wrong: int = 0
+) -> None:
+    """Say what a device measured of a plan version."""
+    runs = 0 if us is None else 64 - failures - wrong
+    run = MeasuredRun(plan_id=plan_id, plan_version=version, measured_us=us, runs=runs, failures=failures, wrong=wrong)
+    sent = DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,))
+    assert put(api, f"/devices/{device}/report", sent).status_code == 204
+
+
+def begin(api: Api, model: str = GRAPH.model_hash, **more: Any) -> Release:
+    """Begin a release."""
+    answer = api.post("/releases", ReleaseRequest(model=model, **more))
+    assert answer.status_code == 201, answer.text
+    return Release.model_validate_json(answer.content)
+
+
+def look(api: Api, release: Release) -> Release:
+    """A release as it is now."""
+    return Release.model_validate_json(api.client.get(f"/releases/{release.release_id}").content)
+
+
+def act(api: Api, release: Release, verb: str) -> Any:
+    """Do something to a release."""
+    return api.client.post(f"/releases/{release.release_id}/{verb}")
+
+
+def plan_of(api: Api) -> str:
+    """The id of the plan."""
+    return str(api.post("/plans", plan_request(GRAPH)).json()["plan_id"])
+
+
+def given(api: Api, device: str | None) -> set[int]:
+    """The versions that a device gets, by key and by id."""
+    headers = {} if device is None else {"hope-device": device}
+    answer = api.post("/plans", plan_request(GRAPH), **headers)
+    again = api.client.get(f"/plans/{answer.json()['plan_id']}", headers=headers)
+    return {answer.json()["version"], again.json()["version"]}
+
+
+def audited(api: Api, release: Release) -> list[tuple[str, str]]:
+    """Who did what to a release, oldest first."""
+    found = AuditPage.model_validate_json(api.client.get(f"/audit?subject={release.release_id}").content).entries
+    return [(entry.actor, entry.action) for entry in reversed(found)]
+
+
+def test_a_stage_is_given_to_its_devices_and_nobody_else(api: Api) -> None:
+    """Held back until released; then a stable share gets it, who is nobody gets the version before, at the end all."""
+    assert given(api, "device-1") == given(api, None) == {2}
+    release = begin(api, stages=(0.3, 1.0))
+    assert (release.state, release.share, release.devices, release.plans) == ("running", 0.3, len(DEVICES), 1)
+    chosen = {device for device in DEVICES if position(device, release.release_id) < 0.3}
+    assert 1 < len(chosen) < 22
+    for device in DEVICES:
+        assert given(api, device) == {3 if device in chosen else 2}
+    assert given(api, None) == {2}
+    mine, path = {"hope-device": min(chosen)}, f"/plans/{plan_of(api)}"
+    tag = api.client.get(path, headers=mine).headers["etag"]
+    assert api.client.get(path, headers={**mine, "if-none-match": tag}).status_code == 304
+    assert api.client.get(path, headers={"if-none-match": tag}).status_code == 200
+    assert act(api, release, "approve").json()["share"] == 1.0
+    assert all(given(api, device) == {3} for device in DEVICES[:5])
+    assert act(api, release, "approve").json()["state"] == "done"
+    assert given(api, None) == {3}
+    assert audited(api, release) == [
+        ("anonymous", "release.begin"),
+        ("anonymous", "release.stage"),
+        ("anonymous", "release.done"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "harm", [{"us": 120.0}, {"us": 100.0, "failures": 3}, {"us": 100.0, "wrong": 1}, {"failures": 1}]
+)
+def test_harm_takes_it_back(api: Api, harm: dict[str, Any]) -> None:
+    """Slower, failing or wrong on the devices that have it: the version before is served again, and why is said."""
+    plan_id = plan_of(api)
+    release = begin(api, stages=(0.9, 1.0), hold_s=3600.0)
+    told = 0
+    for device in DEVICES:
+        if look(api, release).state == "rolled_back":
+            break
+        if given(api, device) == {3}:
+            report(api, device, plan_id, 3, **harm)
+            told += 1
+            api.await_(api.app.planner.releases.steer)
+    ended = look(api, release)
+    assert (ended.state, ended.share, ended.evidence >= 3.0) == ("rolled_back", 0.0, True)
+    assert ended.reason.startswith(f"{told} devices are ")
+    assert told < 25
+    assert all(given(api, device) == {2} for device in [*DEVICES[:5], None])
+    assert audited(api, release)[-1] == ("planner", "release.rollback")
+    refused = api.post("/releases", ReleaseRequest(model=GRAPH.model_hash))
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:hope:nothing-to-release")
+    assert begin(api, again=True).state == "running"
+
+
+def test_without_harm_it_goes_to_everybody(api: Api) -> None:
+    """Each stage ends when enough of its devices reported; better and worse in equal parts take nothing back."""
+    plan_id = plan_of(api)
+    release = begin(api, **AT_ONCE)
+    for number, device in enumerate(DEVICES):
+        report(api, device, plan_id, 3, us=120.0 if number % 2 else 80.0)
+    assert eventually(lambda: look(api, release).state == "done")
+    ended = look(api, release)
+    assert (ended.reported, ended.latency.worse, ended.latency.better) == (30, 15, 15)
+    assert ended.evidence < 3.0
+    assert given(api, None) == {3}
+    history = api.client.get(f"/plans/{plan_id}/versions").json()["versions"]
+    assert [(each["version"], each["served"]) for each in history[:2]] == [(3, True), (2, False)]
+    assert history[0]["results"]["reports"] == len(DEVICES)
+    assert history[0]["results"]["measured_us"] == pytest.approx((120 * 80) ** 0.5)
+    assert history[0]["results"]["runs"] == len(DEVICES) * 64
+
+
+def test_a_device_counts_once(api: Api) -> None:
+    """One that goes back and forth between versions, saying it is slower each time, is one device."""
+    plan_id = plan_of(api)
+    release = begin(api, hold_s=3600.0)
+    for _ in range(30):
+        report(api, "device-0", plan_id, 3, us=200.0)
+        report(api, "device-0", plan_id, 2, us=100.0)
+    report(api, "stranger", plan_id, 3, us=1000.0)
+    api.await_(api.app.planner.releases.steer)
+    found = look(api, release)
+    assert (found.state, found.reported, found.latency.worse) == ("running", 2, 1)
+    (part,) = ReleasePartPage.model_validate_json(api.client.get(f"/releases/{release.release_id}/parts").content).parts
+    assert (part.plan_id, part.soc, part.before, part.after, part.reported) == (plan_id, SOC, 2, 3, 2)
+    assert part.latency.worse == 1
+
+
+def test_operators_pause_approve_and_take_back(api: Api) -> None:
+    """A paused stage stays, approval is waited for, and what is done can still be taken back, once."""
+    plan_id = plan_of(api)
+    release = begin(api, approval=True, **AT_ONCE)
+    assert act(api, release, "pause").json()["state"] == "paused"
+    for device in DEVICES:
+        report(api, device, plan_id, 3, us=100.0)
+    api.await_(api.app.planner.releases.steer)
+    assert (look(api, release).state, look(api, release).stage) == ("paused", 0)
+    assert act(api, release, "approve").status_code == 409
+    assert act(api, release, "resume").json()["state"] == "running"
+    assert eventually(lambda: look(api, release).state == "waiting")
+    assert act(api, release, "resume").status_code == 409
+    assert act(api, release, "approve").json()["stage"] == 1
+    assert eventually(lambda: look(api, release).state == "done")
+    assert given(api, None) == {3}
+    back = act(api, release, "rollback")
+    assert (back.json()["state"], given(api, None)) == ("rolled_back", {2})
+    again = act(api, release, "rollback")
+    assert (again.status_code, again.json()["type"]) == (409, "urn:hope:release-state")
+    assert [action for _, action in audited(api, release)] == [
+        "release.begin", "release.pause", "release.resume", "release.wait", "release.stage", "release.done",
+        "release.rollback",
+    ]  # fmt: skip
+
+
+def test_what_was_superseded_is_not_taken_back(api: Api) -> None:
+    """After a newer release, the older one has nothing to return from."""
+    first = begin(api, stages=(1.0,))
+    act(api, first, "approve")
+    improve(api, plan_of(api))
+    second = begin(api, stages=(1.0,))
+    act(api, second, "approve")
+    answer = act(api, first, "rollback")
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:hope:release-superseded")
+    assert given(api, None) == {4}
+
+
+def test_two_operators_at_once(api: Api) -> None:
+    """Of releases begun together one begins; of steps taken together one is taken; the audit log has just those."""
+    body = ReleaseRequest(model=GRAPH.model_hash, stages=(0.1, 0.2, 0.3, 1.0))
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: api.post("/releases", body), range(6)))
+        assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409, 409, 409]
+        assert {a.json()["type"] for a in answers if a.status_code == 409} == {"urn:hope:release-under-way"}
+        (won,) = (Release.model_validate_json(a.content) for a in answers if a.status_code == 201)
+        verbs = ["pause", "pause", "pause", "rollback", "rollback"]
+        codes = list(pool.map(lambda verb: act(api, won, verb).status_code, verbs))
+    taken = [action for _, action in audited(api, won)]
+    assert len(taken) == 1 + codes.count(200)
+    assert taken.count("release.rollback") == 1
+    assert set(codes) <= {200, 409}
+
+
+def test_an_alias_moves_device_by_device(api: Api) -> None:
+    """While a model version is released, a reference means the version that the device gets; then the new one."""
+    api.learn(OTHER)
+    for graph in (GRAPH, OTHER):
+        api.post("/names/net/versions", NewModelVersion(model_hash=graph.model_hash))
+    put(api, "/names/net/aliases/live", AliasTarget(version=1))
+    missing = api.post("/releases", ReleaseRequest(model="net:2", alias="live"))
+    assert missing.json()["type"] == "urn:hope:release-without-plans"
+    other_id = api.plan(OTHER).plan_id
+    release = begin(api, "net:2", alias="live", stages=(0.5, 1.0), hold_s=3600.0)
+
+    def means(device: str) -> int:
+        return int(api.client.get("/references/net@live", headers={"hope-device": device}).json()["version"])
+
+    chosen = {device for device in DEVICES if position(device, release.release_id) < 0.5}
+    assert {device for device in DEVICES if means(device) == 2} == chosen
+    assert put(api, "/names/net/aliases/live", AliasTarget(version=1)).json()["type"] == "urn:hope:release-under-way"
+    assert api.post("/releases", ReleaseRequest(model="net:2", alias="live")).status_code == 409
+    for device in sorted(chosen):
+        report(api, device, other_id, 1, us=150.0)
+    api.await_(api.app.planner.releases.steer)
+    assert eventually(lambda: look(api, release).state == "rolled_back")
+    assert (look(api, release).before, look(api, release).after) == (1, 2)
+    assert {means(device) for device in DEVICES} == {1}
+    again = begin(api, "net:2", alias="live", stages=(1.0,))
+    act(api, again, "approve")
+    assert {means(device) for device in DEVICES} == {2}
+    act(api, again, "rollback")
+    assert {means(device) for device in DEVICES} == {1}
+
+
+def test_a_group_is_who_gets_it(api: Api) -> None:
+    """Only devices with the group's label, and of those the stage's share."""
+    put(api, "/groups/beta", GroupSelector(socs=(SOC,), labels={"channel": "beta"}))
+    put(api, "/devices/device-3/description", DeviceDescription(labels={"channel": "beta"}))
+    release = begin(api, group="beta", stages=(1.0,))
+    assert (release.devices, release.wanted) == (1, 1)
+    assert [device for device in DEVICES[:10] if given(api, device) == {3}] == ["device-3"]
+
+
+def test_an_untouched_key_is_served_from_memory(api: Api) -> None:
+    """A release of one plan keeps that one alone out of memory."""
+    api.learn(OTHER)
+    other = api.plan(OTHER).plan_id
+    api.client.get(f"/plans/{other}")
+    begin(api)
+    assert given(api, "device-1") <= {2, 3}
+    cache = api.app.planner.plan_cache
+    assert plan_of(api) not in cache
+    api.client.get(f"/plans/{other}")
+    assert other in cache
+
+
+def test_every_process_follows(api: Api, database_url: str) -> None:
+    """Another replica gives the same devices the same versions soon after, and takes them back too."""
+    with serving(database_url) as beside:
+        assert given(beside, "device-1") == {2}
+        release = begin(api, stages=(1.0,))
+        assert eventually(lambda: given(beside, "device-1") == {3})
+        act(beside, release, "approve")
+        assert eventually(lambda: given(api, None) == {3})
+        act(api, release, "rollback")
+        assert eventually(lambda: given(beside, None) == {2})
+
+
+def test_a_staged_model_releases_itself(api: Api) -> None:
+    """Where the planner is to see to it, a new version begins its own release; what was taken back does not again."""
+    settle(api)
+    hold(api, GRAPH.model_hash, "staged")
+    assert eventually(lambda: len(api.client.get("/releases").json()["releases"]) == 1)
+    release = Release.model_validate(api.client.get("/releases").json()["releases"][0], strict=False)
+    assert audited(api, release) == [("planner", "release.begin")]
+    act(api, release, "rollback")
+    api.await_(api.app.planner.releases.steer)
+    assert len(api.client.get("/releases").json()["releases"]) == 1
+    improve(api, plan_of(api))
+    settle(api)
+    assert eventually(lambda: len(api.client.get("/releases").json()["releases"]) == 2)
+
+
+def settle(api: Api) -> None:
+    """Say that no plan waits to be solved."""
+
+    async def work() -> None:
+        async with api.app.planner.database.write() as session:
+            await session.execute(update(PlanRow).values(status="done"))
+
+    api.await_(work)
+
+
+def test_what_cannot_be_released_is_said(api: Api) -> None:
+    """Models without plans, versions that everybody has, names and groups that are not there: each by its own name."""
+    api.post("/models", OTHER)
+    cases = [
+        (api.post("/releases", ReleaseRequest(model=OTHER.model_hash)), 409, "release-without-plans"),
+        (api.post("/releases", ReleaseRequest(model="0" * 64)), 404, "name-unknown"),
+        (api.post("/releases", ReleaseRequest(model="nobody:1")), 404, "name-unknown"),
+        (api.post("/releases", ReleaseRequest(model=GRAPH.model_hash, group="none")), 404, "group-unknown"),
+        (api.post("/releases", ReleaseRequest(model=GRAPH.model_hash, alias="live")), 422, "alias-of-nothing"),
+        (api.post("/releases", b'{"model": "a", "stages": [0.5, 0.1, 1.0]}'), 422, "invalid"),
+        (api.post("/releases", b'{"model": "a", "stages": [0.5]}'), 422, "invalid"),
+        (api.post("/releases", b'{"model": "<b>"}'), 422, "invalid"),
+        (api.client.post(f"/releases/r-{'0' * 24}/rollback"), 404, "release-unknown"),
+        (put(api, f"/models/{'0' * 64}/rollout", RolloutPolicy(rollout="held")), 404, "model-unknown"),
+    ]
+    for answer, status, kind in cases:
+        assert (answer.status_code, answer.json()["type"]) == (status, f"urn:hope:{kind}"), answer.text
+    act(api, begin(api, stages=(1.0,)), "approve")
+    everybody = api.post("/releases", ReleaseRequest(model=GRAPH.model_hash))
+    assert (everybody.status_code, everybody.json()["type"]) == (409, "urn:hope:nothing-to-release")
+    assert api.client.get("/releases?limit=1").json()["next"] is None
+
+
+def said(us: float | None, runs: int = 64, failures: int = 0, wrong: int = 0) -> Said:
+    """What a device says of a version."""
+    return Said("device", "plan", 1, us, runs, failures, wrong)
+
+
+def test_exchanging_before_and_after_exchanges_worse_and_better() -> None:
+    """The comparison treats both versions alike: that is what the test's error rate rests on."""
+    opposite = {"slower": "faster", "failing": "mended", "wrong": "righted"}
+    opposite |= {value: key for key, value in opposite.items()}
+    drawn = itertools.product((90.0, 99.0, 110.0), (0, 2), (0, 1))
+    reports = [said(us, 64 - failures - wrong, failures, wrong) for us, failures, wrong in drawn]
+    for one, other in itertools.product(reports, repeat=2):
+        forth, back = compare(one, other, 0.05), compare(other, one, 0.05)
+        assert {opposite[name]: count for name, count in forth.items()} == dict(back)
+
+
+def test_more_runs_are_no_more_failures() -> None:
+    """A device that ran far more often since is not called failing for one failure among them."""
+    assert not compare(said(1.0, runs=10), said(1.0, runs=1000, failures=1), 0.05)["failing"]
+    assert compare(said(1.0, runs=1000), said(1.0, runs=10, failures=1), 0.05)["failing"]
+    assert not compare(None, said(1.0, failures=1), 0.05)
