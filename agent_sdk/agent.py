@@ -35,6 +35,7 @@ from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.cache import Settled
 from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient, ServedPlan
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
+from agent_sdk.planner.field import Field
 from agent_sdk.planner.identity import device_id, stored_token
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.prepared import Prepared
@@ -108,7 +109,9 @@ class Agent:
             opening = lambda: embedded_client(embedded)  # noqa: E731
         else:
             token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, str(planner))
-            opening = lambda: PlannerClient(str(planner), token=token, deadline_s=planner_timeout_s)  # noqa: E731
+            opening = partial(
+                PlannerClient, str(planner), token=token, device_id=self.device_id, deadline_s=planner_timeout_s
+            )
             opening()  # refuses what is no address now, not when it is first needed
         self._supplier = PlanSupplier(lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, self._kept.path)
         frozen = FrozenGraphs(self._kept.folder("ort"))
@@ -128,6 +131,7 @@ class Agent:
             note=self._kept.note,
             progress=progress,
         )
+        self._field = None if embedded is not None else Field(self._obtainer.tell)
         self._opener = Opener(
             device=self.device,
             planned=self.planned,
@@ -135,6 +139,7 @@ class Agent:
             device_id=self.device_id,
             supplier=self._supplier,
             renewed=lambda model: self.obtain(model, renew=True),
+            field=self._field,
             huge_pages=huge_pages,
             progress=progress,
         )
@@ -337,6 +342,8 @@ class Agent:
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""
         self._closed = True
+        if self._field is not None:
+            self._field.stop()
         with ExitStack() as closing:
             closing.callback(self._kept.close)
             closing.callback(self.device.close)

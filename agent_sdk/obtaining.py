@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,6 +142,10 @@ class Obtainer:
         if self.embedded is not None:
             return ""
         run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
+        return self.tell([run])
+
+    def tell(self, measured: Sequence[MeasuredRun]) -> str:
+        """Send what was measured of plans, and versions; returns what went wrong, if anything."""
         return self.supplier.report(
             self.device_id,
             DeviceReport(
@@ -149,7 +153,7 @@ class Obtainer:
                 frequency=self.soc.frequency,
                 versions=versions(),
                 sent_at=datetime.now(UTC),
-                measured=(run,),
+                measured=tuple(measured),
             ),
         )
 

@@ -93,6 +93,7 @@ class PlannerClient:
     Args:
         url: the planner's address, ``http://`` or ``https://``.
         token: bearer token; without one ``HOPE_TOKEN`` is used, and without that none is sent.
+        device_id: which device asks, for a planner that takes no tokens to know it by.
         transport: replaces the network, e.g. by an in-process ASGI app (see ``agent_sdk.planner.embedded``).
         encoding: how request bodies of a kilobyte and more are compressed.
         attempts: attempts per call, the first included.
@@ -108,6 +109,7 @@ class PlannerClient:
         url: str,
         *,
         token: str | None = None,
+        device_id: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         encoding: wire.Encoding = "zstd",
         attempts: int = MAX_ATTEMPTS,
@@ -129,6 +131,8 @@ class PlannerClient:
         token = token or os.environ.get(TOKEN_VARIABLE) or None
         if token is not None:
             headers["Authorization"] = _bearer(token)
+        if device_id is not None:
+            headers["Hope-Device"] = device_id
         self._deadline_s = deadline_s
         limits = httpx.Timeout(None, connect=CONNECT_S)
         self._http = httpx.AsyncClient(

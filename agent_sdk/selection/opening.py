@@ -18,6 +18,7 @@ from agent_sdk.measure.truth import is_outdated, observations, retimed
 from agent_sdk.model import Model
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.planner.cache import Settled
+from agent_sdk.planner.field import Field
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.prepared import Opened
 from agent_sdk.progress import ProgressListener
@@ -45,6 +46,7 @@ class Opener:
         device_id: who reports what a plan really took.
         supplier: takes what was found out.
         renewed: asks the planner for another plan of a model.
+        field: hears how plans do; None where there is nobody to tell.
         huge_pages: whether memory is put into huge pages once a network is ready.
         progress: hears about phases.
     """
@@ -55,6 +57,7 @@ class Opener:
     device_id: str
     supplier: PlanSupplier
     renewed: Callable[[Model], Obtained]
+    field: Field | None
     huge_pages: bool
     progress: ProgressListener
 
@@ -65,7 +68,7 @@ class Opener:
         with ExitStack() as opened:
             contenders = self._compiled(model, obtained, all_rivals, notes)
             opened.callback(lambda: Serving(contenders, {}).close())
-            self._warm(model, contenders, inputs, notes)
+            self._warm(model, obtained, contenders, inputs, notes)
             if self.huge_pages:
                 collapse()
             us = dict(obtained.settled.trial_us) if obtained.settled else {}
@@ -82,15 +85,15 @@ class Opener:
                     notes += [note for note in again.notes if note not in notes]
                     others = distinct(self.device.processors, self._kind_of_all(again.plan))
                     self._replace_plan(model, obtained, contenders, others, notes)
-                    self._warm(model, contenders, inputs, notes)
+                    self._warm(model, obtained, contenders, inputs, notes)
                     trial = hold_trial(contenders, inputs)
                     found.append((obtained, trial))
                 obtained, trial = min(found, key=lambda one: against_rivals(one[1].us))
                 if obtained is not found[-1][0]:
                     self._replace_plan(model, obtained, contenders, list(contenders), notes)
-                    self._warm(model, contenders, inputs, notes)
+                    self._warm(model, obtained, contenders, inputs, notes)
                 us, traces = dict(trial.us), trial.traces.get(PLAN, ())
-                self._leave_out(contenders, trial.failures, notes)
+                self._leave_out(obtained, contenders, trial.failures, notes)
                 if trial.calm and PLAN in contenders and obtained.served is not None:
                     self.supplier.settle(obtained.key, obtained.served, Settled(trial_us=us))
             best = first_choice({name: us.get(name, float("inf")) for name in contenders})
@@ -103,7 +106,10 @@ class Opener:
                 plan = self._single_plan(model, best, us.get(best, 0.0))
             elif is_outdated(plan, traces):
                 plan = retimed(plan, traces)
-            serving = Serving(contenders, us, pinned=pinned)
+            sample = None
+            if self.field is not None and obtained.served is not None and PLAN in contenders:
+                sample = self.field.follow(obtained.served.reply)
+            serving = Serving(contenders, us, pinned=pinned, sample=sample)
             if PLAN in contenders and best != PLAN:
                 serving.changes.append(
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
@@ -146,8 +152,14 @@ class Opener:
         try:
             return {PLAN: Executor(build_program(obtained.plan, model, self.device.processors), self.device)}
         except UNFIT as error:
+            self._refused(obtained, error)
             notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
             return {}
+
+    def _refused(self, obtained: Obtained, error: Exception) -> None:
+        """Have the planner told that a plan of its own cannot answer here."""
+        if self.field is not None and obtained.served is not None:
+            self.field.refuse(obtained.served.reply, error)
 
     def _replace_plan(
         self, model: Model, obtained: Obtained, contenders: dict[str, Executor], others: Sequence[str], notes: list[str]
@@ -158,17 +170,30 @@ class Opener:
         contenders |= self._compiled_plan(model, obtained, notes)
 
     def _warm(
-        self, model: Model, contenders: dict[str, Executor], inputs: Mapping[str, np.ndarray], notes: list[str]
+        self,
+        model: Model,
+        obtained: Obtained,
+        contenders: dict[str, Executor],
+        inputs: Mapping[str, np.ndarray],
+        notes: list[str],
     ) -> None:
         """Run each once; close who fails, or answers otherwise than ONNX Runtime does."""
         answers, failures = warm(contenders, inputs)
-        self._leave_out(contenders, failures | dissenters(model.graph, contenders, answers), notes)
+        self._leave_out(obtained, contenders, failures | dissenters(model.graph, contenders, answers), notes)
 
-    def _leave_out(self, contenders: dict[str, Executor], failures: Mapping[str, Exception], notes: list[str]) -> None:
+    def _leave_out(
+        self,
+        obtained: Obtained,
+        contenders: dict[str, Executor],
+        failures: Mapping[str, Exception],
+        notes: list[str],
+    ) -> None:
         """Close those who failed; where all did, raise the first one's failure."""
         if failures and failures.keys() >= contenders.keys():
             raise next(iter(failures.values()))
         for name, error in failures.items():
+            if name == PLAN:
+                self._refused(obtained, error)
             what = "the plan" if name == PLAN else f"'{name}'"
             notes.append(f"{what} cannot answer here ({error})")
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back

@@ -24,7 +24,7 @@ import numpy as np
 from agent_sdk.engine import Executor, RunTimeoutError
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError
-from agent_sdk.selection.trial import FAILURES, first_choice
+from agent_sdk.selection.trial import FAILURES, PLAN, first_choice
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -66,6 +66,7 @@ class Serving:
         quiet_us: what each took when it was tried; the fastest is the first choice.
         pinned: whether the first choice answers as long as it can, however slow it becomes: for networks whose answers
             differ between runtimes.
+        sample: takes the microseconds of each of the plan's runs, infinite where it failed alone.
 
     Attributes:
         current: name of the contender that is run.
@@ -76,7 +77,12 @@ class Serving:
     """
 
     def __init__(
-        self, contenders: Mapping[str, Executor], quiet_us: Mapping[str, float], *, pinned: bool = False
+        self,
+        contenders: Mapping[str, Executor],
+        quiet_us: Mapping[str, float],
+        *,
+        pinned: bool = False,
+        sample: deque[float] | None = None,
     ) -> None:
         self._contenders = dict(contenders)
         self.quiet_us = dict(quiet_us)
@@ -85,6 +91,7 @@ class Serving:
         self.answered: Counter[str] = Counter()
         self.switches = 0
         self._pinned = pinned
+        self._sample = sample
         self._answering = ""
         self._lock = threading.Lock()
         self._comparison: _Comparison | None = None
@@ -163,6 +170,8 @@ class Serving:
     def _learn(self, name: str, us: float | None, comparison: _Comparison | None) -> None:
         """Take note of a run that ended; ``us`` is None where it failed: then its turn goes to the next request."""
         if us is not None:
+            if name == PLAN and self._sample is not None:
+                self._sample.append(us)
             self.answered[name] += 1
             if name != self._answering:
                 self.switches += self._answering != ""
@@ -246,6 +255,8 @@ class Serving:
                 if name not in self._contenders or len(self._contenders) == 1:
                     continue
                 dropped = self._contenders.pop(name)
+                if name == PLAN and self._sample is not None:
+                    self._sample.append(math.inf)
                 self._tell(f"'{name}' failed and is not used any more: {error}")
                 if self.current == name:
                     self.current = self._first_choice(self._contenders)

@@ -1,0 +1,121 @@
+"""How plans do in the field: now and then a few of a session's own runs are told to the planner, behind the runs.
+
+A run leaves one number in a bounded queue. A thread of its own looks at the queues, sends the median of ``SAMPLE`` runs
+of each plan, all in one message, and forgets what the planner could not be told. Samples are of one size, so that a
+planner that compares two versions on this device compares like with like.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from agent_sdk.runtimes.base import WrongOutput
+from hope_schema import MeasuredRun, PlanReply
+
+SAMPLE: Final = 64
+"""Runs that one report is the median of; the latest ones count."""
+LOOK_S: Final = 60.0
+"""How often the queues are looked at, give or take a half: a fleet does not report in step."""
+EVERY_S: Final = 600.0
+"""Shortest time between two reports on the same plan version."""
+MAX_REFUSED: Final = 64
+"""Plan versions that cannot run here and are still to be told of."""
+
+Version = tuple[str, int]
+"""(plan id, version)"""
+
+
+class Sample(deque[float]):
+    """Microseconds of a plan's latest runs; infinite ones failed. Appending is all that a run does."""
+
+    def __init__(self, version: Version) -> None:
+        super().__init__(maxlen=SAMPLE)
+        self.version = version
+        self.due = 0.0
+
+    def taken(self, now: float) -> MeasuredRun | None:
+        """What is to be reported now, if anything; it is then forgotten here."""
+        runs = list(self)
+        failed = sum(map(math.isinf, runs))
+        if now < self.due or (len(runs) < SAMPLE and not failed):
+            return None
+        self.clear()
+        self.due = now + EVERY_S
+        times = [us for us in runs if math.isfinite(us)]
+        plan_id, version = self.version
+        measured_us = statistics.median(times) if times else None
+        return MeasuredRun(
+            plan_id=plan_id, plan_version=version, measured_us=measured_us, runs=len(times), failures=failed
+        )
+
+
+class Field:
+    """What is to be told of the plans of this device.
+
+    Args:
+        send: tells the planner; returns what went wrong, if anything, and never raises.
+        look_s: see ``LOOK_S``.
+    """
+
+    def __init__(self, send: Callable[[Sequence[MeasuredRun]], str], *, look_s: float = LOOK_S) -> None:
+        self._send = send
+        self._look_s = look_s
+        self._samples: list[weakref.ref[Sample]] = []
+        self._refused: OrderedDict[Version, MeasuredRun] = OrderedDict()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, reply: PlanReply) -> Sample:
+        """Return the queue that runs of a plan version are left in; followed as long as somebody holds it."""
+        sample = Sample((reply.plan_id, reply.version))
+        with self._lock:
+            self._samples = [each for each in self._samples if each() is not None] + [weakref.ref(sample)]
+        self._start()
+        return sample
+
+    def refuse(self, reply: PlanReply, error: Exception) -> None:
+        """Note that a plan version cannot answer here: it failed, or its answer was wrong."""
+        wrong = isinstance(error, WrongOutput)
+        told = MeasuredRun(
+            plan_id=reply.plan_id, plan_version=reply.version, measured_us=None, runs=0,
+            failures=int(not wrong), wrong=int(wrong),
+        )  # fmt: skip
+        with self._lock:
+            self._refused[reply.plan_id, reply.version] = told
+            while len(self._refused) > MAX_REFUSED:
+                self._refused.popitem(last=False)
+        self._start()
+
+    def tell(self) -> None:
+        """Send what there is to be told now."""
+        now = time.monotonic()
+        with self._lock:
+            refused, self._refused = list(self._refused.values()), OrderedDict()
+            samples = [sample for each in self._samples if (sample := each()) is not None]
+        found = {(run.plan_id, run.plan_version): run for sample in samples if (run := sample.taken(now)) is not None}
+        found |= {(run.plan_id, run.plan_version): run for run in refused}
+        if found:
+            self._send(list(found.values())[:256])
+
+    def stop(self) -> None:
+        """Send nothing any more; does not wait for what is being sent."""
+        self._stopped.set()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._tell_for_ever, name="hope-field", daemon=True)
+                self._thread.start()
+
+    def _tell_for_ever(self) -> None:
+        while not self._stopped.wait(self._look_s * random.uniform(0.5, 1.5)):
+            self.tell()
