@@ -108,7 +108,12 @@ _ON_PRESENT = (PlanRow.id == DriftRow.plan_id) & (PlanRow.version == DriftRow.pl
 async def drift_histogram(session: AsyncSession, bounds: Sequence[float]) -> list[int]:
     """Reports on plans' present versions by measured / predicted - 1: below the first bound, ..., above the last."""
     step = case(*((bound > _OFF, number) for number, bound in enumerate(bounds)), else_=len(bounds)).label("step")
-    query = select(step, func.count()).join(PlanRow, _ON_PRESENT).where(DriftRow.predicted_us > 0).group_by(step)
+    query = (
+        select(step, func.count())
+        .join(PlanRow, _ON_PRESENT)
+        .where(DriftRow.predicted_us > 0, DriftRow.runs > 0)
+        .group_by(step)
+    )
     found = [0] * (len(bounds) + 1)
     for number, reports in await session.execute(query):
         found[number] = reports
@@ -122,7 +127,7 @@ async def drifting(session: AsyncSession, limit: int) -> Sequence[Any]:
         select(DriftRow.plan_id, ModelRow.name, PlanRow.soc, PlanRow.frequency, off, func.count().label("devices"))
         .join(PlanRow, _ON_PRESENT)
         .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
-        .where(DriftRow.predicted_us > 0)
+        .where(DriftRow.predicted_us > 0, DriftRow.runs > 0)
         .group_by(DriftRow.plan_id, ModelRow.name, PlanRow.soc, PlanRow.frequency)
         .order_by(func.abs(off).desc(), DriftRow.plan_id)
         .limit(limit)
@@ -219,11 +224,11 @@ async def measured(session: AsyncSession, plan_id: str, version: int, limit: int
     """What the newest devices measured of a version of a plan, in microseconds."""
     query = (
         select(DriftRow.measured_us)
-        .where(DriftRow.plan_id == plan_id, DriftRow.plan_version == version)
+        .where(DriftRow.plan_id == plan_id, DriftRow.plan_version == version, DriftRow.runs > 0)
         .order_by(DriftRow.reported_at.desc(), DriftRow.device_id)
         .limit(limit)
     )
-    return (await session.scalars(query)).all()
+    return [us for us in await session.scalars(query) if us is not None]
 
 
 @dataclass(frozen=True)

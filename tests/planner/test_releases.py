@@ -252,12 +252,12 @@ def test_an_alias_moves_device_by_device(api: Api) -> None:
     missing = api.post("/releases", ReleaseRequest(model="net:2", alias="live"))
     assert missing.json()["type"] == "urn:hope:release-without-plans"
     other_id = api.plan(OTHER).plan_id
-    release = begin(api, "net:2", alias="live", stages=(0.5, 1.0), hold_s=3600.0)
+    release = begin(api, "net:2", alias="live", stages=(0.9, 1.0), hold_s=3600.0)
 
     def means(device: str) -> int:
         return int(api.client.get("/references/net@live", headers={"hope-device": device}).json()["version"])
 
-    chosen = {device for device in DEVICES if position(device, release.release_id) < 0.5}
+    chosen = {device for device in DEVICES if position(device, release.release_id) < 0.9}
     assert {device for device in DEVICES if means(device) == 2} == chosen
     assert put(api, "/names/net/aliases/live", AliasTarget(version=1)).json()["type"] == "urn:hope:release-under-way"
     assert api.post("/releases", ReleaseRequest(model="net:2", alias="live")).status_code == 409
