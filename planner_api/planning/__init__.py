@@ -12,7 +12,7 @@ from planner_api.planning.assemble import assemble
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.checker import IllegalSchedule, check
 from planner_api.planning.judge.simulator import Move, Schedule, simulate
-from planner_api.planning.methods import Bound, Solution, UnknownMethod, register_solver
+from planner_api.planning.methods import CUTTING, Bound, Solution, UnknownMethod, register_solver
 from planner_api.planning.optimise import Outcome, optimise
 from planner_api.planning.problem import Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.build import build_problem
@@ -69,5 +69,5 @@ def plan(
     """
     budget = Budget(budget_s, rounds, seed)
     networks = (graphs,) if isinstance(graphs, ModelGraph) else tuple(graphs)
-    problem = build_problem(networks, profile, processors, jobs, objective)
+    problem = build_problem(networks, profile, processors, jobs, objective, cut=method in CUTTING)
     return assemble(networks, profile, problem, optimise(problem, method, budget))

@@ -70,7 +70,7 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     problem = prune(problem)
     alone = singles(problem)
     bound = trivial(problem)
-    if name != "auto" and not chosen.at_once and budget.left() > 0:
+    if chosen.entry != method("auto").entry and not chosen.at_once and budget.left() > 0:
         bound = lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds))
     solution = _attempt(problem, name, budget, alone)
     for schedule in alone.values():

@@ -65,4 +65,4 @@ def cuttable(
         tensors=tuple(names),
     )
     nodes = tuple(node(op) for op in range(n))
-    return replace(problem, cutter=Cutter(nodes, shapes, part_us, lambda shape: np.zeros(p), move_us))
+    return replace(problem, cutter=Cutter(nodes, shapes, part_us, lambda tensor, shape, axis: np.zeros(p), move_us))

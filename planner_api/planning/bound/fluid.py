@@ -37,8 +37,8 @@ def fluid(problem: Problem) -> Bound:
     finish = list(shortest)
     for op in lists.order:
         finish[op] += max([finish[earlier] for earlier in lists.before[op]], default=0.0)
-    path = Bound(max(finish), "path of parts")
-    load = Bound(_load(problem, whole), "fluid load")
+    path = Bound(max(finish), "path-of-parts")
+    load = Bound(_load(problem, whole), "fluid-load")
     return max(path, load, key=lambda bound: bound.us)
 
 

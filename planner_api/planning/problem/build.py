@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, merge
 from planner_api.planning.problem import FloatArray, Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.feasible import prune
+from planner_api.planning.problem.parts import RULE, cutter_of
 from planner_api.planning.problem.transfers import TransferTable
 
 SHOWN = 5
@@ -25,6 +27,8 @@ def build_problem(
     processors: Sequence[str] | None = None,
     jobs: Sequence[Job] | None = None,
     objective: Objective = "latency",
+    *,
+    cut: bool = False,
 ) -> Problem:
     """Merge networks into super-ops and look up what each costs on each processor.
 
@@ -42,6 +46,7 @@ def build_problem(
         processors: ids of the candidates; None takes all that the profile knows.
         jobs: release, deadline and weight of each network; None: all at once, nothing due.
         objective: what is minimised.
+        cut: whether ops may be cut into parts; several networks stay whole.
 
     Raises:
         PlanningError: an unknown processor; an op that no candidate supports or that was measured nowhere; a
@@ -67,6 +72,14 @@ def build_problem(
     machine, labels = _machine(profile, candidates)
     latency, share, in_parts, spread = _latencies([op for _, op in supers], candidates, profile, filled)
     several = len(networks) > 1
+    table = TransferTable(profile.transfers, profile.channels)
+    cutter = None
+    if cut and not several:
+        known = _known(profile)
+        kinds = [processor.kind for processor in candidates]
+        supers_ = [op for _, op in supers]
+        cutter = cutter_of(networks[0], supers_, latency, partial(_measured_us, known, kinds), table, machine, labels)
+        filled.append(RULE)
     problem = Problem(
         machine=machine,
         ops=tuple(f"{job}:{op.id}" if several else op.id for job, op in supers),
@@ -74,13 +87,14 @@ def build_problem(
         producer=producer,
         reads=tuple(tuple(index[job, name] for name in op.inputs) for job, op in supers),
         is_output=np.array([name in networks[job].outputs for job, name in names], dtype=np.bool_),
-        transfer_us=_transfers(networks, names, machine, labels, profile, filled),
+        transfer_us=_transfers(networks, names, machine, labels, table, filled),
         tensors=tuple(name for _, name in names),
         share=share,
         job=np.array([job for job, _ in supers], dtype=np.int64) if several else None,
         jobs=jobs,
         objective=objective,
         in_parts=in_parts,
+        cutter=cutter,
         predicted_spread=spread,
         filled=tuple(filled),
     )
@@ -174,10 +188,8 @@ class _Known:
         return {signature: way.us for signature, way in self.rows.items()}
 
 
-def _latencies(
-    supers: list[SuperOp], candidates: list[Processor], profile: Profile, filled: list[str]
-) -> tuple[FloatArray, FloatArray | None, np.ndarray, FloatArray | None]:
-    """Latency (measured, ``inf`` where unsupported, else predicted or scaled), share, mode and spread, each (n, P)."""
+def _known(profile: Profile) -> dict[str, _Known]:
+    """What a profile knows, by kind."""
     rows = profile.latencies
     shares = rows.share or (1.0,) * len(rows.us)
     known: dict[str, _Known] = defaultdict(_Known)
@@ -189,6 +201,20 @@ def _latencies(
     ):
         if us:
             known[kind].predicted[signature] = _Way(us, spread=spread_us / us)
+    return known
+
+
+def _measured_us(known: Mapping[str, _Known], kinds: Sequence[str], op: SuperOp) -> list[float | None]:
+    """What was measured of a super-op on each of some kinds; ``inf`` where it is not supported, None where nothing."""
+    ways = [known[kind].way(op) if kind in known else None for kind in kinds]
+    return [None if way is None else math.inf if way.us is None else way.us for way in ways]
+
+
+def _latencies(
+    supers: list[SuperOp], candidates: list[Processor], profile: Profile, filled: list[str]
+) -> tuple[FloatArray, FloatArray | None, np.ndarray, FloatArray | None]:
+    """Latency (measured, ``inf`` where unsupported, else predicted or scaled), share, mode and spread, each (n, P)."""
+    known = _known(profile)
     latency = np.full((len(supers), len(candidates)), math.inf)
     taken = np.ones(latency.shape)
     in_parts = np.zeros(latency.shape, dtype=np.bool_)
@@ -265,7 +291,7 @@ def _transfers(
     names: Sequence[tuple[int, str]],
     machine: Machine,
     labels: Sequence[str],
-    profile: Profile,
+    table: TransferTable,
     filled: list[str],
 ) -> FloatArray:
     """The (T, L, L) costs of moves.
@@ -273,7 +299,6 @@ def _transfers(
     Only moves that can happen are looked up (and flagged where they are filled): graph inputs leave the host,
     graph outputs reach it, and what an op writes for another goes between places. All others stay zero.
     """
-    table = TransferTable(profile.transfers, profile.channels)
     cost = np.zeros((len(names), len(labels), len(labels)))
     types = [networks[job].tensor[name].type for job, name in names]
     made = [name not in networks[job].inputs for job, name in names]

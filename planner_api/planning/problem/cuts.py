@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from planner_api.planning.problem.problem import Problem
 
 Shape = tuple[int, ...]
+TENTHS = 10
+"""Borders lie on this grid (CoDL's ratios)."""
+
+
+def border(extent: int, step: int, tenths: int) -> int:
+    """So many tenths of an axis, at a multiple of the op's granularity."""
+    return round(tenths / TENTHS * extent / step) * step
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,14 +33,14 @@ class Cutter:
         nodes: the problem's ops, in its order, under its names.
         shapes: of every tensor, by name.
         part_us: of an op (by index) and a region of its output: (P,) microseconds; ``inf`` where it does not run.
-        glue_us: of the shape that a slice or a join writes: (P,) microseconds.
+        glue_us: of a tensor, the shape that a slice or a join of it writes, and their axis: (P,) microseconds.
         move_us: of a tensor and the shape of what is moved of it: (L, L) microseconds from place to place.
     """
 
     nodes: tuple[Node, ...]
     shapes: Mapping[str, Shape]
     part_us: Callable[[int, Region], FloatArray]
-    glue_us: Callable[[Shape], FloatArray]
+    glue_us: Callable[[str, Shape, int], FloatArray]
     move_us: Callable[[str, Shape], FloatArray]
 
     def pieces(self, cuts: Sequence[Cut], outputs: Sequence[str]) -> list[Piece]:
@@ -75,7 +82,7 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
             runs = np.isfinite(problem.latency_us[source[-1]])
             latency.append(np.where(runs, cutter.part_us(source[-1], piece.region), np.inf))
         else:
-            latency.append(cutter.glue_us(shapes[name]))
+            latency.append(cutter.glue_us(tensor, shapes[name], axis))
 
     tensors = tuple(shapes)
     place = {name: tensor for tensor, name in enumerate(tensors)}

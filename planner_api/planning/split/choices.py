@@ -11,9 +11,8 @@ import numpy as np
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Region
 from planner_api.planning.problem import Problem
+from planner_api.planning.problem.cuts import TENTHS, border
 
-TENTHS = 10
-"""Borders lie on this grid (CoDL's ratios)."""
 LEAST = 0.002
 """Of all ops' fastest latencies together: an op that takes less stays whole."""
 WORTH = 0.9
@@ -51,9 +50,9 @@ class Choices:
         }
 
     def _spatial(self, tensor: str) -> range:
-        """The batch is never cut; of a matrix its columns and, where they are several, its rows."""
+        """Channels and height, as in CoDL; of a matrix its rows and columns."""
         rank = len(self.cutter.shapes[tensor])
-        return range(1, min(rank, 4)) if rank > 2 else range(rank)
+        return range(1, 3) if rank > 2 else range(rank)
 
     def _allows(self, op: int, axis: int) -> bool:
         """Whether an op can be halved along an axis."""
@@ -104,8 +103,7 @@ class Choices:
         return sorted({self._border(op, axis, tenth) for tenth in range(TENTHS)} | {self._extent(op, axis)})
 
     def _border(self, op: str, axis: int, tenth: int) -> int:
-        step = self._steps[op, axis]
-        return round(tenth / TENTHS * self._extent(op, axis) / step) * step
+        return border(self._extent(op, axis), self._steps[op, axis], tenth)
 
     def _extent(self, op: str, axis: int) -> int:
         return self.cutter.shapes[self.cutter.nodes[self.index[op]].writes[0]][axis]

@@ -15,9 +15,9 @@ from hope_schema.cutting import CutError
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import Problem
-from planner_api.planning.problem.cuts import cut_problem
+from planner_api.planning.problem.cuts import TENTHS, cut_problem
 from planner_api.planning.search.search import Search
-from planner_api.planning.split.choices import TENTHS, Choices, Team
+from planner_api.planning.split.choices import Choices, Team
 from planner_api.planning.split.codl import planned
 from planner_api.planning.split.plan import CutPlan, Cuts, carried
 

@@ -1,0 +1,83 @@
+"""How a network's super-ops can be cut, and what a profile, or else a stated rule, says of their parts.
+
+A part is a super-op like any other (``hope_schema.cutgraph``): it takes what was measured for its signature. One that a
+chain made larger takes as much more than the part on the grid of which that is known. All others take ``FIXED`` of what
+their op takes and their share of the rest. Slices and joins of what is
+contiguous are views; others copy at ``BYTES_PER_US``. A region moves as a tensor of its shape does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from hope_schema import HOST, ModelGraph, SuperOp, TensorType
+from hope_schema.cutgraph import node_of, part_super_op
+from hope_schema.cutting import Region
+from hope_schema.graph import BYTES_PER_ELEMENT
+from planner_api.planning.problem.arrays import FloatArray
+from planner_api.planning.problem.cuts import TENTHS, Cutter, Shape, border
+from planner_api.planning.problem.machine import Machine
+from planner_api.planning.problem.transfers import TransferTable
+
+FIXED = 0.05
+"""Of an op's latency: what each of its parts takes however small it is."""
+BYTES_PER_US = 10_000.0
+"""What a slice or a join copies in a microsecond: ten gigabytes a second."""
+RULE = f"parts that were never measured: {FIXED:.0%} of their op's latency and their share of the rest"
+
+Measured = Callable[[SuperOp], Sequence[float | None]]
+"""Of a super-op: microseconds on each processor; None where it was not measured."""
+
+
+def cutter_of(
+    graph: ModelGraph,
+    supers: Sequence[SuperOp],
+    latency_us: FloatArray,
+    measured: Measured,
+    table: TransferTable,
+    machine: Machine,
+    labels: Sequence[str],
+) -> Cutter:
+    """The cutter of one network; (n, P) ``latency_us`` is what its super-ops take whole, ``labels`` name the places."""
+    nodes = tuple(map(node_of, supers))
+    shapes: Mapping[str, Shape] = {tensor.name: tensor.shape for tensor in graph.tensors}
+
+    @cache
+    def part_us(op: int, region: Region) -> FloatArray:
+        size, extent = region.stop - region.start, shapes[supers[op].id][region.axis]
+        step = nodes[op].granularity(region.axis)
+        grid = [border(extent, step, tenths) for tenths in range(TENTHS + 1)]
+        inner = [at for at in grid if region.start <= at <= region.stop]
+        known = measured(part_super_op(supers[op], region))
+        if inner[1:] and inner[-1] - inner[0] < size and None in known:
+            base = measured(part_super_op(supers[op], Region(region.axis, inner[0], inner[-1])))
+            more = size / (inner[-1] - inner[0])
+            known = [other and other * more if us is None else us for us, other in zip(known, base, strict=True)]
+        by_rule = latency_us[op] * (FIXED + (1 - FIXED) * size / extent)
+        return np.array([rule if us is None else us for us, rule in zip(known, by_rule.tolist(), strict=True)])
+
+    @cache
+    def moved(kind: TensorType) -> FloatArray:
+        cost = np.zeros((len(labels), len(labels)))
+        for source, start in enumerate(labels):
+            for target, end in enumerate(labels):
+                if source != target and not (start == end == HOST and machine.host in (source, target)):
+                    cost[source, target] = table.costs([kind], start, end)[0][0]
+        return cost
+
+    def glue_us(tensor: str, shape: Shape, axis: int) -> FloatArray:
+        copied = 0 if math.prod(shape[:axis]) == 1 else math.prod(shape)
+        size = copied * BYTES_PER_ELEMENT[graph.tensor[tensor].dtype]
+        return np.full(len(machine.processors), size / BYTES_PER_US)
+
+    return Cutter(
+        nodes=nodes,
+        shapes=shapes,
+        part_us=part_us,
+        glue_us=glue_us,
+        move_us=lambda tensor, shape: moved(TensorType(shape=shape, dtype=graph.tensor[tensor].dtype)),
+    )

@@ -1,0 +1,104 @@
+"""Networks planned with cuts: the plan names the ops of the graph that its cuts make, at what was measured of parts."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from hope_schema import Channel, LatencyColumns, ModelGraph, Op, Processor, Profile, Tensor, TensorType, merge
+from hope_schema.cutgraph import cut_graph, part_super_op
+from hope_schema.cutting import Region
+from planner_api.planning import plan
+
+KINDS = ("ort-1/1xbig", "ort-1/1xlittle")
+
+
+def network(count: int = 3) -> ModelGraph:
+    """Convolutions of three rows with a rectifier each, one behind the other."""
+    names = ["x", *(f"{kind}{k}" for k in range(count) for kind in ("conv", "relu"))]
+    ops = []
+    for k in range(count):
+        before = "x" if k == 0 else f"relu{k - 1}"
+        shape = TensorType(shape=(16, 16, 3, 3), dtype="float32")
+        attributes = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}
+        ops.append(Op(type="Conv", attributes=attributes, inputs=(before,), outputs=(f"conv{k}",), parameters=(shape,)))
+        ops.append(Op(type="Relu", inputs=(f"conv{k}",), outputs=(f"relu{k}",)))
+    return ModelGraph(
+        name="convolutions",
+        tensors=tuple(Tensor(name=name, shape=(1, 16, 20, 20), dtype="float32") for name in names),
+        ops=tuple(ops),
+        inputs=("x",),
+        outputs=(names[-1],),
+    )
+
+
+def profile(rows: dict[tuple[str, str], float]) -> Profile:
+    """Two cores at places of their own, with a fast way between them."""
+    processors = tuple(
+        Processor(
+            id=f"ort@{k}",
+            runtime="ort",
+            version="1",
+            threads=1,
+            core_class=kind.rpartition("x")[2],
+            resources=(f"cpu{k}",),
+            place=f"memory{k}",
+        )
+        for k, kind in enumerate(KINDS)
+    )
+    places = ("host", "memory0", "memory1")
+    return Profile(
+        soc="soc",
+        frequency="max",
+        version=1,
+        processors=processors,
+        channels=tuple(
+            Channel(source=one, target=two, fixed_us=1.0, us_per_byte=1e-5)
+            for one in places
+            for two in places
+            if one != two
+        ),
+        latencies=LatencyColumns(
+            signature=tuple(signature for signature, _ in rows),
+            kind=tuple(kind for _, kind in rows),
+            us=tuple(rows.values()),
+            spread_us=(0.0,) * len(rows),
+            count=(5,) * len(rows),
+        ),
+    )
+
+
+GRAPH = network()
+WHOLE = {(op.signature, kind): us for op in merge(GRAPH) for kind, us in zip(KINDS, (1000.0, 1100.0), strict=True)}
+
+
+@pytest.mark.parametrize("method", ["cuts", "codl"])
+def test_a_plan_with_cuts_runs_the_ops_of_the_cut_graph(method: str):
+    """Every op of the cut graph stands in one step, in an order in which it can run; two cores beat the better one."""
+    found = plan(GRAPH, profile(WHOLE), method=method, rounds=30)
+    (job,) = found.jobs
+    assert job.cuts
+    assert job.model_hash == GRAPH.model_hash
+    cut = cut_graph(GRAPH, job.cuts)
+    assert sorted(op for step in found.steps for op in step.ops) == sorted(cut.op)
+    done = set(cut.inputs)
+    for number in found.order:
+        for name in found.step[number].ops:
+            assert set(cut.op[name].inputs) <= done
+            done |= set(cut.op[name].outputs)
+    assert found.lower_bound_us <= found.makespan_us < 0.7 * min(found.single_processor_us.values())
+    assert any("parts that were never measured" in sentence for sentence in found.filled)
+    assert {move.tensor for move in found.transfers} <= set(cut.tensor)
+
+
+def test_what_was_measured_of_parts_counts():
+    """A half that takes as long as the whole op is not worth cutting; without cuts asked for, nothing is cut."""
+    slow = dict(WHOLE)
+    for op in merge(GRAPH):
+        for axis, extent in ((1, 16), (2, 20)):
+            borders = [round(k / 10 * extent) for k in range(11)]
+            parts = [Region(axis, start, stop) for start, stop in combinations(borders, 2) if stop - start < extent]
+            slow |= {(part_super_op(op, part).signature, kind): 1000.0 for part in parts for kind in KINDS}
+    assert not plan(GRAPH, profile(slow), method="cuts", rounds=5).jobs[0].cuts
+    assert not plan(GRAPH, profile(WHOLE), rounds=5).jobs[0].cuts
