@@ -32,8 +32,9 @@ SETTLED_LIMIT = 1000.0
 """The settled votes weigh at most this many, so that a real change (a new driver) gets through."""
 QUORUM = 8
 """Votes that must agree on a new level before the settled ones are forgotten."""
-AGREED = 3
-"""A figure is asked of devices until so many say it, those of the lowest ranks in the fleet ..."""
+AGREED = 5
+"""A figure is asked of devices until so many say it, those of the lowest ranks in the fleet: where one in twenty lies,
+one figure in 140 has two of three voters who do, and one in 860 three of five ..."""
 CONTESTED = 0.25
 """... and of all whose votes would be kept, where more than this share of the votes is refused."""
 MATERIAL = 0.01

@@ -101,14 +101,17 @@ def _warm(entry: str) -> Solve:
     """Load the entry, and pay for loading (or compiling) the numba kernels before the first task's clock runs."""
     function = _load(entry)
     if function is solve:
-        for ops in (8, 24):  # small problems are solved by other kernels than large ones
-            graph, profile, request = _exercise(ops)
-            function((graph,), profile, request, 0.2, 0)
+        # NOTE: imported here, because a worker shares this module with its child but never plans by itself.
+        from planner_api.planning.optimise import warm
+
+        warm()
+        graph, profile, request = _exercise()
+        function((graph,), profile, request, 0.2, 0)
     return function
 
 
-def _exercise(count: int) -> tuple[ModelGraph, Profile, PlanRequest]:
-    """A small problem with branches and uneven costs, so that every method of the portfolio has something to do."""
+def _exercise(count: int = 8) -> tuple[ModelGraph, Profile, PlanRequest]:
+    """A small problem with branches and uneven costs: what it needs beside kernels is loaded too."""
     widths = range(count)
     tensors = [Tensor(name="t", shape=(1,), dtype="float32")]
     tensors += [Tensor(name=f"t{i}", shape=(1,), dtype="float32") for i in widths]
@@ -139,7 +142,6 @@ def _exercise(count: int) -> tuple[ModelGraph, Profile, PlanRequest]:
 
 
 def _answer(function: Solve, task: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, object], bytes]:
-    # NOTE: imported here, because a worker shares this module with its child but never plans by itself.
     from planner_api.planning.problem import PlanningError
 
     profile, *graphs = bodies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -148,3 +149,14 @@ def test_a_busy_child_dies_with_its_parent() -> None:
             await asyncio.sleep(0.05)
 
     asyncio.run(main())
+
+
+def test_a_warm_child_has_every_kernel() -> None:
+    """A child that says it is ready has loaded the search's largest kernel: no task's clock pays for compiling it."""
+    script = (
+        "from planner_api.solving import child\n"
+        "child._warm('planner_api.solving.child:solve')\n"
+        "from planner_api.planning.search.annealing import anneal\n"
+        "assert anneal.signatures\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
