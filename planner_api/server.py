@@ -21,10 +21,9 @@ from planner_api.usage import UsageError
 
 BACKLOG = 4096
 SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter while others want it. While first plans are made in threads, a request goes
-back and forth to the database some fifty times and waits so long each time: with Python's 5 ms, a device's first plan
-took half as long again.
-"""
+"""How long a thread may keep the interpreter while others want it. While first plans are made in threads, a request
+goes back and forth to the database some fifty times and waits so long each time: with Python's 5 ms, a device's first
+plan took half as long again."""
 
 
 @dataclass(frozen=True)

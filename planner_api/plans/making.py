@@ -20,7 +20,7 @@ from planner_api.settings import Settings
 from planner_api.solving.queue import SolveQueue
 
 DEVICE_WAITS = 1000
-"""Priority of the first solve a device asks for, one less for each of its own that waits; planning ahead has 0."""
+"""Priority of the first solve a device asks for, one less for each that waits or is at work; planning ahead has 0."""
 FIRST_PLANS = 2
 """First plans that are made for devices at once, no two of them for the same device."""
 CHECKED_AT_ONCE = 200

@@ -115,8 +115,8 @@ async def insert(
 
 
 async def count_queued(session: AsyncSession, asked_by: str) -> int:
-    """Plans one caller asked for that wait to be solved."""
-    waiting = PlanRow.status == "queued", PlanRow.queued_at.is_not(None), PlanRow.asked_by == asked_by
+    """Plans one caller asked for that wait to be solved, or are being solved."""
+    waiting = PlanRow.status.in_(("queued", "solving")), PlanRow.queued_at.is_not(None), PlanRow.asked_by == asked_by
     return (await session.scalar(select(func.count()).where(*waiting))) or 0
 
 

@@ -21,6 +21,7 @@ from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import Folder, estimate, wanted
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash
+from planner_api.solving.repository import take
 from tests.planner.samples import (
     FREQUENCY,
     SOC,
@@ -183,12 +184,20 @@ def test_quotas_are_named(api: Api, device: Any, operator: dict[str, str]) -> No
 
 
 def test_a_hundred_keys_wait_behind_anothers_first(api: Api, device: Any, operator: dict[str, str]) -> None:
-    """A device's later keys have less priority than another device's first, asked for after them."""
+    """A device's later keys have less priority than another device's first, those beside a solve too."""
     greedy, modest = device("greedy"), device("modest")
     api.post("/models", GRAPH, **greedy)
     send(api, measure(ask(api, "greedy", greedy), "greedy"), greedy)
+    planner = api.app.planner
+
+    async def begin() -> None:
+        async with planner.database.write() as session:
+            assert await take(session, "a worker", 60.0) is not None
+
     for processors in (("ort@0",), ("ort@1",), ("ort@0", "ort@1")):
         assert api.post("/plans", plan_request(GRAPH, processors=processors), **greedy).status_code == 200
+        if processors == ("ort@0",):
+            api.await_(begin)
     assert api.post("/plans", plan_request(GRAPH), **modest).status_code == 200
 
     async def queue() -> list[str | None]:
