@@ -25,7 +25,7 @@ from agent_sdk.progress import ProgressListener
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.selection.trial import PLAN, Trial, against_rivals, first_choice, hold_trial, warm
+from agent_sdk.selection.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
 from agent_sdk.verify import dissenters, random_inputs
 from hope_schema import Plan, Processor
 
@@ -88,7 +88,7 @@ class Opener:
                     self._warm(model, obtained, contenders, inputs, notes)
                     trial = hold_trial(contenders, inputs)
                     found.append((obtained, trial))
-                obtained, trial = min(found, key=lambda one: against_rivals(one[1].us))
+                obtained, trial = found[best_plan([trial for _, trial in found])]
                 if obtained is not found[-1][0]:
                     self._replace_plan(model, obtained, contenders, list(contenders), notes)
                     self._warm(model, obtained, contenders, inputs, notes)

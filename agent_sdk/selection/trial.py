@@ -72,10 +72,16 @@ def first_choice(us: Mapping[str, float]) -> str:
     return min(us, key=rank)
 
 
-def against_rivals(us: Mapping[str, float]) -> float:
-    """How many times as long the plan took as the best of the others, who took turns with it; 1 without any."""
-    rivals = [took for name, took in us.items() if name != PLAN]
-    return us.get(PLAN, inf) / min(rivals) if rivals else 1.0
+def best_plan(trials: Sequence[Trial]) -> int:
+    """Which of several trials tried the best plan: by how long it took beside the best of those it took turns with.
+
+    Of those that are as good as the best, within ``WORTH``, the latest: it was made with what the others took.
+    """
+    took = []
+    for trial in trials:
+        rivals = [us for name, us in trial.us.items() if name != PLAN]
+        took.append(trial.us.get(PLAN, inf) / min(rivals, default=1.0))
+    return max(index for index, ratio in enumerate(took) if ratio * WORTH <= min(took))
 
 
 def warm(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent_sdk.engine import SegmentFailedError
 from agent_sdk.measure.witness import SLOW, Witness
 from agent_sdk.selection import trial
-from agent_sdk.selection.trial import PLAN, STAGES, first_choice, hold_trial, warm
+from agent_sdk.selection.trial import PLAN, STAGES, WORTH, Trial, best_plan, first_choice, hold_trial, warm
 from tests.agent.haste import measure_hastily
 from tests.agent.selection.scripted import Scripted
 
@@ -44,6 +44,16 @@ def test_a_plan_has_to_be_worth_it(plain: str) -> None:
     """Against a runtime as its users run it, what is only as good as a trial's error does not answer."""
     assert first_choice({PLAN: 98.0, "ort@0-7": 99.0, plain: 100.0}) == plain
     assert first_choice({PLAN: 96.0, "ort@0-7": 99.0, plain: 100.0}) == PLAN
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e3), st.floats(1, 1e3)), min_size=1, max_size=4), st.booleans())
+def test_the_best_of_several_plans(drawn: list[tuple[float, float]], alone: bool) -> None:
+    """None is more than 3 % better beside its rivals, and none later is as good."""
+    trials = [Trial({PLAN: us} if alone else {PLAN: us, "a": rival}, {}, {}, True, {}) for us, rival in drawn]
+    ratios = [us if alone else us / rival for us, rival in drawn]
+    chosen = best_plan(trials)
+    assert ratios[chosen] * WORTH <= min(ratios)
+    assert all(ratio * WORTH > min(ratios) for ratio in ratios[chosen + 1 :])
 
 
 def test_those_who_may_be_best_run_most() -> None:
