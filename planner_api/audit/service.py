@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,14 @@ class Actor:
 
 PLANNER = Actor("planner")
 """Acts by itself: takes a release back, or on to its next stage."""
+
+
+def local_actor() -> Actor:
+    """Who sits at this machine's command line."""
+    try:
+        return Actor(f"cli:{getpass.getuser()}"[:160])
+    except (KeyError, OSError):  # a container's user may have no name
+        return Actor("cli")
 
 
 def actor_of(scope: Mapping[str, Any]) -> Actor:

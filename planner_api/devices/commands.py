@@ -13,6 +13,7 @@ from typing import Literal
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from planner_api.audit.service import local_actor, record
 from planner_api.db.engine import Database
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository
@@ -109,13 +110,16 @@ def _create(options: argparse.Namespace) -> Command:
     async def command(database: Database) -> int:
         async with database.write() as session:
             if options.claim:
-                await repository.add_claim(
+                number = await repository.add_claim(
                     session, hash_token(token), label=options.label, uses=options.uses, expires_at=expires_at
                 )
             else:
-                await repository.add_token(
+                number = await repository.add_token(
                     session, hash_token(token), scope, label=options.label, expires_at=expires_at
                 )
+            kind = "claim" if options.claim else "token"
+            about = {"label": options.label, "expires": expires_at, "uses": options.uses, "scope": scope}
+            await record(session, local_actor(), f"{kind}.create", f"{kind}:{number}", **about)
         print(token)
         return 0
 
@@ -167,11 +171,15 @@ def _revoke(options: argparse.Namespace) -> Command:
         async with database.write() as session:
             if options.claim:
                 found = await repository.revoke_claim(session, options.id)
+                kind, whose = "claim", f"claim:{options.id}"
             else:
                 hashes = await repository.revoke(session, token_id=options.id, device_id=options.device)
                 for token_hash in hashes:
                     await events.revoke(session, token_hash)
                 found = bool(hashes)
+                kind, whose = ("token", f"token:{options.id}") if options.device is None else ("device", options.device)
+            if found:
+                await record(session, local_actor(), f"{kind}.revoke", whose)
         if options.device is not None:
             from planner_api.profiles.oversight import forget_device
 

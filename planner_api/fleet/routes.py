@@ -17,6 +17,7 @@ from hope_schema import (
     FleetSummary,
     VotePage,
 )
+from planner_api.audit.service import actor_of
 from planner_api.devices.routes import LABEL, After, Limit
 from planner_api.fleet import service
 from planner_api.http.body import read_message
@@ -48,7 +49,7 @@ async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
     """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
     planner = request.app.state.planner
     message = await read_message(request, FanoutRequest, empty=b"{}")
-    found = await service.plan_ahead(planner.database, planner.queue, model_hash, message)
+    found = await service.plan_ahead(planner.database, planner.queue, model_hash, message, actor_of(request.scope))
     headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
     return Response(found.model_dump_json(), status_code=202, media_type="application/json", headers=headers)
 
@@ -141,7 +142,8 @@ async def votes(
 async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None) -> Response:
     """Take back what a device, or everybody, said in a profile; plans that rest on it are solved again."""
     devices = None if device_id is None else [device_id]
-    await oversight().forget(request.app.state.planner.database, soc, frequency, devices)
+    database, actor = request.app.state.planner.database, actor_of(request.scope)
+    await oversight().forget(database, soc, frequency, devices, actor=actor)
     return Response(status_code=204)
 
 
@@ -152,7 +154,7 @@ async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: De
 )
 async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
     """Make a profile anew of the votes that are kept, without those of revoked devices."""
-    await oversight().rebuild(request.app.state.planner.database, soc, frequency)
+    await oversight().rebuild(request.app.state.planner.database, soc, frequency, actor_of(request.scope))
     return Response(status_code=204)
 
 
@@ -165,7 +167,7 @@ async def establish(
     request: Request, soc: Annotated[str, Path(max_length=128, pattern=LABEL, description="The SoC")]
 ) -> Response:
     """Vouch for a SoC, so that planning ahead counts it however few devices uploaded."""
-    await oversight().establish(request.app.state.planner.database, soc)
+    await oversight().establish(request.app.state.planner.database, soc, actor_of(request.scope))
     return Response(status_code=204)
 
 

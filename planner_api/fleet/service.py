@@ -20,6 +20,7 @@ from hope_schema import (
     Job,
     PlanRequest,
 )
+from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, ModelRow, ProfileRow
 from planner_api.errors import NotFoundError, model_unknown
@@ -38,7 +39,9 @@ FANOUT_PRIORITY = 0
 """A device that waits for its plan comes first (``plans.making.DEVICE_WAITS``)."""
 
 
-async def plan_ahead(database: Database, queue: SolveQueue, model_hash: str, request: FanoutRequest) -> Fanout:
+async def plan_ahead(
+    database: Database, queue: SolveQueue, model_hash: str, request: FanoutRequest, actor: Actor
+) -> Fanout:
     """Queue the planning of one model for every SoC and frequency known, all or nothing.
 
     Each is planned under the key that a device asks with: all processors that its profile lists. A plan that exists
@@ -80,6 +83,7 @@ async def plan_ahead(database: Database, queue: SolveQueue, model_hash: str, req
                 fresh.append(wanted_id)
         await repository.add_fanout_plans(session, fanout_id, ids)
         await queue.enqueue_all(session, fresh, priority=FANOUT_PRIORITY)
+        await record(session, actor, "plans.ahead", model_hash, fanout=fanout_id, plans=len(ids), queued=len(fresh))
     return await progress(database, fanout_id)
 
 

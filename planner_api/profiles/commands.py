@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from hope_schema import Observations, Profile
+from planner_api.audit.service import local_actor
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database
 from planner_api.errors import DatabaseAwayError, PlannerError
@@ -125,19 +126,19 @@ async def _forget(database: Database, options: argparse.Namespace) -> None:
     from planner_api.profiles import oversight
 
     devices = None if options.device is None else [options.device]
-    changed = await oversight.forget(database, options.soc, options.frequency, devices)
+    changed = await oversight.forget(database, options.soc, options.frequency, devices, actor=local_actor())
     print("forgotten; the profile has a new version" if changed else "forgotten; no figure changed")
 
 
 async def _rebuild(database: Database, options: argparse.Namespace) -> None:
     from planner_api.profiles import oversight
 
-    changed = await oversight.rebuild(database, options.soc, options.frequency)
+    changed = await oversight.rebuild(database, options.soc, options.frequency, local_actor())
     print("made anew; the profile has a new version" if changed else "made anew; no figure changed")
 
 
 async def _establish(database: Database, options: argparse.Namespace) -> None:
     from planner_api.profiles import oversight
 
-    await oversight.establish(database, options.soc)
+    await oversight.establish(database, options.soc, local_actor())
     print(f"SoC '{options.soc}' counts")

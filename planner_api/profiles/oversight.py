@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 
 import numpy as np
 
 from hope_schema import Contribution, ContributionPage, Vote, VotePage
+from planner_api.audit.service import Actor, record
 from planner_api.compression import zstd
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, WriteSession
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
@@ -82,8 +83,18 @@ async def agreement(
     return await asyncio.to_thread(work) if known else {}
 
 
-async def forget(database: Database, soc: str, frequency: str, devices: Collection[str] | None = None) -> bool:
+async def forget(
+    database: Database,
+    soc: str,
+    frequency: str,
+    devices: Collection[str] | None = None,
+    *,
+    actor: Actor | None = None,
+    action: str = "profile.forget",
+) -> bool:
     """Take back what devices said in a profile (None: what all said); return whether it has a new version.
+
+    ``actor`` is who asks for it by itself; None: it is part of something that is written down already.
 
     Raises:
         NotFoundError: there is no such profile.
@@ -99,7 +110,12 @@ async def forget(database: Database, soc: str, frequency: str, devices: Collecti
             statistics.forget(map(device_hash, devices))
         return statistics
 
-    changed = await _rewrite(database, soc, frequency, change)
+    async def write_down(session: WriteSession) -> None:
+        if actor is not None:
+            named = None if devices is None else ", ".join(devices)
+            await record(session, actor, action, f"{soc}/{frequency}", devices=named)
+
+    changed = await _rewrite(database, soc, frequency, change, write_down)
     async with database.write() as session:
         head = await repository.head(session, soc, frequency)
         if head is not None:
@@ -116,7 +132,7 @@ async def forget_device(database: Database, device_id: str) -> int:
     return len(pairs)
 
 
-async def rebuild(database: Database, soc: str, frequency: str) -> bool:
+async def rebuild(database: Database, soc: str, frequency: str, actor: Actor) -> bool:
     """Make a profile anew of the votes that are kept of devices that are not revoked, without what has settled.
 
     Raises:
@@ -125,13 +141,14 @@ async def rebuild(database: Database, soc: str, frequency: str) -> bool:
     async with database.read() as session:
         head = await repository.head(session, soc, frequency)
         revoked = [] if head is None else await repository.revoked_contributors(session, head.id)
-    return await forget(database, soc, frequency, revoked)
+    return await forget(database, soc, frequency, revoked, actor=actor, action="profile.rebuild")
 
 
-async def establish(database: Database, soc: str) -> None:
+async def establish(database: Database, soc: str, actor: Actor) -> None:
     """Vouch for a SoC, so that planning ahead counts it."""
     async with database.write() as session:
         await repository.establish(session, soc, datetime.now(UTC))
+        await record(session, actor, "soc.establish", soc)
 
 
 async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileHead, Statistics]:
@@ -143,7 +160,13 @@ async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileHe
     return head, await asyncio.to_thread(Statistics.load, dumped)
 
 
-async def _rewrite(database: Database, soc: str, frequency: str, change: Callable[[Statistics], Statistics]) -> bool:
+async def _rewrite(
+    database: Database,
+    soc: str,
+    frequency: str,
+    change: Callable[[Statistics], Statistics],
+    write_down: Callable[[WriteSession], Awaitable[None]],
+) -> bool:
     """Change a profile's statistics and publish what they then say, beside any folder at work (its fence decides)."""
     for _ in range(FENCE_ATTEMPTS):
         head, statistics = await _load(database, soc, frequency)
@@ -166,6 +189,7 @@ async def _rewrite(database: Database, soc: str, frequency: str, change: Callabl
         }
         async with database.write() as session:
             if await repository.store_statistics(session, head, values):
+                await write_down(session)
                 if body is not None:
                     await repository.store_version(session, head.id, version + 1, body, now)
                 return body is not None

@@ -32,7 +32,7 @@ from planner_api.audit import service as audit
 from planner_api.audit.service import Actor
 from planner_api.db.tables import AuditRow
 from planner_api.groups.choice import position, takes
-from tests.planner.samples import FREQUENCY, JSON, SOC, Api, chain, operator_token, serving
+from tests.planner.samples import FREQUENCY, JSON, SOC, Api, chain, operator_token, serving, tokens
 
 FIRST, SECOND = chain(3, "first"), chain(4, "second")
 
@@ -240,3 +240,33 @@ def test_an_entry_is_there_only_if_the_action_is(api: Api) -> None:
     with pytest.raises(ZeroDivisionError):
         api.await_(fail)
     assert entries(api) == []
+
+
+def test_every_action_of_an_operator_is_written_down(
+    api: Api, database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planning ahead, profiles, SoCs, devices and tokens, over HTTP and at the command line: who did what to what."""
+    api.learn(FIRST)
+    put(api, "/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY))
+    api.client.post(f"/models/{FIRST.model_hash}/plans")
+    profile = {"soc": SOC, "frequency": FREQUENCY}
+    api.client.post("/fleet/profiles/rebuild", params=profile)
+    api.client.delete("/fleet/profiles/contributions", params={**profile, "device_id": "device-1"})
+    api.client.put(f"/fleet/socs/{SOC}")
+    api.client.delete("/devices/device-1")
+    tokens(capsys, database_url, "create", "--label", "me")
+    tokens(capsys, database_url, "create", "--claim", "--uses", "3")
+    tokens(capsys, database_url, "revoke", "1")
+    assert entries(api) == [
+        ("plans.ahead", FIRST.model_hash),
+        ("profile.rebuild", f"{SOC}/{FREQUENCY}"),
+        ("profile.forget", f"{SOC}/{FREQUENCY}"),
+        ("soc.establish", SOC),
+        ("device.revoke", "device-1"),
+        ("token.create", "token:1"),
+        ("claim.create", "claim:1"),
+        ("token.revoke", "token:1"),
+    ]
+    actors = [entry["actor"] for entry in api.client.get("/audit").json()["entries"]]
+    assert all(actor.startswith("cli") for actor in actors[:3])
+    assert set(actors[3:]) == {"anonymous"}

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Request, Response
 from starlette.responses import RedirectResponse
 
 from hope_schema import FanoutRequest
+from planner_api.audit.service import actor_of
 from planner_api.console import repository
 from planner_api.console.charts import bars
 from planner_api.console.forms import read_form
@@ -64,5 +65,5 @@ async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
     """Queue the planning of a model for every SoC and frequency that the fleet counts."""
     await read_form(request)
     planner = request.app.state.planner
-    await fleet.plan_ahead(planner.database, planner.queue, model_hash, FanoutRequest())
+    await fleet.plan_ahead(planner.database, planner.queue, model_hash, FanoutRequest(), actor_of(request.scope))
     return RedirectResponse("/console/queue", status_code=303)
