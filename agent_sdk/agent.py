@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
@@ -29,6 +30,7 @@ from agent_sdk.errors import (
 )
 from agent_sdk.files import Kept
 from agent_sdk.model import Model, Shapes, Source, located, read_network
+from agent_sdk.model.weights import GRAPH_FILE
 from agent_sdk.obtaining import Obtainer, Wanted, always
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.blocking import BlockingPlanner
@@ -41,8 +43,10 @@ from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.prepared import Prepared
 from agent_sdk.progress import ProgressListener, Silence
 from agent_sdk.rounding import rounding
+from agent_sdk.runtimes import OutOfMemory
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.whole import WholeOrt
+from agent_sdk.runtimes.probe import Probes
 from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.opening import Opener
 from agent_sdk.selection.starts import WHOLE, Start, Starts, start_after
@@ -52,6 +56,9 @@ from agent_sdk.session import Session
 from agent_sdk.travel import TravellingPlan, content_digest, read_plan, refuse_for_device, write_plan
 from hope_schema import PlanReply
 from hope_schema.plan import Method
+
+OPENVINO: Final = ("ov", "openvino")
+"""The runtime of OpenVINO's processors on the cores: by itself in plans, and as its users run it."""
 
 
 class Agent:
@@ -128,12 +135,13 @@ class Agent:
             method=method,
             wait_s=wait_s,
             embedded=embedded,
-            note=self._kept.note,
+            notes=(self._kept.note,) if self._kept.note else (),
             progress=progress,
         )
         self._field = None if embedded is not None else Field(self._obtainer.tell)
         self._opener = Opener(
             device=self.device,
+            processors=self.device.processors,
             planned=self.planned,
             soc=self.soc,
             device_id=self.device_id,
@@ -143,6 +151,8 @@ class Agent:
             huge_pages=huge_pages,
             progress=progress,
         )
+        self._lights = frozen.lights
+        self._probes = Probes(self._kept.path / "probes")
         kinds = [processor.spec.kind for processor in self.device.processors.values()]
         self._starts = Starts(self._kept.path / "starts", kinds)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -246,14 +256,36 @@ class Agent:
             begun: told how the next start should begin.
         """
         here = threading.main_thread()
-        obtained = _travelled(model, plan) if plan is not None else self._obtainer.recall(model) if behind else None
+        obtainer, opener = self._for(model)
+        obtained = _travelled(model, plan) if plan is not None else obtainer.recall(model) if behind else None
         if obtained is None:
             obtained = self.obtain(model, wanted=lambda: wanted() and here.is_alive() and not self._closed)
         pinned = deterministic or rounding(model.graph).differs
-        opened = self._opener.opened(model, obtained, all_rivals=all_rivals, pinned=pinned)
+        opened = opener.opened(model, obtained, all_rivals=all_rivals, pinned=pinned)
         if begun is not None:
             begun(start_after(opened.serving, pinned=pinned))
         return Prepared(model, opened)
+
+    def _for(self, model: Model) -> tuple[Obtainer, Opener]:
+        """What obtains and opens plans of a model: without a runtime whose compiler crashes at it."""
+        specs = {name: own.spec for name, own in self.device.processors.items()}
+        versions = [spec.version for spec in specs.values() if spec.runtime in OPENVINO]
+        if not versions:
+            return self._obtainer, self._opener
+        crash = ""
+        with suppress(OutOfMemory):  # told where the model is compiled
+            file = self._lights.get(model)[1] / GRAPH_FILE
+            crash = self._probes.crash(WHOLE[1], versions[0], model.graph.model_hash, file)
+        if not crash:
+            return self._obtainer, self._opener
+        note = f"OpenVINO is left out, because its compiler crashes at this network: {crash}"
+        processors = {name: own for name, own in self.device.processors.items() if own.spec.runtime not in OPENVINO}
+        planned = tuple(spec for spec in self.planned if spec.id in processors)
+        if not planned:
+            raise ProcessorError(note)
+        notes = (*self._obtainer.notes, note)
+        obtainer = replace(self._obtainer, planned=planned, notes=notes)
+        return obtainer, replace(self._opener, processors=processors, planned=planned)
 
     def _whole(self, file: Openable, shapes: Shapes | None, start: Start | None, fastest: bool) -> WholeNetwork:
         """The whole network on the fastest runtime, which is remembered, or at once on the likeliest."""
@@ -261,9 +293,21 @@ class Agent:
         threads = len(self.soc.cores)
         if not fastest:
             return open_whole(file, runtimes, threads, first=start.runtime if start is not None else WHOLE[0])
+        if "ov" in runtimes and self._crashes(file):
+            runtimes.remove("ov")
         opened = open_whole(file, runtimes, threads)
         self._starts.keep(file, shapes, Start(runtime="openvino" if opened.runtime == "openvino" else "onnxruntime"))
         return opened
+
+    def _crashes(self, file: Openable) -> bool:
+        """Whether OpenVINO's compiler crashes at a file."""
+        version = next(spec.version for spec in self.planned if spec.runtime.partition("-")[0] in OPENVINO)
+        with tempfile.NamedTemporaryFile(suffix=".onnx") as own:
+            if isinstance(file, bytes):
+                own.write(file)
+                own.flush()
+            path = Path(own.name if isinstance(file, bytes) else file)
+            return path.is_file() and bool(self._probes.crash(WHOLE[1], version, content_digest(file), path))
 
     def _match(self, session: Session, plan: TravellingPlan, file: Openable) -> None:
         """Raise PlanMismatchError for the plan of another network; the file is read while a runtime loads it."""
@@ -322,7 +366,7 @@ class Agent:
             obtained = self.obtain(prepared.model)
             if obtained.plan is None or obtained.plan == prepared.obtained.plan:
                 return False
-            opened = self._opener.opened(prepared.model, obtained)
+            opened = self._for(prepared.model)[1].opened(prepared.model, obtained)
             if PLAN in opened.serving.contenders:
                 prepared.take_up(opened)
                 return True
@@ -333,7 +377,7 @@ class Agent:
 
     def obtain(self, model: Model, *, renew: bool = False, wanted: Wanted = always) -> Obtained:
         """Obtain the plan of a model; see ``Obtainer.obtain``."""
-        return self._obtainer.obtain(model, renew=renew, wanted=wanted)
+        return self._for(model)[0].obtain(model, renew=renew, wanted=wanted)
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""

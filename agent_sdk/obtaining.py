@@ -57,7 +57,7 @@ class Obtainer:
         method: how the planner plans.
         wait_s: seconds the planner may hold a plan back to improve it.
         embedded: the database of a planner inside this process.
-        note: what is to be said with every plan.
+        notes: what is to be said with every plan.
         progress: hears about phases and steps.
     """
 
@@ -69,7 +69,7 @@ class Obtainer:
     method: Method
     wait_s: float | None
     embedded: Path | None
-    note: str
+    notes: tuple[str, ...]
     progress: ProgressListener
 
     def recall(self, model: Model) -> Obtained | None:
@@ -79,9 +79,7 @@ class Obtainer:
         if copy is None:
             return None
         settled = self.supplier.settled(question, copy)
-        return Obtained(
-            copy.reply.plan, copy, "disk", cached=True, settled=settled, key=question.key, notes=self._notes
-        )
+        return Obtained(copy.reply.plan, copy, "disk", cached=True, settled=settled, key=question.key, notes=self.notes)
 
     def obtain(self, model: Model, *, renew: bool = False, wanted: Wanted = always) -> Obtained:
         """Obtain the plan of a model; ``renew`` asks anew although one is cached.
@@ -92,7 +90,7 @@ class Obtainer:
         self.progress.phase("asking the planner")
         supplier, waited_s = self.supplier, self.supplier.waited_s
         question = self._question(model)
-        notes = [*self._notes]
+        notes = [*self.notes]
         copy = self._recalled(question, model)
         measured = Measured()
         try:
@@ -212,10 +210,6 @@ class Obtainer:
                 what = "are kept and sent at the next start" if kept else "could neither be sent nor kept"
                 measured.notes.append(f"the figures measured now {what}")
                 raise
-
-    @property
-    def _notes(self) -> tuple[str, ...]:
-        return (self.note,) if self.note else ()
 
     def _question(self, model: Model) -> Question:
         request = self.request(model.graph.model_hash)

@@ -22,12 +22,14 @@ from agent_sdk.planner.field import Field
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.prepared import Opened
 from agent_sdk.progress import ProgressListener
+from agent_sdk.runtimes import Processor
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
 from agent_sdk.verify import dissenters, random_inputs
-from hope_schema import Plan, Processor
+from hope_schema import Plan
+from hope_schema import Processor as ProcessorSpec
 
 RENEWALS: Final = 2
 """How often a plan that was off is asked for again: what was measured of one plan may not hold for the next."""
@@ -41,6 +43,7 @@ class Opener:
 
     Attributes:
         device: where they run.
+        processors: those of its processors that may run this network, by id.
         planned: the processors that plans are made for.
         soc: the SoC they belong to.
         device_id: who reports what a plan really took.
@@ -52,7 +55,8 @@ class Opener:
     """
 
     device: Device
-    planned: tuple[Processor, ...]
+    processors: Mapping[str, Processor]
+    planned: tuple[ProcessorSpec, ...]
     soc: Soc
     device_id: str
     supplier: PlanSupplier
@@ -83,7 +87,7 @@ class Opener:
                         break
                     obtained = again
                     notes += [note for note in again.notes if note not in notes]
-                    others = distinct(self.device.processors, self._kind_of_all(again.plan))
+                    others = distinct(self.processors, self._kind_of_all(again.plan))
                     self._replace_plan(model, obtained, contenders, others, notes)
                     self._warm(model, obtained, contenders, inputs, notes)
                     trial = hold_trial(contenders, inputs)
@@ -98,7 +102,7 @@ class Opener:
                     self.supplier.settle(obtained.key, obtained.served, Settled(trial_us=us))
             best = first_choice({name: us.get(name, float("inf")) for name in contenders})
             if not all_rivals:
-                kept = {PLAN, best, *likeliest(us, self.device.processors, RIVALS)}
+                kept = {PLAN, best, *likeliest(us, self.processors, RIVALS)}
                 for name in contenders.keys() - kept:
                     contenders.pop(name).close()
             plan = obtained.plan
@@ -121,12 +125,12 @@ class Opener:
         """The plan, if there is one that can run, and whom it is tried against."""
         contenders = self._compiled_plan(model, obtained, notes)
         plan = obtained.plan if contenders else None
-        names = distinct(self.device.processors, self._kind_of_all(plan))
+        names = distinct(self.processors, self._kind_of_all(plan))
         if plan is not None and not all_rivals:
             room = max(1, copies_at_once(model) - 1)
             expected = obtained.settled.trial_us if obtained.settled else plan.single_processor_us
             known = {name: expected[name] for name in names if name in expected}
-            likely = likeliest(known, self.device.processors, RIVALS)
+            likely = likeliest(known, self.processors, RIVALS)
             plain = [name for name in names if name not in {spec.id for spec in self.planned}]
             unknown = [name for name in names if name not in expected] if not obtained.settled else []
             names = [*dict.fromkeys([*likely[:1], *plain, *likely, *unknown])][:room]
@@ -143,14 +147,14 @@ class Opener:
         """The kind of processor that a plan of one processor runs the whole model on: it needs no copy to compare."""
         if plan is None or len(plan.processors_used) != 1:
             return set()
-        return {self.device.processors[plan.processors_used[0]].spec.kind}
+        return {self.processors[plan.processors_used[0]].spec.kind}
 
     def _compiled_plan(self, model: Model, obtained: Obtained, notes: list[str]) -> dict[str, Executor]:
         if obtained.plan is None:
             return {}
         self.progress.phase("compiling the plan's segments")
         try:
-            return {PLAN: Executor(build_program(obtained.plan, model, self.device.processors), self.device)}
+            return {PLAN: Executor(build_program(obtained.plan, model, self.processors), self.device)}
         except UNFIT as error:
             self._refused(obtained, error)
             notes.append(f"the plan cannot run here ({error}); running the best single processor instead")

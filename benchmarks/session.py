@@ -1,0 +1,202 @@
+"""What a session costs beside the runtime it stands on: to start cold, warm and from a plan file, and at each run.
+
+    nice python -m benchmarks.session [--models squeezenet,inception_v1,shufflenet] [--rounds 15] [--json FILE]
+
+Everything is a ratio of medians: ours and the runtime's own calls take turns within one process. What a start leaves to
+be done behind it is ended before the next turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+import hope_zoo as zoo
+from agent_sdk import Agent, Session
+from agent_sdk.selection.trial import PLAN
+from agent_sdk.verify import random_inputs
+from benchmarks.results import Measure, Table, verdict, write
+
+COLD: Final = 1.5
+WARM: Final = 1.5
+TRAVELLED: Final = 1.3
+RUN: Final = 1.10
+RUNS: Final = 4000
+"""Turns of a small network's run; each is a few hundred microseconds."""
+
+
+def small_network(size: int = 16, channels: int = 32) -> bytes:
+    """Two convolutions, which take a core about 100 µs."""
+    rng = np.random.default_rng(0)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, size, size]) for name in ("x", "y")]
+    weights = [
+        numpy_helper.from_array((rng.standard_normal((channels, channels, 3, 3)) * 0.1).astype(np.float32), name)
+        for name in ("w0", "w1")
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w1"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "small", ends[:1], ends[1:], weights)
+    proto: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return proto.SerializeToString()
+
+
+def in_turns(calls: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Median seconds of each, after one turn that does not count."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(rounds + 1):
+        for name, call in calls.items():
+            took = call()
+            if turn:
+                times[name].append(took)
+    return {name: statistics.median(own) for name, own in times.items()}
+
+
+def own_load(runtime: str, path: Path) -> float:
+    """Seconds that a runtime takes to load a file by itself."""
+    began = time.perf_counter()
+    if runtime == "openvino":
+        from agent_sdk.runtimes.openvino.processor import runtime as core
+
+        loaded: object = core().compile_model(str(path), "CPU", {"PERFORMANCE_HINT": "LATENCY"})
+    else:
+        loaded = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    took = time.perf_counter() - began
+    del loaded
+    return took
+
+
+def own_first_answer(path: Path, inputs: Mapping[str, np.ndarray]) -> float:
+    """Seconds that ONNX Runtime takes to load a file and run it once."""
+    began = time.perf_counter()
+    ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, dict(inputs))
+    return time.perf_counter() - began
+
+
+def first_answer(agent: Agent, path: Path, inputs: Mapping[str, np.ndarray], folder: Path) -> float:
+    """Seconds that a cold start takes until it has answered; every file is a new one to it."""
+    fresh = Path(shutil.copy(path, folder / f"cold-{time.monotonic_ns()}.onnx"))
+    began = time.perf_counter()
+    session = agent.load(fresh)
+    session.run(inputs)
+    took = time.perf_counter() - began
+    session.close()
+    fresh.unlink()
+    return took
+
+
+def load(agent: Agent, path: Path, plan: Path | None = None) -> float:
+    """Seconds until ``load`` returns."""
+    began = time.perf_counter()
+    session = agent.load(path, plan=plan)
+    took = time.perf_counter() - began
+    session.close()
+    return took
+
+
+def starts(agent: Agent, name: str, rounds: int, folder: Path) -> tuple[list[Measure], list[str | float | None]]:
+    """The three starts of one network."""
+    path, plan = folder / f"{name}.onnx", folder / f"{name}.plan"
+    shutil.copy(zoo.path(name), path)
+    with agent.load(path, background=False) as prepared:
+        inputs = random_inputs(prepared.model.graph, 0)
+        agent.export_plan(prepared, plan)
+        answers = prepared.serving.current
+    with agent.load(path) as warm:
+        runtime = warm.whole.runtime
+    cold = in_turns(
+        {
+            "ours": partial(first_answer, agent, path, inputs, folder),
+            "own": partial(own_first_answer, path, inputs),
+        },
+        rounds,
+    )
+    loads = in_turns(
+        {
+            "warm": partial(load, agent, path),
+            "travelled": partial(load, agent, path, plan),
+            "own": partial(own_load, runtime, path),
+        },
+        rounds,
+    )
+    measures = [
+        verdict(f"{name}: first answer of a cold start ÷ ONNX Runtime's", cold["ours"] / cold["own"], COLD),
+        verdict(f"{name}: warm load ÷ {runtime}'s", loads["warm"] / loads["own"], WARM),
+        verdict(f"{name}: load with a plan file ÷ {runtime}'s", loads["travelled"] / loads["own"], TRAVELLED),
+    ]
+    return measures, [name, answers, *(round(took * 1e3, 2) for took in (*cold.values(), *loads.values()))]
+
+
+def runs(agent: Agent) -> Measure:
+    """A run of a small network through a session, beside an InferenceSession of as many threads as answer there."""
+    source = small_network()
+    with agent.load(source, background=False) as session:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = max(own.spec.threads for own in session.executor.program.processors.values())
+        theirs = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        inputs = random_inputs(session.model.graph, 0)
+        took = in_turns(
+            {
+                "ours": partial(timed_run, session, inputs),
+                "own": partial(timed_own, theirs, inputs),
+            },
+            RUNS,
+        )
+        who = "the plan" if session.serving.current == PLAN else session.serving.current
+    what = f"run of a {took['own'] * 1e6:.0f} µs network ({who}) ÷ InferenceSession.run"
+    return verdict(what, took["ours"] / took["own"], RUN)
+
+
+def timed_run(session: Session, inputs: Mapping[str, np.ndarray]) -> float:
+    began = time.perf_counter()
+    session.run(inputs)
+    return time.perf_counter() - began
+
+
+def timed_own(session: ort.InferenceSession, inputs: Mapping[str, np.ndarray]) -> float:
+    began = time.perf_counter()
+    session.run(None, inputs)
+    return time.perf_counter() - began
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", default="squeezenet,inception_v1,shufflenet", help="networks of the zoo")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each start; the median counts")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    arguments = parser.parse_args()
+    measures: list[Measure] = []
+    rows = []
+    with tempfile.TemporaryDirectory() as name, Agent(processors="ort", cache=Path(name) / "ort") as agent:
+        measures.append(runs(agent))
+    with tempfile.TemporaryDirectory() as name, Agent(cache=Path(name) / "cache") as agent:
+        for network in arguments.models.split(","):
+            found, row = starts(agent, network, arguments.rounds, Path(name))
+            measures += found
+            rows.append(row)
+    columns = ["network", "who answers", "cold ms", "ONNX Runtime's own ms", "warm ms", "plan file ms", "own load ms"]
+    table = Table("Starts", columns, rows)
+    table.show()
+    if arguments.json:
+        write(arguments.json, measures, [table])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
