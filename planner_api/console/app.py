@@ -119,12 +119,16 @@ class Console:
 def error_page(request: Request, error: Exception) -> Response:
     """Answer with the page of an error."""
     found = as_http(error, request.url.path, request.method)
+    detail = found.detail
+    if isinstance(error, RequestValidationError):
+        wrong = sorted({str(item["loc"][-1]) for item in error.errors()})
+        detail = f"This address asks for something that cannot be; look again at: {', '.join(wrong)}."
     answer = render(
         request,
         "error.html",
         code=found.status,
         title=HTTPStatus(found.status).phrase,
-        detail=found.detail,
+        detail=detail,
         request_id=request.scope["state"].get("request_id"),
     )
     answer.headers.update({name: value for name, value in found.headers.items() if name != "WWW-Authenticate"})

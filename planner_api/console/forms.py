@@ -1,9 +1,11 @@
-"""Reading forms, which anybody may have filled in."""
+"""Reading forms and what is looked for, which anybody may have filled in."""
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import parse_qsl
 
+from fastapi import Query
 from starlette.requests import ClientDisconnect, Request
 
 from planner_api.errors import ForbiddenError
@@ -12,6 +14,9 @@ from planner_api.http.error import HttpError
 
 MAX_BYTES = 8 * 1024
 MAX_FIELDS = 32
+
+Words = Annotated[str, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""What somebody looks for."""
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 FRESH_S = 5.0
 """Younger numbers are shown as they are; older ones too, while newer ones are counted behind them ..."""
-STALE_S = 60.0
+STALE_S = 900.0
 """... unless they are older than this."""
 DRIFT_BOUNDS = (-0.5, -0.25, -0.1, -0.05, 0.05, 0.1, 0.25, 0.5)
 """Where the steps of the drift's histogram end."""

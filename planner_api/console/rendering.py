@@ -55,7 +55,7 @@ def duration(us: float | None) -> str:
     """Microseconds for people, with three figures: ``7.25 ms``."""
     if us is None:
         return "–"
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
+    for unit, size in (("h", 3.6e9), ("min", 6e7), ("s", 1e6), ("ms", 1e3)):
         if us >= size:
             return f"{_figures(us / size)} {unit}"
     return f"{_figures(us)} µs"
@@ -67,7 +67,8 @@ def percent(value: float | None, *, sign: bool = False, digits: int | None = Non
         return "–"
     value *= 100.0
     digits = digits if digits is not None else 0 if abs(value) >= 9.95 or value == 0 else 1
-    return f"{value:{'+' if sign else ''}.{digits}f} %".replace("-", "−")
+    text = f"{value:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
 def count(value: int | float | None) -> str:

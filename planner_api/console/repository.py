@@ -18,6 +18,7 @@ from planner_api.db.tables import (
     DriftRow,
     InboxRow,
     ModelRow,
+    ModelVersionRow,
     PlanRow,
     ProfileRow,
     SocRow,
@@ -123,14 +124,20 @@ async def drift_histogram(session: AsyncSession, bounds: Sequence[float]) -> lis
 async def drifting(session: AsyncSession, limit: int) -> Sequence[Any]:
     """The plans whose devices are furthest from what was predicted, on average, and by how much."""
     off = func.avg(_OFF).label("drift")
-    query = (
-        select(DriftRow.plan_id, ModelRow.name, PlanRow.soc, PlanRow.frequency, off, func.count().label("devices"))
+    furthest = (
+        select(DriftRow.plan_id, off, func.count().label("devices"))
         .join(PlanRow, _ON_PRESENT)
-        .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
         .where(DriftRow.predicted_us > 0, DriftRow.runs > 0)
-        .group_by(DriftRow.plan_id, ModelRow.name, PlanRow.soc, PlanRow.frequency)
+        .group_by(DriftRow.plan_id)
         .order_by(func.abs(off).desc(), DriftRow.plan_id)
         .limit(limit)
+        .subquery()
+    )
+    query = (
+        select(furthest, ModelRow.name, PlanRow.soc, PlanRow.frequency)
+        .join(PlanRow, PlanRow.id == furthest.c.plan_id)
+        .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
+        .order_by(func.abs(furthest.c.drift).desc(), furthest.c.plan_id)
     )
     return (await session.execute(query)).all()
 
@@ -243,10 +250,12 @@ class DevicePage:
 async def devices(
     session: AsyncSession, *, part: str, soc: str, after: str | None, before: str | None, limit: int
 ) -> DevicePage:
-    """Devices whose id holds ``part``, behind ``after`` or in front of ``before``."""
+    """Devices whose id or name holds ``part``, behind ``after`` or in front of ``before``."""
     query = select(DeviceRow)
     if part:
-        query = query.where(DeviceRow.id.contains(part, autoescape=True))
+        query = query.where(
+            or_(DeviceRow.id.contains(part, autoescape=True), DeviceRow.name.contains(part, autoescape=True))
+        )
     if soc:
         query = query.where(DeviceRow.soc == soc)
     backwards = before is not None
@@ -310,3 +319,14 @@ async def workers(session: AsyncSession) -> Sequence[Any]:
         .order_by(PlanRow.lease_owner)
     )
     return (await session.execute(query)).all()
+
+
+async def names_of(session: AsyncSession, model_hash: str, limit: int) -> Sequence[tuple[str, int]]:
+    """What a model is called: (name, version), newest first."""
+    query = (
+        select(ModelVersionRow.name, ModelVersionRow.version)
+        .where(ModelVersionRow.model_hash == model_hash)
+        .order_by(ModelVersionRow.created_at.desc(), ModelVersionRow.name)
+        .limit(limit)
+    )
+    return [(name, version) for name, version in await session.execute(query)]

@@ -9,7 +9,8 @@ from planner_api.console.pages.models import router as models
 from planner_api.console.pages.plans import router as plans
 from planner_api.console.pages.profiles import router as profiles
 from planner_api.console.pages.queue import router as queue
+from planner_api.console.pages.releases import router as releases
 from planner_api.console.pages.sign_in import router as sign_in
 from planner_api.console.pages.tokens import router as tokens
 
-ROUTERS = (sign_in, fleet, devices, models, plans, profiles, queue, tokens, audit)
+ROUTERS = (sign_in, fleet, devices, models, plans, profiles, releases, queue, tokens, audit)

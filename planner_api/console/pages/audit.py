@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from planner_api.audit import service
+from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.http.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 
 ROWS = 100
-Words = Annotated[str, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 @router.get("/audit")

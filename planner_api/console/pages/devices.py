@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from starlette.responses import RedirectResponse
 
 from planner_api.audit.service import actor_of
 from planner_api.console import repository
-from planner_api.console.forms import read_form
+from planner_api.console.forms import Words, read_form
 from planner_api.console.rendering import render
 from planner_api.devices import service
 from planner_api.devices.repository import drifts
@@ -24,12 +24,11 @@ REPORTS = 100
 """Newest reports, and profiles, that are shown of one device."""
 
 DeviceId = Annotated[str, Path(max_length=128, pattern=LABEL)]
-Text = Annotated[str, Query(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 @router.get("/devices")
 async def listing(
-    request: Request, search: Text = "", soc: Text = "", after: After = None, before: After = None
+    request: Request, search: Words = "", soc: Words = "", after: After = None, before: After = None
 ) -> Response:
     """List devices."""
     async with request.app.state.planner.database.read() as session:

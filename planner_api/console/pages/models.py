@@ -13,10 +13,13 @@ from planner_api.console import repository
 from planner_api.console.charts import bars
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
-from planner_api.errors import model_unknown
+from planner_api.errors import InvalidError, model_unknown
 from planner_api.fleet import service as fleet
 from planner_api.fleet.routes import Offset
 from planner_api.http.route import StrictRoute
+from planner_api.names import service as naming
+from planner_api.names.routes import Before, PlainName
+from planner_api.releases import repository as releases
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -26,14 +29,32 @@ PLANS = 500
 DRAWN = 40
 """SoCs that are drawn beside each other."""
 
+NAMED = 100
+"""Names shown."""
+ROLLOUTS = {
+    "at_once": "as soon as they are there",
+    "held": "when an operator releases them",
+    "staged": "in a release that the planner begins by itself",
+}
+"""How new versions of plans reach devices, and how that is called."""
+
 ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 
 
 @router.get("/models")
 async def listing(request: Request, offset: Offset = 0) -> Response:
     """List models."""
-    page = await fleet.models(request.app.state.planner.database, offset=offset, limit=ROWS)
-    return render(request, "models.html", page=page, offset=offset, rows=ROWS)
+    database = request.app.state.planner.database
+    page = await fleet.models(database, offset=offset, limit=ROWS)
+    named = await naming.list_names(database, after="", limit=NAMED)
+    return render(request, "models.html", page=page, offset=offset, rows=ROWS, named=named)
+
+
+@router.get("/names/{name}")
+async def versions(request: Request, name: PlainName, before: Before = None) -> Response:
+    """Show the versions of a named model."""
+    page = await naming.list_versions(request.app.state.planner.database, name, before=before, limit=ROWS)
+    return render(request, "name.html", name=name, page=page, before=before)
 
 
 @router.get("/models/{model_hash}")
@@ -45,6 +66,8 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
         if model is None:
             raise model_unknown(model_hash)
         pairs = await repository.count_pairs(session)
+        called = await repository.names_of(session, model_hash, NAMED)
+        rollout = await releases.rollout(session, model_hash)
     page = await fleet.plans(database, where={"model_hash": model_hash}, after="", limit=PLANS)
     plans = sorted(page.plans, key=lambda plan: (plan.makespan_us is None, plan.makespan_us or 0.0))
     drawn = [(f"{plan.soc} {plan.frequency}", plan.makespan_us, "") for plan in plans if plan.makespan_us is not None]
@@ -55,6 +78,9 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
         plans=plans,
         more=page.next is not None,
         pairs=pairs,
+        called=called,
+        rollout=rollout,
+        rollouts=ROLLOUTS,
         covered=len({(plan.soc, plan.frequency) for plan in plans if plan.status == "done"}),
         chart=bars.draw(drawn[:DRAWN]),
     )
@@ -67,3 +93,14 @@ async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
     planner = request.app.state.planner
     await fleet.plan_ahead(planner.database, planner.queue, model_hash, FanoutRequest(), actor_of(request.scope))
     return RedirectResponse("/console/queue", status_code=303)
+
+
+@router.post("/models/{model_hash}/rollout")
+async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
+    """Say how new versions of a model's plans reach devices."""
+    fields = await read_form(request)
+    rollout = fields.get("rollout", "")
+    if rollout not in ROLLOUTS:
+        raise InvalidError("invalid", "Choose how new versions shall reach devices.")
+    await request.app.state.planner.releases.set_rollout(model_hash, rollout, actor_of(request.scope))
+    return RedirectResponse(f"/console/models/{model_hash}", status_code=303)

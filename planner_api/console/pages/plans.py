@@ -13,6 +13,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from hope_schema import Plan, Step
 from planner_api.console import reading, repository
 from planner_api.console.charts import bars, gantt
+from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.devices.routes import LABEL, After
 from planner_api.errors import InvalidError, plan_unknown
@@ -43,7 +44,7 @@ Chosen = Annotated[str, Query(max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9.\-
 async def listing(
     request: Request,
     model: Annotated[str | None, Query(pattern=r"^([0-9a-f]{64})?$")] = None,
-    soc: Annotated[str | None, Query(max_length=128)] = None,
+    soc: Words = "",
     status: Annotated[Literal["", "queued", "solving", "done", "failed"], Query()] = "",
     after: After = None,
 ) -> Response:

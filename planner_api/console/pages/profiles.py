@@ -12,7 +12,9 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from hope_schema import Processor, Profile
 from planner_api.compression import unzstd
 from planner_api.console.charts import heat
+from planner_api.console.forms import Words
 from planner_api.console.rendering import render
+from planner_api.devices.routes import LABEL
 from planner_api.fleet import service as fleet
 from planner_api.fleet.routes import Offset, oversight
 from planner_api.http.route import StrictRoute
@@ -48,8 +50,8 @@ class Column:
 @router.get("/profiles/{name:path}")
 async def show(
     request: Request,
-    name: Annotated[str, Path(max_length=257)],
-    op: Annotated[str, Query(max_length=100)] = "",
+    name: Annotated[str, Path(max_length=257, pattern=LABEL)],
+    op: Words = "",
     model: Annotated[str | None, Query(pattern=r"^([0-9a-f]{64})?$")] = None,
     first: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:

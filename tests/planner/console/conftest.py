@@ -31,6 +31,11 @@ class Running:
     plans: dict[tuple[str, str], PlanReply]
     database_url: str
 
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The header of the operator's token."""
+        return {"authorization": f"Bearer {self.token}"}
+
 
 @pytest.fixture(scope="module")
 def fleet(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, dict]:  # type: ignore[type-arg]

@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from pydantic import BaseModel
 from sqlalchemy import insert, update
 
 from hope_schema import (
+    AliasTarget,
     Channel,
     DeviceReport,
     LatencyColumns,
@@ -16,20 +18,26 @@ from hope_schema import (
     Missing,
     MissingRequest,
     ModelGraph,
+    NewModelVersion,
     Observations,
     Op,
     Overheads,
     PlanReply,
     Processor,
+    ReleaseRequest,
+    RolloutPolicy,
     Tensor,
     TransferColumns,
 )
 from planner_api.db.tables import DeviceRow, PlanRow
-from tests.planner.samples import Api, plan_request
+from tests.planner.samples import JSON, Api, plan_request
+from tests.planner.solving_help import improve
 
 FREQUENCY = "performance"
 SOCS = ("kirin-990", "snapdragon-8-gen3", "exynos-2400")
 FAILED = "dimensity-9300"
+RELEASED = ("detector", SOCS[1])
+"""The plan that has a version which waits to be released, and 30 devices that measured the one before."""
 
 
 def processor(runtime: str, number: int, core_class: str, place: str) -> Processor:
@@ -140,11 +148,45 @@ def settle(api: Api) -> dict[tuple[str, str], PlanReply]:
         for graph in (CLASSIFIER, DETECTOR):
             reply = api.post("/plans", plan_request(graph, soc=soc, frequency=FREQUENCY)).json()
             found[graph.name, soc] = PlanReply.model_validate_json(api.client.get(f"/plans/{reply['plan_id']}").content)
-    for (_, soc), reply in found.items():
-        for number in range(10):
+    name_models(api)
+    for name, soc in list(found):
+        improve(api, found[name, soc].plan_id)
+        reply = found[name, soc] = newest(api, found[name, soc].plan_id)
+        for number in range(30 if (name, soc) == RELEASED else 10):
             report(api, f"{soc}-phone-{number}", soc, reply)
+    begin_release(api, found)
+    improve(api, found[RELEASED].plan_id)
     api.await_(_age, api)
     return found
+
+
+def newest(api: Api, plan_id: str) -> PlanReply:
+    """A plan as it is served."""
+    return PlanReply.model_validate_json(api.client.get(f"/plans/{plan_id}").content)
+
+
+def name_models(api: Api) -> None:
+    """Call the models something."""
+    for graph in (CLASSIFIER, DETECTOR):
+        made = api.post(f"/names/{graph.name}/versions", NewModelVersion(model_hash=graph.model_hash))
+        assert made.status_code == 201, made.text
+        put(api, f"/names/{graph.name}/aliases/production", AliasTarget(version=1))
+
+
+def begin_release(api: Api, plans: dict[tuple[str, str], PlanReply]) -> None:
+    """Hold back what comes from now on; release a third version of one classifier's plan, and pause that."""
+    for graph in (CLASSIFIER, DETECTOR):
+        put(api, f"/models/{graph.model_hash}/rollout", RolloutPolicy(rollout="held"))
+    improve(api, plans["classifier", SOCS[0]].plan_id)
+    answer = api.post("/releases", ReleaseRequest(model=CLASSIFIER.model_hash, approval=True))
+    assert answer.status_code == 201, answer.text
+    assert api.client.post(f"/releases/{answer.json()['release_id']}/pause").status_code == 200
+
+
+def put(api: Api, path: str, message: BaseModel) -> None:
+    """Send a message with PUT."""
+    answer = api.client.put(path, content=message.model_dump_json(), headers=JSON)
+    assert answer.status_code in (200, 204), answer.text
 
 
 def report(api: Api, device_id: str, soc: str, reply: PlanReply) -> None:
@@ -154,13 +196,8 @@ def report(api: Api, device_id: str, soc: str, reply: PlanReply) -> None:
         plan_id=reply.plan_id, plan_version=reply.version, measured_us=reply.plan.makespan_us * off, runs=30
     )
     versions = {"hope-agent": "0.1.0", "onnxruntime": "1.22.0"}
-    message = DeviceReport(
-        soc=soc, frequency=FREQUENCY, versions=versions, sent_at=datetime.now(UTC), measured=(run,)
-    ).model_dump_json()
-    answer = api.client.put(
-        f"/devices/{device_id}/report", content=message, headers={"content-type": "application/json"}
-    )
-    assert answer.status_code == 204, answer.text
+    sent = DeviceReport(soc=soc, frequency=FREQUENCY, versions=versions, sent_at=datetime.now(UTC), measured=(run,))
+    put(api, f"/devices/{device_id}/report", sent)
 
 
 async def _age(api: Api) -> None:
@@ -179,4 +216,4 @@ async def _age(api: Api) -> None:
             "error": "no processor supports op 'block0/concat'", "created_at": now, "queued_at": now,
         }  # fmt: skip
         await session.execute(insert(PlanRow).values(**values))
-        await session.execute(update(PlanRow).where(PlanRow.soc == SOCS[0]).values(status="done", provisional=False))
+        await session.execute(update(PlanRow).where(PlanRow.soc == SOCS[0]).values(status="done"))

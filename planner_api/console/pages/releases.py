@@ -1,0 +1,126 @@
+"""Releases: begun, watched while they go from stage to stage, held, approved and taken back."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import ValidationError
+from starlette.responses import RedirectResponse
+
+from hope_schema import Release, ReleaseRequest
+from planner_api.audit.service import actor_of
+from planner_api.console import repository
+from planner_api.console.forms import read_form
+from planner_api.console.rendering import percent, render
+from planner_api.devices.routes import After
+from planner_api.errors import InvalidError
+from planner_api.groups import service as groups
+from planner_api.http.route import StrictRoute
+from planner_api.names import service as naming
+from planner_api.releases.routes import Before, ReleaseId
+
+router = APIRouter(route_class=StrictRoute)
+
+ROWS = 20
+PARTS = 100
+OFFERED = 200
+"""Names and groups that are offered to choose from."""
+Action = Literal["pause", "resume", "approve", "rollback"]
+ACTIONS: dict[str, tuple[Action, ...]] = {
+    "running": ("pause", "approve", "rollback"),
+    "waiting": ("approve", "pause", "rollback"),
+    "paused": ("resume", "rollback"),
+    "done": ("rollback",),
+    "rolled_back": (),
+}
+"""What may be done with a release in each state."""
+
+
+@router.get("/releases")
+async def listing(request: Request, before: Before = None) -> Response:
+    """List releases."""
+    planner = request.app.state.planner
+    page = await planner.releases.page(before=before, limit=ROWS)
+    named = await naming.list_names(planner.database, after="", limit=OFFERED)
+    known = await groups.list_groups(planner.database, after="", limit=OFFERED)
+    return render(
+        request, "releases.html", page=page, before=before, names=named.names, groups=known.groups, sentence=sentence
+    )
+
+
+@router.post("/releases")
+async def begin(request: Request) -> Response:
+    """Begin a release."""
+    fields = await read_form(request)
+    hours = fields.get("hold_h", "1").strip().replace(",", ".")
+    try:
+        message = ReleaseRequest(
+            model=fields.get("model", "").strip(),
+            alias=fields.get("alias", "").strip() or None,
+            group=fields.get("group") or None,
+            approval="approval" in fields,
+            hold_s=float(hours) * 3600.0,
+        )
+    except ValidationError as error:
+        where = sorted({".".join(map(str, item["loc"])) for item in error.errors()})
+        raise InvalidError("invalid", f"This cannot be released so; look again at: {', '.join(where)}.") from None
+    except ValueError:
+        raise InvalidError("invalid", "Say in hours how long a stage lasts at least, e.g. 0.5.") from None
+    made: Release = await request.app.state.planner.releases.begin(message, actor_of(request.scope))
+    return RedirectResponse(f"/console/releases/{made.release_id}", status_code=303)
+
+
+@router.get("/releases/{release_id}")
+async def show(request: Request, release_id: ReleaseId, after: After = None) -> Response:
+    """Show one release and how it goes."""
+    planner = request.app.state.planner
+    releases = planner.releases
+    release: Release = await releases.get(release_id)
+    async with planner.database.read() as session:
+        model = await repository.model(session, release.model_hash)
+    return render(
+        request,
+        "release.html",
+        release=release,
+        name=model.name if release.model == release.model_hash else release.model,
+        parts=await releases.parts(release_id, after=after or "", limit=PARTS),
+        after=after,
+        actions=ACTIONS[release.state],
+        sentence=sentence,
+        limit=-math.log10(release.error_rate),
+    )
+
+
+@router.post("/releases/{release_id}/{action}")
+async def act(request: Request, release_id: ReleaseId, action: Annotated[Action, Path()]) -> Response:
+    """Pause, resume, approve or take back a release."""
+    await read_form(request)
+    releases, actor = request.app.state.planner.releases, actor_of(request.scope)
+    match action:
+        case "pause":
+            await releases.pause(release_id, actor)
+        case "resume":
+            await releases.resume(release_id, actor)
+        case "approve":
+            await releases.approve(release_id, actor)
+        case "rollback":
+            await releases.roll_back(release_id, actor)
+    return RedirectResponse(f"/console/releases/{release_id}", status_code=303)
+
+
+def sentence(release: Release) -> str:
+    """How a release goes, in a sentence."""
+    reached = f"stage {release.stage + 1} of {len(release.stages)}: {percent(release.share)} of the devices have it"
+    match release.state:
+        case "running":
+            return f"At {reached}; {release.reported} of the {release.wanted} that are wanted reported."
+        case "waiting":
+            return f"At {reached}; the next stage waits for an operator's approval."
+        case "paused":
+            return f"Paused at {reached}."
+        case "done":
+            return f"Everybody has it: {release.reason}." if release.reason else "Everybody has it."
+        case _:
+            return f"Taken back: {release.reason}." if release.reason else "Taken back."

@@ -1,0 +1,267 @@
+"""What the pages do: names that mean harm are shown as what they are, actions are done once and written down."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import insert, select, update
+
+from hope_schema import DeviceDescription, DeviceReport
+from planner_api.console.rendering import clip, duration, percent, visible
+from planner_api.console.session import HOME
+from planner_api.db.tables import AuditRow, DeviceRow, PlanRow, TokenRow
+from tests.planner.console.sample_fleet import put
+from tests.planner.console.test_sessions import HERE, form_token
+from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
+
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;{{7*7}}"
+HIDDEN = "\u202e\u200b\x9b"
+"""Turns the writing direction, is not seen, controls a terminal."""
+GRAPH = chain(3, EVIL + HIDDEN)
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """An open planner with a small model and its plan, followed by a client that keeps cookies."""
+    with serving(database_url, rate_per_address=0) as running:
+        running.client.follow_redirects = False
+        running.client.get(HOME)
+        yield running
+
+
+def send(api: Api, path: str, **fields: str) -> Any:
+    """Send a form as the page that holds it would."""
+    fields["form_token"] = form_token(api, f"{HOME}/tokens")
+    return api.client.post(HOME + path, data=fields, headers={"origin": HERE})
+
+
+def audited(api: Api) -> list[str]:
+    """The actions that were written down, oldest first."""
+
+    async def read() -> list[str]:
+        async with api.app.planner.database.read() as session:
+            return list(await session.scalars(select(AuditRow.action).order_by(AuditRow.id)))
+
+    found: list[str] = api.await_(read)
+    return found
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and where scripts come from."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.attributes: list[tuple[str, str]] = []
+        self.scripts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect."""
+        self.attributes += [(tag, name) for name, _ in attrs]
+        if tag == "script":
+            self.scripts.append(dict(attrs).get("src") or "inline")
+
+
+def test_a_hostile_name_is_text_wherever_it_stands(api: Api) -> None:
+    """Models, ops, devices, notes, errors and what was searched for: no element comes of them, nothing hides."""
+    api.learn(GRAPH)
+    plan_id = api.plan(GRAPH).plan_id
+    put(api, "/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY))
+    put(api, "/devices/device-1/description", DeviceDescription(name=EVIL))
+    assert send(api, "/tokens", kind="viewer", label=EVIL, days="30").status_code == 200
+
+    async def say() -> None:
+        async with api.app.planner.database.write() as session:
+            await session.execute(update(PlanRow).values(error=EVIL + HIDDEN, status="failed", asked_by=EVIL))
+            await session.execute(update(DeviceRow).values(soc=EVIL))
+
+    api.await_(say)
+    shown = 0
+    query = "?search=" + "%22%3E%3Cscript%3Ealert(3)%3C/script%3E"
+    for path in (
+        "", "/plans", f"/plans/{plan_id}", f"/compare?left={plan_id}@1&right={plan_id}@1", "/models", "/tokens",
+        f"/models/{GRAPH.model_hash}", "/devices", f"/devices{query}", "/queue", "/audit", "/releases",
+        f"/profiles/{SOC}/{FREQUENCY}?op=%3Cscript%3E", "/profiles", f"/login?to=%2Fconsole%2F{query}", "/nothing<b>",
+    ):  # fmt: skip
+        answer = api.client.get(HOME + path)
+        assert answer.status_code in (200, 303, 404), path
+        found = Elements(answer.text)
+        assert all(source.startswith("/console/static/") for source in found.scripts), path
+        assert not [name for _, name in found.attributes if name.startswith("on") or name == "style"], path
+        assert "alert(1)</script" not in answer.text, path
+        assert not set(HIDDEN) & set(answer.text), path
+        shown += "&lt;script&gt;alert(1)" in answer.text
+    assert shown >= 6
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/devices?search=" + "x" * 10_000,
+        "/devices?search=%00",
+        "/devices?after=" + "x" * 200,
+        "/plans?soc=%0a",
+        "/plans?model=zz",
+        "/plans?status=x",
+        "/plans/" + "x" * 300,
+        "/profiles/%00/%00",
+        "/profiles/nothing",
+        "/compare?left=a&right=b",
+        "/compare",
+        "/models?offset=-1",
+        "/models/zz",
+        "/names/%3Cb%3E",
+        "/releases/r-1",
+        "/audit?before=" + "9" * 40,
+        "/queue?what=is",
+        "/static/../app.py",
+    ],
+)
+def test_no_address_breaks_a_page(api: Api, path: str) -> None:
+    """Addresses nobody links to are answered with a page that says so."""
+    answer = api.client.get(HOME + path)
+    assert answer.status_code in (404, 422), answer.text[:500]
+    assert 'role="alert"' in answer.text
+
+
+def test_tokens_are_made_shown_once_and_revoked(api: Api) -> None:
+    """A new token stands on the page that made it and on no other; a claim counts its uses; all is written down."""
+    made = send(api, "/tokens", kind="operator", label="night shift", days="1")
+    [token] = re.findall(r"hope_o_[A-Za-z0-9_\-]{43}", made.text)
+    assert token not in api.client.get(f"{HOME}/tokens").text
+    bearer = {"authorization": f"Bearer {token}"}
+    assert api.client.get("/fleet", headers=bearer).status_code == 200
+    claim = send(api, "/tokens", kind="claim", label="", days="", uses="5")
+    assert "hope_c_" in claim.text
+
+    async def number() -> int:
+        async with api.app.planner.database.read() as session:
+            found = await session.scalar(select(TokenRow.id).where(TokenRow.label == "night shift"))
+        assert found is not None
+        return found
+
+    path = f"/tokens/{api.await_(number)}"
+    assert send(api, path).status_code == 303
+    assert send(api, path).status_code == 404
+    assert eventually(lambda: bool(api.client.get("/fleet", headers=bearer).status_code == 401))
+    assert send(api, "/tokens/claims/1").status_code == 303
+    assert audited(api) == ["token.create", "claim.create", "token.revoke", "claim.revoke"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "device", "days": ""},
+        {"kind": "viewer", "days": "7"},
+        {"kind": "viewer", "days": "", "label": "x" * 129},
+        {"kind": "viewer", "days": "", "label": "a\x1b[2Jb"},
+        {"kind": "claim", "days": "", "uses": "0"},
+        {"kind": "claim", "days": "", "uses": "٣"},
+        {"kind": "claim", "days": "", "uses": "9" * 30},
+        {},
+    ],
+)
+def test_no_token_is_made_of_nonsense(api: Api, fields: dict[str, str]) -> None:
+    """A form nobody was shown makes nothing and says what to look at."""
+    answer = send(api, "/tokens", **fields)
+    assert (answer.status_code, audited(api)) == (422, [])
+
+
+def test_a_form_is_not_larger_than_a_form(api: Api) -> None:
+    """More than 8 KiB is refused unread."""
+    assert send(api, "/tokens", kind="viewer", label="x" * 10_000).status_code == 413
+
+
+def test_a_device_is_found_by_a_part_of_its_name_and_taken_out(api: Api) -> None:
+    """Pages of fifty in either direction, found by any part of an id or a name; revoking is written down."""
+
+    async def enrol() -> None:
+        async with api.app.planner.database.write() as session:
+            rows = [{"id": f"phone-{number:03}", "enrolled_at": datetime.now(UTC)} for number in range(120)]
+            await session.execute(insert(DeviceRow), rows)
+
+    api.await_(enrol)
+    put(api, "/devices/phone-077/description", DeviceDescription(name="Amélie's 100 % phone"))
+    seen: list[str] = []
+    path = f"{HOME}/devices"
+    for _ in range(3):
+        page = api.client.get(path).text
+        seen += re.findall(r'/console/devices/(phone-\d+)"', page)
+        further = re.search(r'href="\?([^"]*)" rel="next"', page)
+        back = re.search(r'href="\?([^"]*)" rel="prev"', page)
+        path = f"{HOME}/devices?{further[1].replace('&amp;', '&')}" if further else ""
+    assert seen == [f"phone-{number:03}" for number in range(120)]
+    assert not path
+    assert back is not None
+    page = api.client.get(f"{HOME}/devices?{back[1].replace('&amp;', '&')}").text
+    assert re.findall(r'/console/devices/(phone-\d+)"', page) == seen[50:100]
+    for search, expected in (("one-07", 10), ("Amélie", 1), ("100 %", 1), ("%", 1), ("_", 0), ("nobody", 0)):
+        page = api.client.get(f"{HOME}/devices", params={"search": search}).text
+        assert len(re.findall(r'/console/devices/(phone-\d+)"', page)) == expected, search
+    assert send(api, "/devices/phone-077").status_code == 303
+    assert "revoked" in api.client.get(f"{HOME}/devices/phone-077").text
+    assert send(api, "/devices/nobody").status_code == 404
+    assert audited(api) == ["device.describe", "device.revoke"]
+
+
+def test_a_model_is_planned_everywhere_and_released_from_its_page(api: Api) -> None:
+    """The forms do what the routes do, and what cannot be done is said on a page."""
+    api.learn(GRAPH)
+    api.post("/plans", plan_request(GRAPH))
+    path = f"/models/{GRAPH.model_hash}"
+    assert send(api, f"{path}/plans").headers["location"] == f"{HOME}/queue"
+    assert send(api, f"{path}/rollout", rollout="held").status_code == 303
+    assert "when an operator releases them" in api.client.get(HOME + path).text
+    assert send(api, f"{path}/rollout", rollout="never").status_code == 422
+    nothing = send(api, "/releases", model=GRAPH.model_hash, hold_h="0.5")
+    assert (nothing.status_code, "its newest versions already" in nothing.text) == (409, True)
+    assert send(api, "/releases", model="<b>", hold_h="1").status_code == 422
+    assert send(api, "/releases", model=GRAPH.model_hash, hold_h="soon").status_code == 422
+    assert send(api, "/releases", model="nobody:1", hold_h="1").status_code == 404
+    for action in ("pause", "resume", "approve", "rollback"):
+        assert send(api, f"/releases/r-{'0' * 24}/{action}").status_code == 404
+    assert send(api, f"/releases/r-{'0' * 24}/delete").status_code == 422
+    for unknown in ("f" * 64, "0" * 64):
+        assert send(api, f"/models/{unknown}/plans").status_code == 404
+
+
+@given(st.text())
+def test_nothing_hides_in_what_is_shown(text: str) -> None:
+    """Control characters and those that turn or hide text become visible; everything else stays as it is."""
+    found = visible(text)
+    assert len(found) == len(text)
+    for before, after in zip(text, found, strict=True):
+        assert after in (before, "\ufffd")
+        hidden = unicodedata.category(before) == "Cc" and before not in "\t\n\r"
+        turning = unicodedata.bidirectional(before) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+        if hidden or turning:
+            assert after == "\ufffd"
+    assert "<" not in str(clip(text, 20)).replace("<bdi", "").replace("</bdi>", "")
+
+
+def test_figures_are_written_for_people() -> None:
+    """Three figures and a unit that fits, a real minus, and a dash for what is not known."""
+    assert [duration(us) for us in (0.0, 0.4, 950.0, 1234.0, 56_780.0, 2.5e6)] == [
+        "0 µs", "0.4 µs", "950 µs", "1.23 ms", "56.8 ms", "2.5 s",
+    ]  # fmt: skip
+    assert [percent(value) for value in (0.0, 0.031, 0.5, 1.0)] == ["0 %", "3.1 %", "50 %", "100 %"]
+    assert (percent(-0.25, sign=True), percent(0.25, sign=True), duration(None)) == ("−25 %", "+25 %", "–")
+
+
+def test_the_first_view_is_counted_once_for_everybody(api: Api) -> None:
+    """While one counting is fresh, nobody counts again."""
+    overviews = api.app.planner.overviews
+
+    async def both() -> tuple[Any, Any]:
+        return await overviews.get(), await overviews.get()
+
+    first, second = api.await_(both)
+    assert first is second
