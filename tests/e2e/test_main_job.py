@@ -81,7 +81,7 @@ def test_compare_times_every_kind_of_processor(model_file: Path, capsys: pytest.
     """With ``--compare`` every kind of single processor is timed, and what runs is none slower than them."""
     report = run(capsys, "--model", str(model_file), "--processors", "ort", "--compare")
     assert "ort@0" in report["baselines_us"]
-    assert set(report["baselines_us"]) <= {*report["processors"], "onnxruntime"}
+    assert {name.partition("/")[0] for name in report["baselines_us"]} <= {*report["processors"], "onnxruntime"}
     assert report["measured_us"] <= min(report["baselines_us"].values())
 
 

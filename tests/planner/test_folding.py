@@ -208,6 +208,15 @@ def test_overheads_are_figures_too() -> None:
     assert profile.overheads.handover_us == 2.0
 
 
+def test_what_an_upload_leaves_out_stays_as_it_was() -> None:
+    """A device that measured launches where its plan ran, and no hand-over, has not said that there is none."""
+    folder = Folder(Statistics())
+    folder.fold([("d", upload({"a": 1.0}, launch_us={BIG: 4.0}, handover_us=2.0))])
+    folder.fold([("d", upload({"a": 1.0}, launch_us={BIG: 9.0}))])
+    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 1))
+    assert (profile.overheads.launch_us, profile.overheads.handover_us) == ({BIG: 9.0}, 2.0)
+
+
 def test_moved() -> None:
     """Moves are relative; appearing, vanishing and changing between supported and not are moves of any size."""
     nan, inf = float("nan"), float("inf")

@@ -14,9 +14,20 @@ from hypothesis import strategies as st
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Span
-from agent_sdk.measure.truth import Sample, busy_together, fitted, is_outdated, observations, pressure, together_us
-from hope_schema import Overheads, Processor
-from tests.agent.engine.generate import random_legal_plan, whole_plan
+from agent_sdk.measure.truth import (
+    Sample,
+    busy_together,
+    fitted,
+    is_outdated,
+    observations,
+    pressure,
+    retimed,
+    together_us,
+)
+from hope_schema import HOST, Overheads, Processor
+from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, whole_plan
+from tests.agent.engine.generate import random_model as simulated_model
+from tests.agent.engine.simulated import SimulatedProcessor
 from tests.agent.runtimes.networks import image, random_model
 
 SETS = ("ab", "a", "b", "cd", "c", "d")
@@ -157,3 +168,43 @@ def test_a_plan_that_does_not_say_what_ops_take_tells_nothing(device: Device) ->
     with Executor(build_program(silent, model, device.processors), device) as executor:
         trace = executor.run(image(model))[1]
     assert observations([trace], [], soc="soc", frequency="fixed", device_id="device") is None
+
+
+def test_a_retimed_plan_says_what_was_delivered(device: Device) -> None:
+    """Its steps lie where the middle run had their segments, in the order they had; placement and order stay."""
+    model = random_model(5)
+    plan = random_legal_plan(model, list(device.processors.values()), random.Random(7))
+    program = build_program(plan, model, device.processors)
+    with Executor(program, device) as executor:
+        traces = [executor.run(image(model))[1] for _ in range(3)]
+    middle = sorted(traces, key=lambda trace: trace.total_us)[1]
+    found = retimed(plan, traces)
+    assert found.makespan_us == middle.total_us
+    assert found.lower_bound_us <= found.makespan_us
+    assert found.order == plan.order
+    assert [(step.ops, step.processor) for step in found.steps] == [(step.ops, step.processor) for step in plan.steps]
+    for span in middle.segments:
+        steps = [found.step[step] for step in program.segments[span.segment].steps]
+        assert all(span.start_us - 1e-6 <= one.start_us <= one.finish_us <= span.end_us + 1e-6 for one in steps)
+    assert not is_outdated(found, traces)
+
+
+def test_moves_flow_back() -> None:
+    """Every copy between two memories is told, by its type and its way."""
+    model = simulated_model(random.Random(3), 14)
+    plan = dealt_plan(model, ["a", "b"])
+    processors = [SimulatedProcessor("a", ("x",)), SimulatedProcessor("b", ("y",))]
+    with Device(processors) as opened, Executor(build_program(plan, model, opened.processors), opened) as executor:
+        trace = executor.run(random_inputs(model, 0))[1]
+    program = executor.program
+    found = observations([trace], [one.spec for one in processors], soc="soc", frequency="fixed", device_id="device")
+    assert found is not None
+    told = zip(found.transfers.tensor, found.transfers.source, found.transfers.target, strict=True)
+    places = {HOST: HOST} | {name: own.place.name for name, own in opened.processors.items()}
+    copied = [
+        (model.graph.tensor[move.tensor].type, places[program.home[move.tensor]], places[work.processor])
+        for work in program.work
+        for move in work.moves
+    ]
+    assert sorted(map(str, told)) == sorted(map(str, set(copied)))
+    assert sum(found.transfers.count) == len(copied) > 0
