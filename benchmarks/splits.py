@@ -1,6 +1,6 @@
 """What splits gain: ops computed in parts on several processors, on their own and in chains.
 
-    python -m benchmarks.splits --phones DIR --json splits.json
+    python -m benchmarks.splits --phones DIR --machine --json splits.json
 
 The phones are simulated. The rule: a part of an op takes ``FIXED`` of what the whole op takes, wherever it runs, and
 its share of the rest; slices and joins are views and take nothing; what is moved of a tensor costs what the direction's
@@ -20,7 +20,7 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks import results
+from benchmarks import results, split_machine
 from benchmarks.figures import PAPERS_CPU
 from benchmarks.phones import REFERENCE, replay
 from benchmarks.prediction import phone_features
@@ -187,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.splits", description=__doc__.splitlines()[0])
     parser.add_argument("--phones", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
+    parser.add_argument("--machine", action="store_true", help="measure on two cores of this machine too")
     parser.add_argument("--models", type=lambda text: text.split(","), default=[], help="models or file stems")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds per plan; default: 10")
     parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
@@ -199,6 +200,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise BadProfile(f"{options.json}: there is no folder to write this into")
         if options.phones:
             found = phones(find(options.phones, options.models), options)
+            measures, tables = [*measures, *found[0]], [*tables, *found[1]]
+        if options.machine:
+            found = split_machine.machine()
             measures, tables = [*measures, *found[0]], [*tables, *found[1]]
     except (BadProfile, PlanningError) as error:
         print(f"benchmarks.splits: {error}", file=sys.stderr)

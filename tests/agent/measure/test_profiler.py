@@ -19,12 +19,15 @@ from agent_sdk.measure.profiler import handover_us, profile
 from agent_sdk.measure.timing import Turn, Turns
 from agent_sdk.measure.witness import SLOW
 from agent_sdk.model import Model, read_model, weights
+from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import UNKNOWN_BYTES, available_bytes, copies_at_once
 from agent_sdk.runtimes import OutOfMemory, Processor, ProcessorLost, Segment
 from agent_sdk.runtimes.ort.processor import OrtProcessor
-from hope_schema import HOST, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
+from hope_schema import HOST, Cut, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
+from hope_schema.cutgraph import part_super_op
+from hope_schema.cutting import Region
 from tests.agent.cores import GONE
-from tests.agent.models import one_op_model
+from tests.agent.models import BRANCHING, one_op_model
 from tests.agent.runtimes.networks import bfloat16_model, random_model
 
 
@@ -54,6 +57,20 @@ def script_turns(monkeypatch: pytest.MonkeyPatch, turn: Callable[[str], Turn]) -
     monkeypatch.setattr(profiler, "_on_its_cores", lambda processor, call: turn(processor.spec.kind))
     monkeypatch.setattr(timing, "_turn", lambda call, witness: call())
     monkeypatch.setattr(profiler, "slowdown", lambda *_: None)
+
+
+def test_parts_are_measured_like_any_op(processors: list[Processor]) -> None:
+    """The parts of a cut op are profiled under the signatures by which the planner knows them."""
+    model = read_model(BRANCHING)
+    [stem] = [one for one in merge(model.graph) if one.id == "stem_r"]
+    parts = [part_super_op(stem, Region(1, start, start + 4)).signature for start in (0, 4)]
+    kind = processors[0].spec.kind
+    missing = Missing(
+        profile_version=0, latencies=tuple(MissingLatency(signature=one, kind=kind) for one in set(parts))
+    )
+    found = measured(cut_model(model, [Cut(op="stem_r", axis=1, at=(4,))]), processors[:1], missing)
+    assert set(found.latencies.signature) == set(parts)
+    assert all(us is not None and us > 0 for us in found.latencies.us)
 
 
 def test_everything_missing_is_measured_once(processors: list[Processor]) -> None:

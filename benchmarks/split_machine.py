@@ -1,0 +1,165 @@
+"""Splits on this machine's cores: a convolution in halves, a chain along height, and both held to what was planned.
+
+Two single-core processors beside the gang of the same two cores. What is compared runs in turns, in one process, and
+every figure is a ratio of medians; parts are profiled as any op is, and the planner's simulator says what comes of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from agent_sdk.device.discovery import discover
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.measure.profiler import profile
+from agent_sdk.measure.timing import take_turns
+from agent_sdk.measure.witness import Witness
+from agent_sdk.model import Model, read_model
+from agent_sdk.model.cutting import CutModel, cut_model
+from agent_sdk.selection.single import single_processor_plan
+from agent_sdk.verify import random_inputs
+from benchmarks.results import Measure, Table, verdict
+from hope_schema import Cause, Cut, LatencyColumns, Missing, MissingLatency, Plan, PlannedJob, Profile, Step, merge
+from planner_api.planning import Problem, build_problem, simulate
+from planner_api.planning.construct.listing import list_order
+from planner_api.planning.problem.cuts import cut_problem
+
+CHANNELS, ROWS = 1, 2
+ROUNDS, MOST = 40, 200
+"""Rounds that count, those beside which the cores were at full speed; and how many are made at most for them."""
+BUDGET_S = 20.0
+"""For profiling one cut network."""
+
+
+def convolutions(channels: int, size: int, ops: int) -> Model:
+    """So many 3x3 convolutions of an image, one behind the other."""
+    rng = np.random.default_rng(0)
+    names = ["x", *(f"c{index}" for index in range(1, ops)), "y"]
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((channels, channels, 3, 3), np.float32) / 20, f"w{index}")
+        for index in range(ops)
+    ]
+    nodes = [
+        helper.make_node("Conv", [names[index], f"w{index}"], [names[index + 1]], pads=[1, 1, 1, 1])
+        for index in range(ops)
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, channels, size, size)) for name in "xy"]
+    graph = helper.make_graph(nodes, f"{ops} convolutions", ends[:1], ends[1:], weights)
+    return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def halves(model: Model, axis: int) -> list[Cut]:
+    """Every op cut in the middle, as one chain where rows are cut."""
+    ops = [op.id for op in merge(model.graph)]
+    return [
+        Cut(op=op, axis=axis, at=(model.graph.tensor[op].shape[axis] // 2,), chained=axis == ROWS and op != ops[0])
+        for op in ops
+    ]
+
+
+def planned(cut: CutModel, device: Device, lanes: tuple[str, str]) -> Plan:
+    """First parts on one lane, second ones on the other; times are what the planner makes of the measured parts."""
+    problem = known(cut, device, lanes)
+    placement = [int("[" in op and ":0:" not in op.rpartition("[")[2]) for op in problem.ops]
+    schedule = simulate(problem, placement, list_order(problem, placement))
+    order = sorted(range(len(problem.ops)), key=lambda op: schedule.start_us[op])
+    groups = {one.id: one for one in merge(cut.graph)}
+    steps = tuple(
+        Step(
+            id=index,
+            ops=tuple(op.id for op in groups[name].ops),
+            dtype="float32",
+            processor=lanes[placement[index]],
+            start_us=float(schedule.start_us[index]),
+            finish_us=float(schedule.finish_us[index]),
+            cause=Cause.PARALLEL_BRANCH,
+        )
+        for index, name in enumerate(problem.ops)
+    )
+    makespan = float(schedule.makespan_us)
+    return Plan(
+        jobs=(PlannedJob(model_hash=cut.source.graph.model_hash, cuts=cut.cuts, finish_us=makespan),),
+        soc="here",
+        frequency="now",
+        processors=lanes,
+        steps=steps,
+        order=tuple(order),
+        makespan_us=makespan,
+        lower_bound_us=makespan,
+        gap=0.0,
+        method="halves",
+        bound_method="none",
+        profile_version=0,
+    )
+
+
+def known(cut: CutModel, device: Device, lanes: tuple[str, str]) -> Problem:
+    """The cut network as the planner sees it, with this machine's figures for its ops and their parts."""
+    processors = [device.processors[lane] for lane in lanes]
+    kind = processors[0].spec.kind
+    found = []
+    for model in (cut.source, cut):
+        rows = [MissingLatency(signature=one, kind=kind) for one in {op.signature for op in merge(model.graph)}]
+        missing = Missing(profile_version=0, latencies=tuple(rows))
+        found.append(
+            profile(model, processors, missing, soc="here", frequency="now", device_id="here", budget_s=BUDGET_S)
+        )
+    columns = [one.latencies for one in found]
+    figures = Profile(
+        version=0,
+        soc="here",
+        frequency="now",
+        processors=found[0].processors,
+        latencies=LatencyColumns(
+            signature=tuple(signature for one in columns for signature in one.signature),
+            kind=tuple(kind for one in columns for kind in one.kind),
+            us=tuple(us for one in columns for us in one.us),
+            spread_us=tuple(us for one in columns for us in one.spread_us),
+            count=tuple(count for one in columns for count in one.count),
+        ),
+        overheads=found[1].overheads,
+    )
+    return cut_problem(build_problem(cut.source.graph, figures, list(lanes), cut=True), cut.cuts)[0]
+
+
+def machine(cores: Sequence[int] = (0, 1)) -> tuple[list[Measure], list[Table]]:
+    """Measure on two cores."""
+    lanes, gang = (f"ort@{cores[0]}", f"ort@{cores[1]}"), f"ort@{cores[0]}-{cores[1]}"
+    cases = {
+        "convolution in halves": (convolutions(128, 56, 1), CHANNELS, 1.10),
+        "chain of four along height": (convolutions(64, 112, 4), ROWS, 1.05),
+    }
+    measures, lines, off = [], [], []
+    with TemporaryDirectory() as cache, Device(discover(f"{lanes[0]},{lanes[1]},{gang}", cache=Path(cache))) as device:
+        for name, (model, axis, must) in cases.items():
+            plan = planned(cut_model(model, halves(model, axis)), device, lanes)
+            alone = partial(single_processor_plan, model.graph, soc="here", frequency="now")
+            plans = {lanes[0]: alone(lanes[0]), gang: alone(gang), "split": plan}
+            with ExitStack() as opened:
+                runs = {
+                    way: opened.enter_context(Executor(build_program(each, model, device.processors), device))
+                    for way, each in plans.items()
+                }
+                inputs = random_inputs(model.graph, 0)
+                with Witness() as witness:
+                    turns = take_turns(
+                        {way: partial(run.run, inputs) for way, run in runs.items()},
+                        rounds=ROUNDS,
+                        calm_rounds=ROUNDS,
+                        most=MOST,
+                        witness=witness,
+                    )
+                us = {way: statistics.median(turns.us(way)) for way in runs}
+            measures.append(verdict(f"{name} over two cores / the gang of both", us["split"] / us[gang], must))
+            off.append(abs(us["split"] / plan.makespan_us - 1.0))
+            lines.append([name, us[lanes[0]] / 1e3, us[gang] / 1e3, us["split"] / 1e3, plan.makespan_us / 1e3])
+    measures.append(verdict("split plans: measured / planned, off by at most", max(off), 0.08))
+    columns = ["network", "one core, ms", "gang, ms", "split, ms", "split as planned, ms"]
+    return measures, [Table("Splits on two equal cores", columns, lines)]
