@@ -20,6 +20,7 @@ from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.whole import open_whole
 from agent_sdk.verify import random_inputs, relative_error
 from tests import CAMPAIGN
+from tests.agent.haste import measure_hastily
 
 SHIPPED: dict[str, tuple[str, Shapes]] = {
     "common.onnx": ("ddddocr", {"input1": (1, 1, 64, 160)}),
@@ -40,6 +41,9 @@ SHIPPED: dict[str, tuple[str, Shapes]] = {
 """File name to the package that ships it (``tests/networks.txt``), and the shapes that it leaves open."""
 SPEECH = {"silero_vad.onnx", "silero_vad_16k_op15.onnx", "silero_vad_op18_ifless.onnx"}
 """These take a sampling rate, of which they know two."""
+
+QUICK = {"silero_vad.onnx", "silero_vad_half.onnx", "ch_ppocr_mobile_v2.0_cls_infer.onnx"}
+"""What every suite takes through the whole journey: one that runs whole, one in float16, one convolutional."""
 
 
 def file_of(name: str) -> Path:
@@ -89,12 +93,25 @@ def test_shipped_networks_are_computed_right(name: str, device: Device) -> None:
     assert relative_error(outputs, right(name, feed)) <= rounding(model.graph).tolerance
 
 
-@pytest.mark.skipif(not CAMPAIGN, reason="measuring each takes up to a minute")
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(not (CAMPAIGN or name in QUICK), reason="takes up to a minute"))
+        for name in SHIPPED
+    ],
+)
 def test_shipped_networks_end_well_on_the_command_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``hope-agent run`` with the file's inputs measures, plans, runs, finds the answer right and exits with 0."""
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path))
+    options = ["--quiet"]
+    if not CAMPAIGN:
+        monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+        measure_hastily(monkeypatch)
+        options += ["--processors", "ort@0", "--runs", "1"]
     np.savez(tmp_path / "feed.npz", **feed_of(name))
-    assert cli.main(["run", "--model", str(file_of(name)), "--input", str(tmp_path / "feed.npz"), "--quiet"]) == 0
+    assert cli.main(["run", str(file_of(name)), "--input", str(tmp_path / "feed.npz"), *options]) == cli.OK
+    out, err = capsys.readouterr()
+    assert "right" in out
+    assert "Traceback" not in out + err
