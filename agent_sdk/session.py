@@ -493,13 +493,11 @@ class Session:
 
         ``inputs`` are drawn at random where none are given; ``tolerance`` is what the network's types round to.
         """
-        prepared = self._last if inputs is None else self._for(inputs)
-        if prepared is not None:
-            feed = random_inputs(prepared.model.graph, seed) if inputs is None else inputs
+        feed = self.draw(seed) if inputs is None else inputs
+        if (prepared := self._for(feed)) is not None:
             return verdict(prepared.model, feed, {prepared.executor, prepared.plan_executor}, tolerance)
-        given = self._feed(inputs, seed)
         with closing(self._open_alone()) as alone:
-            error = relative_error(self.whole.run(given), alone.run(given))
+            error = relative_error(self.whole.run(feed), alone.run(feed))
         return Verdict(error, FLOAT32 if tolerance is None else tolerance, "rounding of float32 between runtimes")
 
     def explain(self, inputs: Feed | None = None, *, runs: int = 5, seed: int = 0) -> Explanation:
@@ -508,20 +506,22 @@ class Session:
         ``inputs`` are drawn at random where none are given; of ``runs`` the middle one counts. Raises InputError where
         none can be drawn, or like ``run``.
         """
-        prepared = self._last if inputs is None else self._for(inputs)
-        if prepared is not None:
-            feed = random_inputs(prepared.model.graph, seed) if inputs is None else inputs
+        feed = self.draw(seed) if inputs is None else inputs
+        if (prepared := self._for(feed)) is not None:
             return explain(prepared, feed, runs=runs, notes=tuple(self.notes))
-        given = self._feed(inputs, seed)
-        times = sorted(timed(partial(self.whole.run, given))[0] for _ in range(runs))
+        times = sorted(timed(partial(self.whole.run, feed))[0] for _ in range(runs))
         return explain_whole(self.name, self.whole.runtime, times[len(times) // 2], tuple(self.notes))
 
-    def _feed(self, inputs: Feed | None, seed: int) -> Feed:
-        """Inputs for the whole network, drawn at random where none are given. Raises InputError where none can be."""
-        given = random_feed(self.whole.inputs, seed) if inputs is None else inputs
-        if given is None:
-            raise InputError("inputs cannot be drawn, because their shapes are open or they hold no numbers: give some")
-        return given
+    def draw(self, seed: int = 0) -> Feed:
+        """Random inputs, of the shapes that ran last, else of the file's. Raises InputError where none can be drawn."""
+        if self._last is not None:
+            return random_inputs(self._last.model.graph, seed)
+        feed = random_feed(self.whole.inputs, seed)
+        if feed is None:
+            ports = ", ".join(f"{port.name} {list(port.shape)}" for port in self.whole.inputs if port.is_open)
+            cure = f"give shapes of {ports} (--shape INPUT=SIZES)" if ports and self.plannable else ""
+            raise InputError(f"no inputs can be drawn for '{self.name}': {cure or 'give some (--input FILE.npz)'}")
+        return feed
 
     # The plan of the shapes that ran last
 

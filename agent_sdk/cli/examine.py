@@ -13,12 +13,11 @@ import numpy as np
 from agent_sdk.agent import Agent
 from agent_sdk.cli.report import RunReport, WholeReport
 from agent_sdk.engine.trace import Trace
-from agent_sdk.errors import InputError
 from agent_sdk.explain import measured_bars, planned_bars
 from agent_sdk.measure.timing import timed
 from agent_sdk.selection.trial import PLAN, hold_trial
 from agent_sdk.session import Session
-from agent_sdk.verify import random_feed, random_inputs, verdict
+from agent_sdk.verify import verdict
 from hope_schema import merge
 
 DEFAULT: Final = "onnxruntime"
@@ -42,7 +41,7 @@ def examine(
     uses one processor is its own baseline there. Returns the report and the trace of one run of what is fastest.
     """
     model, serving = session.model, session.serving
-    inputs = random_inputs(model.graph, seed) if given is None else given
+    inputs = session.draw(seed) if given is None else given
     agent.progress.phase("timing")
     trial = hold_trial(serving.contenders, inputs, [(runs, inf)])
     trial_us, best = trial.us, trial.best
@@ -123,11 +122,7 @@ def examine_whole(
     Raises InputError where none can be drawn.
     """
     whole = session.whole
-    inputs = random_feed(whole.inputs, seed) if given is None else given
-    if inputs is None:
-        open_ports = ", ".join(f"{port.name} {list(port.shape)}" for port in whole.inputs if port.is_open)
-        cure = f"give shapes of {open_ports} with --shape INPUT=SIZES" if open_ports and session.plannable else ""
-        raise InputError(f"no inputs can be drawn for '{session.name}': {cure or 'give some with --input FILE.npz'}")
+    inputs = session.draw(seed) if given is None else given
     judged = session.verify(inputs, tolerance=tolerance)
     times = [timed(partial(whole.run, inputs))[0] for _ in range(runs)]
     return WholeReport(session.name, whole.runtime, statistics.median(times), runs, judged, tuple(session.notes))

@@ -211,6 +211,9 @@ def spoken(processor: str) -> str:
     """A processor as a person would call it."""
     if processor in DEFAULTS:
         return f"{DEFAULTS[processor]} by default"
+    plain, slash, threads = processor.partition("/")
+    if slash and plain in DEFAULTS:
+        return f"{DEFAULTS[plain]} with {threads} threads"
     runtime, at, _ = processor.partition("@")
     return f"{RUNTIMES[runtime]} on {processor}" if at and runtime in RUNTIMES else processor
 

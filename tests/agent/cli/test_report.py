@@ -147,6 +147,11 @@ def test_a_missing_tensor_is_wrong() -> None:
             {"default_us": 1000.0, "executed": "onnxruntime", "plan_measured_us": 1100.0},
             ["ONNX Runtime alone is the fastest here, as it is by default: 1.00 ms", "the plan (a, b): 1.10 ms"],
         ),
+        (
+            {"default_us": 1500.0, "executed": "onnxruntime/2", "plan_measured_us": 1100.0},
+            ["1.50× faster than ONNX Runtime by default: 1.00 ms against 1.50 ms",
+             "ONNX Runtime with 2 threads alone is the fastest here: 1.00 ms", "the plan (a, b): 1.10 ms"],
+        ),
         ({"default_us": 1010.0}, ["as fast as ONNX Runtime by default: 1.00 ms against 1.01 ms",
                                   "the plan (a, b): 1.00 ms"]),
         ({"default_us": 500.0}, ["2.00× slower than ONNX Runtime by default: 1.00 ms against 0.50 ms",

@@ -212,3 +212,65 @@ def test_exported_networks_run_right(name: str, dynamo: bool, agent: Agent, tmp_
         feed = {port.name: image.numpy().reshape([size for size in port.shape if isinstance(size, int)])}
         assert relative_error(session.run(feed), by_onnxruntime(file.read_bytes(), feed)) < 1e-3
         assert session.verify(feed).correct
+
+
+def decoder(torch: Any, width: int = 32, heads: int = 4, layers: int = 2, words: int = 64) -> Any:
+    """A small GPT-2: attention over keys and values of earlier words, which it takes and gives back longer."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+            self.mixed, self.joined = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+            self.wider, self.narrower = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+        def forward(self, x: Any, past: Any) -> tuple[Any, Any]:
+            batch, length, _ = x.shape
+            split = self.mixed(self.first(x)).reshape(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+            query, present = split[0], torch.cat([past, split[1:]], dim=3)
+            score = query @ present[0].transpose(-1, -2) / (width // heads) ** 0.5
+            allowed = torch.ones(length, present.shape[3]).tril(past.shape[3])
+            seen = score.masked_fill(allowed == 0, -1e9).softmax(-1) @ present[1]
+            x = x + self.joined(seen.transpose(1, 2).reshape(batch, length, width))
+            return x + self.narrower(torch.nn.functional.gelu(self.wider(self.second(x)))), present
+
+    class Decoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedded = torch.nn.Embedding(words, width)
+            self.blocks = torch.nn.ModuleList([Block() for _ in range(layers)])
+
+        def forward(self, tokens: Any, past: Any) -> tuple[Any, Any]:
+            x, presents = self.embedded(tokens), []
+            for block, own in zip(self.blocks, past, strict=True):
+                x, present = block(x, own)
+                presents.append(present)
+            return x @ self.embedded.weight.T, torch.stack(presents)
+
+    return Decoder().eval()
+
+
+@pytest.mark.skipif(not CAMPAIGN, reason="torch takes its time to export")
+@pytest.mark.parametrize("dynamo", [False, True], ids=["opset18", "dynamo"])
+def test_a_decoder_with_past_keys_goes_on_where_it_stopped(dynamo: bool, agent: Agent, tmp_path: Path) -> None:
+    """Exported from torch, fed its own keys and values, two steps of two words give what four words at once give."""
+    torch = pytest.importorskip("torch")
+    if dynamo:
+        pytest.importorskip("onnxscript", reason="torch's exporter needs onnxscript")
+    torch.manual_seed(0)
+    network = decoder(torch)
+    tokens, past = torch.tensor([[5, 9, 33, 2]]), torch.zeros(2, 2, 1, 4, 3, 8)
+    steps = []
+    for index, length in enumerate((3, 5)):  # the keys of three words are there, then of five
+        file = tmp_path / f"{index}.onnx"
+        given = (tokens[:, :2], torch.zeros(2, 2, 1, 4, length, 8))
+        names = {"input_names": ["tokens", "past"], "output_names": ["logits", "present"]}
+        torch.onnx.export(network, given, str(file), opset_version=18, dynamo=dynamo, **names)
+        steps.append(agent.load(file))
+    with torch.no_grad():
+        right, _ = network(tokens, past)
+    first = steps[0].run({"tokens": tokens[:, :2].numpy(), "past": past.numpy()})
+    second = steps[1].run({"tokens": tokens[:, 2:].numpy(), "past": first["present"]})
+    said = np.concatenate([first["logits"], second["logits"]], axis=1)
+    assert relative_error({"logits": said}, {"logits": right.numpy()}) < 1e-4
+    assert all(session.ready() for session in steps)
