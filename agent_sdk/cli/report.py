@@ -188,8 +188,6 @@ def headline(report: RunReport) -> list[str]:
     took = _ms(report.measured_us)
     alone = report.executed != "plan"
     lines = []
-    if report.executed in DEFAULTS:
-        lines.append(f"{DEFAULTS[report.executed]} alone is the fastest here, as it is by default: {took}")
     if report.executed != "onnxruntime" and report.gain is not None and report.default_us is not None:
         before = f"ONNX Runtime by default: {took} against {_ms(report.default_us)}"
         if abs(report.gain - 1) < SAME:
@@ -198,9 +196,11 @@ def headline(report: RunReport) -> list[str]:
             lines.append(f"{report.gain:.2f}× faster than {before}")
         else:
             lines.append(f"{1 / report.gain:.2f}× slower than {before}")
-    if alone and report.executed not in DEFAULTS:
+    if report.executed in DEFAULTS:
+        lines.append(f"{DEFAULTS[report.executed]} alone is the fastest here, as it is by default: {took}")
+    elif alone:
         lines.append(f"{spoken(report.executed)} alone is the fastest here: {took}")
-    elif not alone and report.best_single is not None and report.best_single_us is not None:
+    elif report.best_single is not None and report.best_single_us is not None:
         lines.append(f"best single runtime: {spoken(report.best_single)}, {_ms(report.best_single_us)}")
     used = ", ".join(report.plan_processors_used)
     lines.append(f"the plan ({used}): {took if not alone else _ms(report.plan_measured_us)}")

@@ -31,7 +31,8 @@ class ExplainedOp:
         op: its id: the name of its first output.
         type: its operator; ``hope:Opaque`` hides several that no border may run through.
         super_op: id of the super-op with which it is planned and launched.
-        segment: number of the launch that it belongs to; None where it is left out, as nothing depends on it.
+        segment: number of the launch that it belongs to; None where nothing is launched: no output depends on it, or it
+            slices or joins what stands in one piece of memory anyway.
         processor: where it runs.
         predicted_us: its part of its super-op's time in the plan, what that waits for tensors included.
         alone_us: the same without transfers and launch; None where nobody measured it.
@@ -40,7 +41,7 @@ class ExplainedOp:
         next_best: the fastest processor of another kind that runs it, else an equal; None where there is none, or
             nobody said.
         next_best_us: what it takes there, like ``alone_us``.
-        cause: why it is where it is, in a word (``hope_schema.Cause``; ``single`` and ``unused`` besides).
+        cause: why it is where it is, in a word: ``hope_schema.Cause``, ``single``, ``unused`` or ``in_place``.
         why: the same in a sentence.
     """
 

@@ -97,11 +97,12 @@ def _rows(trace: Trace) -> tuple[ExplainedOp, ...]:
                 next_best=other.processor if other else None,
                 next_best_us=other.us * share.of_step if other else None,
                 cause=_cause(plan, step),
-                why="; ".join([_why(plan, step), *_besides(op, split)]),
+                why="; ".join([_why(plan, step), *_besides(op, step, split)]),
             )
     for step in plan.steps:
         for name in step.ops:
-            if name in program.dead:
+            if name not in rows:
+                unused = name in program.dead
                 rows[name] = ExplainedOp(
                     op=name,
                     type=graph.op[name].type,
@@ -113,10 +114,12 @@ def _rows(trace: Trace) -> tuple[ExplainedOp, ...]:
                     measured_us=None,
                     next_best=None,
                     next_best_us=None,
-                    cause="unused",
-                    why="left out: no output depends on it",
+                    cause="unused" if unused else "in_place",
+                    why="left out: no output depends on it"
+                    if unused
+                    else "stands in one piece of memory anyway: nothing is copied",
                 )
-    return tuple(rows[name] for step in plan.order for name in plan.step[step].ops if name in rows)
+    return tuple(rows[name] for step in plan.order for name in plan.step[step].ops)
 
 
 def _cause(plan: Plan, step: Step) -> str:
@@ -143,14 +146,18 @@ def _why(plan: Plan, step: Step) -> str:
     return f"{later}, but it runs beside other work"
 
 
-def _besides(op: Op, split: set[str]) -> list[str]:
-    """What else there is to say of an op: what it hides, and that it is computed in parts."""
+def _besides(op: Op, step: Step, split: set[str]) -> list[str]:
+    """What else there is to say of an op: what it hides, that it computes a part, or serves those that do."""
     said = []
     hidden = op.attributes.get("ops")
     if "anatomy" in op.attributes:
         said.append(f"hides {hidden}: {OPAQUE}")
-    whole, bracket, region = op.id.rpartition("[")
-    if bracket and whole in split:
-        axis, start, stop = region.rstrip("]").split(":")
-        said.append(f"part {start} to {stop} of '{whole}' along axis {axis}")
+    # NOTE: ``hope_schema.cutting`` says what parts, slices and joins are called.
+    whole, bracket, region = step.ops[-1].partition("[")
+    if not bracket:
+        return [*said, f"joins the parts of '{whole}'"] if whole in split and op.type == "Concat" else said
+    bounds = region.partition("]")[0].split(":")
+    if len(bounds) == 3 and split:
+        what = "part" if whole in split and op.type not in ("Slice", "Concat") else "taken for a part:"
+        said.append(f"{what} {bounds[1]} to {bounds[2]} of '{whole}' along axis {bounds[0]}")
     return said

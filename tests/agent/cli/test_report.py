@@ -152,6 +152,11 @@ def test_a_missing_tensor_is_wrong() -> None:
             ["1.50× faster than ONNX Runtime by default: 1.00 ms against 1.50 ms",
              "ONNX Runtime with 2 threads alone is the fastest here: 1.00 ms", "the plan (a, b): 1.10 ms"],
         ),
+        (
+            {"default_us": 1500.0, "executed": "openvino", "plan_measured_us": 1100.0},
+            ["1.50× faster than ONNX Runtime by default: 1.00 ms against 1.50 ms",
+             "OpenVINO alone is the fastest here, as it is by default: 1.00 ms", "the plan (a, b): 1.10 ms"],
+        ),
         ({"default_us": 1010.0}, ["as fast as ONNX Runtime by default: 1.00 ms against 1.01 ms",
                                   "the plan (a, b): 1.00 ms"]),
         ({"default_us": 500.0}, ["2.00× slower than ONNX Runtime by default: 1.00 ms against 0.50 ms",

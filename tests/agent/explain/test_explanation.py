@@ -8,9 +8,18 @@ from collections import defaultdict
 import pytest
 
 from agent_sdk import Agent
-from agent_sdk.explain import Explanation
+from agent_sdk.engine import Executor, build_program
+from agent_sdk.explain import Explanation, explain
+from agent_sdk.model import read_model
+from agent_sdk.planner.supplier import Obtained
+from agent_sdk.prepared import Opened, Prepared
+from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
+from agent_sdk.verify import random_inputs
+from hope_schema import Cut, merge
+from hope_schema.cutgraph import cut_graph
+from tests.agent.engine.generate import plan_of
 from tests.agent.models import BRANCHING, one_op_model
 
 
@@ -90,3 +99,22 @@ def test_a_network_that_runs_whole_says_why(agent: Agent) -> None:
     assert explanation.measured_us > 0
     assert "NonZero" in explanation.why
     assert "the whole network on onnxruntime" in repr(session)
+
+
+def test_what_is_computed_in_parts_says_so(agent: Agent) -> None:
+    """Parts of a cut op name their interval; what cuts out and puts together for them says that."""
+    model = read_model(BRANCHING)
+    cuts = [Cut(op="stem_r", axis=1, at=(3,))]
+    super_ops = merge(cut_graph(model.graph, cuts))
+    where = ["ort@0"] * len(super_ops)
+    plan = plan_of(model, super_ops, range(len(super_ops)), where, ("ort@0",), cuts)
+    device = agent.device
+    with Executor(build_program(plan, model, device.processors), device) as executor:
+        opened = Opened(Obtained(plan, None, "single", False), plan, Serving({PLAN: executor}, {}), ())
+        explanation = explain(Prepared(model, opened), random_inputs(model.graph, 0), runs=1, notes=())
+    said = {row.op: row.why for row in explanation.ops}
+    assert "part 0 to 3 of 'stem_r' along axis 1" in said["stem_r[1:0:3]"]
+    assert "part 3 to 8 of 'stem_r' along axis 1" in said["stem_r[1:3:8]"]
+    assert "part 3 to 8" in said["stem[1:3:8]"]
+    assert "one piece of memory" in said["stem_r"]
+    assert not any("part" in why for op, why in said.items() if not op.startswith("stem"))

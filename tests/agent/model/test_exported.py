@@ -66,7 +66,7 @@ def test_narrowed_networks_are_planned_as_they_are(how: str, agent: Agent, tmp_p
     for op in merge(graph):
         computed = {kind.dtype for own in op.ops for kind in (*op.types(own.outputs), *own.parameters)}
         assert computed == {"float32"} or op.signature not in before
-    with agent.load(file) as session:
+    with agent.load(file, background=False) as session:
         assert session.verify().correct, str(session.verify())
         feed = random_inputs(session.model.graph, 1)
         first = session.run(feed)
@@ -151,7 +151,7 @@ def images() -> list[dict[str, np.ndarray]]:
 def test_a_detector_is_planned_around_its_suppression(agent: Agent, images: list[dict[str, np.ndarray]]) -> None:
     """What depends on data hides in one op, everything before it is planned, and every image is answered right."""
     source = detector(fixed=True)
-    with agent.load(source) as session:
+    with agent.load(source, background=False) as session:
         [hidden] = [op for op in session.model.graph.ops if op.type == OPAQUE]
         assert "NonMaxSuppression" in str(hidden.attributes["ops"])
         assert {"Conv", "Gemm", "Sigmoid"} <= {op.type for op in session.model.graph.ops}
@@ -168,7 +168,7 @@ def test_a_detector_is_planned_around_its_suppression(agent: Agent, images: list
 def test_a_detector_that_gives_what_it_finds_runs_whole(agent: Agent, images: list[dict[str, np.ndarray]]) -> None:
     """No border can have an open number of boxes: the whole network runs, says why, and is right."""
     source = detector(fixed=False)
-    with agent.load(source) as session:
+    with agent.load(source, background=False) as session:
         assert session.explain(images[0], runs=1).answers.startswith("whole:")
         assert "answer" in session.notes[0]
         for feed in images:
@@ -207,7 +207,7 @@ def test_exported_networks_run_right(name: str, dynamo: bool, agent: Agent, tmp_
     given: Any = ([image[0]],) if "detection" in where else (image,)
     file = tmp_path / f"{name}.onnx"
     torch.onnx.export(network.eval(), given, str(file), opset_version=18, dynamo=dynamo)
-    with agent.load(file) as session:
+    with agent.load(file, background=False) as session:
         [port] = session.get_inputs()
         feed = {port.name: image.numpy().reshape([size for size in port.shape if isinstance(size, int)])}
         assert relative_error(session.run(feed), by_onnxruntime(file.read_bytes(), feed)) < 1e-3
@@ -266,7 +266,7 @@ def test_a_decoder_with_past_keys_goes_on_where_it_stopped(dynamo: bool, agent: 
         given = (tokens[:, :2], torch.zeros(2, 2, 1, 4, length, 8))
         names = {"input_names": ["tokens", "past"], "output_names": ["logits", "present"]}
         torch.onnx.export(network, given, str(file), opset_version=18, dynamo=dynamo, **names)
-        steps.append(agent.load(file))
+        steps.append(agent.load(file, background=False))
     with torch.no_grad():
         right, _ = network(tokens, past)
     first = steps[0].run({"tokens": tokens[:, :2].numpy(), "past": past.numpy()})
