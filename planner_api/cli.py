@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from planner_api.db.engine import DatabaseUrlError, parse_url
 from planner_api.devices.commands import add_commands as add_token_commands
+from planner_api.operators.commands import add_commands as add_operator_commands
 from planner_api.profiles.commands import add_commands as add_profile_commands
 from planner_api.settings import Settings, mistyped
 from planner_api.usage import UsageError
@@ -79,6 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     profiles = commands.add_parser("profiles", help="export and import profiles")
     add_profile_commands(profiles, _database_option)
     profiles.set_defaults(run=_profiles)
+
+    add_operator_commands(commands)
 
     return parser
 

@@ -1,0 +1,140 @@
+"""What an operator may type, each a call on the API: data, no code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+def pairs(text: str) -> dict[str, str]:
+    """``key=value,key=value``."""
+    found = dict(pair.partition("=")[::2] for pair in text.split(",") if pair)
+    if not all(found.values()):
+        raise ValueError(text)
+    return found
+
+
+def names(text: str) -> list[str]:
+    """``one,two``."""
+    return [name for name in text.split(",") if name]
+
+
+def numbers(text: str) -> list[float]:
+    """``0.1,0.5``."""
+    return [float(part) for part in text.split(",") if part]
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a call, sent under ``name`` (with dashes on the command line); ``bool`` makes a switch of it."""
+
+    name: str
+    help: str
+    read: Callable[[str], Any] = str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One command, ``hope-planner GROUP VERB``.
+
+    ``path`` names its arguments in braces. ``body`` options and arguments go into the request's body, ``query`` options
+    behind the path. ``rows`` names the list that a page holds, ``columns`` what people see of each entry (dotted where
+    nested); an answer without rows is shown field by field. ``cursor`` is what a page's ``next`` is handed back as,
+    where there are pages.
+    ``until`` are states in which a watched answer is asked for no more.
+    """
+
+    group: str
+    verb: str
+    help: str
+    method: str
+    path: str
+    arguments: tuple[str, ...] = ()
+    query: tuple[Option, ...] = ()
+    body: tuple[Option, ...] = ()
+    rows: str = ""
+    columns: tuple[str, ...] = ()
+    cursor: str = ""
+    until: tuple[str, ...] = ()
+
+
+_SOC = Option("soc", "of this SoC alone")
+_SELECTOR = (
+    Option("socs", "these SoCs, comma-separated", names),
+    Option("labels", "devices with these labels, key=value,key=value", pairs),
+    Option("share", "this part of them, 0 to 1, by stable hash", float),
+)
+_RELEASE = ("state", "stage", "share", "reported", "wanted", "evidence", "reason")
+
+CALLS = (
+    Call("fleet", "show", "counts, hit rate, median drift", "GET", "/fleet"),
+    Call("fleet", "models", "coverage, worst gap and hit rate per model", "GET", "/fleet/models",
+         rows="models", columns=("name", "model_hash", "plans", "coverage", "worst_gap", "hit_rate"), cursor="offset"),
+    Call("fleet", "profiles", "what is known of each SoC", "GET", "/fleet/profiles",
+         rows="profiles", columns=("soc", "frequency", "version", "latencies", "transfers", "devices", "updated_at"),
+         cursor="offset"),
+    Call("models", "list", "models by name", "GET", "/names", cursor="after",
+         rows="names", columns=("name", "newest", "aliases")),
+    Call("models", "show", "a model's versions", "GET", "/names/{name}/versions", cursor="before",
+         rows="versions", columns=("version", "model_hash", "aliases", "labels", "created_at")),
+    Call("models", "add", "make a graph the next version of a name", "POST", "/names/{name}/versions", ("model_hash",),
+         body=(Option("labels", "key=value,key=value", pairs),)),
+    Call("models", "alias", "let an alias stand for a version", "PUT", "/names/{name}/aliases/{alias}", ("version",)),
+    Call("models", "plan", "plan a model for every SoC ahead", "POST", "/models/{model_hash}/plans"),
+    Call("models", "rollout", "how new plan versions go out: at_once, held or staged", "PUT",
+         "/models/{model_hash}/rollout", ("rollout",)),
+    Call("plans", "list", "plans with gap, drift and cause", "GET", "/fleet/plans", cursor="after", rows="plans",
+         query=(Option("model_hash", "of this model alone"), _SOC, Option("status", "queued, ready, failed, ...")),
+         columns=("plan_id", "soc", "frequency", "status", "version", "makespan_us", "gap", "drift", "error")),
+    Call("plans", "show", "a plan", "GET", "/plans/{plan_id}", query=(Option("version", "this one", int),)),
+    Call("plans", "versions", "every version that is kept", "GET", "/plans/{plan_id}/versions", rows="versions",
+         columns=("version", "served", "makespan_us", "gap", "profile_version", "found_by", "created_at")),
+    Call("plans", "diff", "two versions beside each other, or two plans", "GET", "/plans/{plan_id}/diff",
+         query=(Option("before", "a version", int), Option("after", "a version", int), Option("other", "another plan")),
+         rows="moved", columns=("job", "ops", "before", "after", "before_us", "after_us", "cause")),
+    Call("releases", "list", "releases, newest first", "GET", "/releases", cursor="before", rows="releases",
+         columns=("release_id", "model", "state", "stage", "share", "reported", "wanted", "reason")),
+    Call("releases", "show", "how one goes", "GET", "/releases/{release_id}"),
+    Call("releases", "watch", "follow one until it has ended", "GET", "/releases/{release_id}",
+         columns=_RELEASE, until=("done", "rolled_back")),
+    Call("releases", "parts", "how it goes on each kind of device", "GET", "/releases/{release_id}/parts",
+         cursor="after", rows="parts",
+         columns=("soc", "plan_id", "before", "after", "reported", "latency.worse", "latency.better", "answers.worse")),
+    Call("releases", "begin", "let a model's newest plans, or a version behind an alias, go out in stages", "POST",
+         "/releases", ("model",),
+         body=(
+             Option("alias", "this alias comes to stand for the version"),
+             Option("group", "to these devices alone"),
+             Option("stages", "rising parts of the group, e.g. 0.01,0.1,0.5,1", numbers),
+             Option("reported", "part of a stage's devices that must have reported", float),
+             Option("hold_s", "seconds that a stage lasts at least", float),
+             Option("approval", "every next stage waits for an operator", bool),
+             Option("tolerance", "a device is worse from this fraction on", float),
+             Option("error_rate", "chance of taking back what harms nobody", float),
+             Option("again", "also what was taken back before", bool),
+         )),
+    *(
+        Call("releases", verb, words, "POST", f"/releases/{{release_id}}/{verb}")
+        for verb, words in (
+            ("approve", "go to the next stage now"),
+            ("pause", "stay at this stage"),
+            ("resume", "go on"),
+            ("rollback", "return to the version before"),
+        )
+    ),
+    Call("devices", "list", "devices by id", "GET", "/devices", query=(_SOC,), cursor="after", rows="devices",
+         columns=("device_id", "name", "soc", "frequency", "last_seen_at", "drift", "revoked")),
+    Call("devices", "show", "one device", "GET", "/devices/{device_id}"),
+    Call("devices", "describe", "give it a name and labels", "PUT", "/devices/{device_id}/description",
+         body=(Option("name", "for people"), Option("labels", "key=value,key=value", pairs))),
+    Call("devices", "revoke", "end its tokens and take its figures back", "DELETE", "/devices/{device_id}"),
+    Call("groups", "list", "groups of devices", "GET", "/groups", cursor="after",
+         rows="groups", columns=("name", "devices", "socs", "labels", "share")),
+    Call("groups", "show", "one group", "GET", "/groups/{name}"),
+    Call("groups", "set", "say which devices belong to it", "PUT", "/groups/{name}", body=_SELECTOR),
+    Call("groups", "drop", "forget it", "DELETE", "/groups/{name}"),
+    Call("audit", "list", "who did what, newest first", "GET", "/audit", cursor="before", rows="entries",
+         query=(Option("actor", "by"), Option("action", "of this kind"), Option("subject", "to")),
+         columns=("at", "actor", "action", "subject", "request_id")),
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""One call on a planner's API, its pages joined, its refusals in one sentence with what to do next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from planner_api.operators.calls import Call
+from planner_api.usage import UsageError
+
+TIMEOUT_S = 30.0
+PAGE = 100
+"""Entries asked for at once."""
+
+
+class RefusedError(Exception):
+    """The planner refused, or there is none; the message says what to do next."""
+
+
+def open_client(url: str, token: str | None) -> httpx.Client:
+    """A connection to the planner at an address.
+
+    Raises:
+        UsageError: that is no address, or the token is none.
+    """
+    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise UsageError("a token has no spaces: copy it as `hope-planner tokens create` printed it")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        if not (parsed := httpx.URL(url)).host or parsed.scheme not in ("http", "https"):
+            raise httpx.InvalidURL(url)
+    except httpx.InvalidURL:
+        raise UsageError(f"'{url}' is no address such as http://127.0.0.1:8000") from None
+    return httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S)
+
+
+def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int) -> Any:
+    """Make a call and return what it answers; of a page's entries, over as many pages as it takes, at most ``limit``.
+
+    Raises:
+        RefusedError: a refusal, or no planner there.
+    """
+    path = re.sub(r"\{(\w+)\}", lambda found: quote(str(given[found[1]]), safe=""), call.path)
+    sent = (*call.arguments, *(option.name for option in call.body))
+    body = {name: given[name] for name in sent if given.get(name) is not None}
+    query = {option.name: given[option.name] for option in call.query if given.get(option.name) is not None}
+    if not call.cursor:
+        return _send(client, call.method, path, query, body)
+    entries: list[Any] = []
+    while True:
+        page = _send(client, call.method, path, query | {"limit": min(PAGE, limit - len(entries))}, {})
+        entries += page[call.rows]
+        if page.get("next") is None or len(entries) >= limit:
+            return page | {call.rows: entries}
+        query[call.cursor] = page["next"]
+
+
+def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], body: dict[str, Any]) -> Any:
+    try:
+        answer = client.request(method, path, params=query, json=body if method in ("POST", "PUT") else None)
+    except httpx.TransportError as error:
+        raise RefusedError(
+            f"no planner answers at {client.base_url} ({error}): "
+            "name it with --planner, or start one with `hope-planner serve`"
+        ) from None
+    if answer.is_success:
+        return answer.json() if answer.content else {}
+    try:
+        detail = str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = f"it answered {answer.status_code}; is this a planner?"
+    cure = {
+        401: ": make a token with `hope-planner tokens create` where the planner runs, and give it as HOPE_TOKEN",
+        403: ": this takes an operator's token (`hope-planner tokens create`)",
+    }.get(answer.status_code, "")
+    raise RefusedError(f"{detail.rstrip('.')}{cure}")

@@ -1,0 +1,111 @@
+"""``hope-planner fleet|models|plans|releases|devices|groups|audit``: the operators' calls on a running planner."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from typing import Any
+
+import httpx
+
+from planner_api.operators.calls import CALLS, Call, Option
+from planner_api.operators.client import RefusedError, ask, open_client
+from planner_api.operators.show import fields, table
+
+PLANNER = "http://127.0.0.1:8000"
+WATCH_S = 2.0
+HELP = {
+    "fleet": "how the fleet is doing",
+    "models": "models by name: versions, aliases, plans ahead",
+    "plans": "plans: list, versions, diff",
+    "releases": "let new versions go out in stages; watch, pause, approve, roll back",
+    "devices": "devices: list, describe, revoke",
+    "groups": "groups of devices, by SoC, label and share",
+    "audit": "who did what",
+}
+EXAMPLES = """examples:
+  hope-planner models list
+  hope-planner releases begin classifier:4 --alias production --stages 0.01,0.1,1
+  hope-planner releases watch r-0123456789abcdef01234567
+  hope-planner plans diff p-1 --before 3 --after 4 --json
+  HOPE_TOKEN=... hope-planner devices list --soc "$SOC" --planner https://planner.example
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add every group of calls to the command line."""
+    for group, words in HELP.items():
+        parser = commands.add_parser(
+            group, help=words, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        verbs = parser.add_subparsers(required=True, metavar="VERB")
+        for call in (call for call in CALLS if call.group == group):
+            verb = verbs.add_parser(call.verb, help=call.help, description=f"{call.help.capitalize()}.")
+            for name in (*re.findall(r"\{(\w+)\}", call.path), *call.arguments):
+                verb.add_argument(name, type=int if name == "version" else str, metavar=name.upper())
+            for option in (*call.query, *call.body):
+                _add_option(verb, option)
+            verb.add_argument("--planner", metavar="URL", default=PLANNER, help="default: %(default)s")
+            verb.add_argument("--token", help="an operator's token (default: $HOPE_TOKEN)")
+            verb.add_argument("--json", action="store_true", help="the answer as the API gives it")
+            if call.cursor:
+                verb.add_argument("--limit", type=int, default=1000, metavar="N", help="default: %(default)s")
+            verb.set_defaults(run=run, call=call)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the call and show its answer; 1 where it was refused.
+
+    Raises:
+        UsageError: no address, or no token.
+    """
+    call: Call = options.call
+    given = vars(options)
+    try:
+        with open_client(options.planner, options.token or os.environ.get("HOPE_TOKEN")) as client:
+            if call.until:
+                return _watch(client, call, given)
+            answer = ask(client, call, given, max(1, given.get("limit", 1)))
+    except RefusedError as error:
+        print(f"hope-planner: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(answer, indent=1) if options.json else _words(call, answer))
+    return 0
+
+
+def _watch(client: httpx.Client, call: Call, given: dict[str, Any]) -> int:
+    """Print every change until it has ended; 0 where it went through."""
+    last = ""
+    while True:
+        answer = ask(client, call, given, 1)
+        line = json.dumps(answer) if given["json"] else "  ".join(fields(answer, call.columns).split("\n"))
+        if line != last:
+            print(line, flush=True)
+            last = line
+        if answer["state"] in call.until:
+            return 0 if answer["state"] == call.until[0] else 1
+        time.sleep(WATCH_S)
+
+
+def _words(call: Call, answer: Any) -> str:
+    if not call.rows:
+        return fields(answer) if answer else "done"
+    rows = answer[call.rows]
+    rest = {name: value for name, value in answer.items() if name not in (call.rows, "next")}
+    parts = [fields(rest)] if rest else []
+    parts.append(table(rows, call.columns) if rows else f"no {call.rows}")
+    if answer.get("next") is not None:
+        parts.append("there are more: raise --limit")
+    return "\n".join(parts)
+
+
+def _add_option(verb: argparse.ArgumentParser, option: Option) -> None:
+    flag = f"--{option.name.replace('_', '-')}"
+    if option.read is bool:
+        verb.add_argument(flag, dest=option.name, action="store_true", default=None, help=option.help)
+    else:
+        verb.add_argument(flag, dest=option.name, type=option.read, help=option.help)

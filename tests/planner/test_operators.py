@@ -1,0 +1,96 @@
+"""The operators' commands: each is a call that the contract has, and shows fields that its answer has."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner_api import cli
+from planner_api.operators.calls import CALLS, Call
+from planner_api.operators.show import cell, table
+from planner_api.server import build_config
+from tests.planner.samples import chain, serving, tokens
+from tests.planner.wire import listening
+
+CONTRACT = json.loads((Path(__file__).parents[2] / "openapi" / "openapi.json").read_text())
+
+
+def resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema of the contract, with one reference followed."""
+    if "$ref" in schema:
+        return dict(CONTRACT["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+    return schema
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.group} {call.verb}")
+def test_every_command_is_a_call_that_the_contract_has(call: Call) -> None:
+    """Its path, options and arguments are parameters or fields there, and its columns are fields of the answer."""
+    operation = CONTRACT["paths"][call.path][call.method.lower()]
+    parameters = {found["name"] for found in operation.get("parameters", ())}
+    asked = {option.name for option in call.query} | set(re.findall(r"\{(\w+)\}", call.path))
+    assert asked | ({call.cursor, "limit"} if call.cursor else set()) <= parameters
+    sent = {*call.arguments, *(option.name for option in call.body)}
+    if sent:
+        body = resolved(operation["requestBody"]["content"]["application/json"]["schema"])
+        assert set(body.get("required", ())) <= sent <= set(body["properties"])
+    (answer,) = [reply for status, reply in operation["responses"].items() if status.startswith("2")]
+    if call.rows or call.columns:
+        found = resolved(answer["content"]["application/json"]["schema"])
+        assert not call.cursor or "next" in found["properties"]
+        entry = resolved(found["properties"][call.rows]["items"]) if call.rows else found
+        for column in call.columns:
+            inner = entry
+            for name in column.split("."):
+                assert name in inner["properties"], column
+                inner = resolved(inner["properties"][name])
+
+
+def test_an_operator_s_way_through_names(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A graph gets a name, an alias and a place in the list, over a real connection, and the log says who did it."""
+    graph = chain()
+    with serving(database_url, tokens_required=True) as api:
+        token = tokens(capsys, database_url, "create").strip().splitlines()[-1]
+        refused = api.post("/models", graph, authorization=f"Bearer {token}")
+        assert refused.status_code in (200, 201)
+        model_hash = refused.json()["model_hash"]
+        with listening(api, build_config(api.app, "127.0.0.1", 0)) as port:
+
+            def say(*words: str, status: int = 0) -> str:
+                where = ["--planner", f"http://127.0.0.1:{port}", "--token", token]
+                assert cli.main([*words, *where]) == status
+                said = capsys.readouterr()
+                return said.err if status else said.out
+
+            assert "version" in say("models", "add", "classifier", model_hash)
+            say("models", "alias", "classifier", "production", "1")
+            assert say("models", "list").splitlines()[1].split() == ["classifier", "1", "production=1"]
+            page = json.loads(say("models", "show", "classifier", "--json"))
+            assert [version["model_hash"] for version in page["versions"]] == [model_hash]
+            assert "production" in say("audit", "list")
+            assert say("plans", "list").strip() == "no plans"
+            assert "hit rate" in say("fleet", "show")
+            assert "7" in say("models", "alias", "classifier", "x", "7", status=1)
+            wrong = cli.main(["fleet", "show", "--planner", f"http://127.0.0.1:{port}", "--token", "hope_o_none"])
+            assert (wrong, "tokens create" in capsys.readouterr().err) == (1, True)
+
+
+def test_without_a_planner_it_says_how_to_get_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody there, no address and a token that cannot be one end in one line each, without a traceback."""
+    assert cli.main(["fleet", "show", "--planner", "http://127.0.0.1:1"]) == 1
+    assert "start one with `hope-planner serve`" in capsys.readouterr().err
+    assert cli.main(["fleet", "show", "--planner", "planner.example"]) == 2
+    assert "is no address" in capsys.readouterr().err
+    assert cli.main(["fleet", "show", "--token", "two words"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_terminal_is_never_obeyed() -> None:
+    """Names of others that hold control characters are shown, not sent, and long ones do not break the table."""
+    assert cell("\x1b[2Jgone") == '"\\u001b[2Jgone"'
+    shown = table([{"name": "x" * 500, "plans": 3}, {"name": "y", "plans": None}], ("name", "plans"))
+    assert max(map(len, shown.splitlines())) < 60
+    assert [line.split()[-1] for line in shown.splitlines()] == ["plans", "3", "-"]
