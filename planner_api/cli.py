@@ -1,4 +1,4 @@
-"""``hope-planner``: serve the planner, solve for it, migrate its database, hand out tokens, move profiles."""
+"""``hope-planner``: serve the planner, solve for it, keep its database, hand out tokens, move profiles, operate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except OSError as error:
+    except (OSError, SQLAlchemyError) as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 1
 
@@ -65,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     _database_option(migrate)
     migrate.add_argument("--revision", default="head", help="revision to upgrade to (default: the newest)")
     migrate.set_defaults(run=_migrate)
+
+    for name, words in (("backup", "write everything into one file"), ("restore", "fill an empty database from one")):
+        command = commands.add_parser(
+            name, help=words, description=f"{words.capitalize()}, on either kind of database."
+        )
+        command.add_argument("file", type=Path, help="lines of JSON under gzip")
+        _database_option(command)
+        command.set_defaults(run=_backup if name == "backup" else _restore)
 
     worker = commands.add_parser("worker", help="solve what is queued, as a process of its own")
     worker.add_argument("--slots", type=int, help="solves at once (default: $HOPE_WORKER_SLOTS, else 1)")
@@ -164,6 +172,22 @@ def _migrate(options: argparse.Namespace) -> int:
         print(f"hope-planner: the database cannot be migrated: {_one_line(error)}", file=sys.stderr)
         return 1
     print(f"{'migrated to' if changed else 'already at'} revision {revision}")
+    return 0
+
+
+def _backup(options: argparse.Namespace) -> int:
+    """Write every row into one file, as the database stands at one moment, while it is served."""
+    from planner_api.db import backup
+
+    print(f"{backup.write(settings_of(options).database_url, options.file)} rows written to {options.file}")
+    return 0
+
+
+def _restore(options: argparse.Namespace) -> int:
+    """Fill an empty database from a file that ``backup`` wrote."""
+    from planner_api.db import backup
+
+    print(f"{backup.read(settings_of(options).database_url, options.file)} rows restored from {options.file}")
     return 0
 
 

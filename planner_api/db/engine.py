@@ -74,14 +74,14 @@ def parse_url(text: str) -> URL:
     raise DatabaseUrlError(f"unsupported database '{backend}'; use sqlite:///file.sqlite or postgresql://host/db")
 
 
-def sync_engine(text: str) -> Engine:
+def sync_engine(text: str, *, writes: bool = True) -> Engine:
     """Return a plain engine on a database, for migrations, command-line tools and whole transactions in a thread."""
     url = parse_url(text)
     if url.get_backend_name() != "sqlite":
         return create_engine(url, **POSTGRESQL)
     _make_parent(url)
     engine = create_engine(url.set(drivername="sqlite"))
-    _tune_sqlite(engine, begin="BEGIN IMMEDIATE")
+    _tune_sqlite(engine, begin="BEGIN IMMEDIATE" if writes else "BEGIN")
     return engine
 
 

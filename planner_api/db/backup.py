@@ -1,0 +1,192 @@
+"""A whole planner in one file: every row of every table of ours, as lines of JSON under gzip.
+
+What was written from one kind of database can be read into the other. What belongs to a running planner alone (the
+queue's jobs) is not in it: workers find the plans that wait, and those whose lease has run out, by themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from sqlalchemy import Connection, LargeBinary, Table, func, insert, inspect, select, text
+
+from planner_api.db.engine import sync_engine
+from planner_api.db.migrate import HEAD, current_revision, upgrade
+from planner_api.db.tables import Base
+from planner_api.db.types import UtcDateTime
+from planner_api.usage import UsageError
+
+FORMAT = "hope-planner backup 1"
+BATCH = 500
+"""Rows written at once."""
+MAX_LINE = 256 * 2**20
+"""Characters of a row's line, which is as large as a model or a plan may be and then some."""
+
+
+def write(url: str, path: Path) -> int:
+    """Write every row of a database, as it stands at one moment, into a file that must not exist yet; return how many.
+
+    Raises:
+        UsageError: the file exists, or the database is not at this program's revision.
+    """
+    _check_revision(url)
+    partial = path.with_name(path.name + ".partial")
+    if path.exists():
+        raise UsageError(f"{path} exists already")
+    rows = 0
+    try:
+        with gzip.open(partial, "wt", encoding="utf-8") as out, _snapshot(url) as connection:
+            _write_line(out, {"format": FORMAT, "revision": HEAD})
+            for table in Base.metadata.sorted_tables:
+                _write_line(out, {"table": table.name})
+                for row in connection.execution_options(yield_per=BATCH).execute(select(table)).mappings():
+                    _write_line(out, {name: _plain(value) for name, value in row.items()})
+                    rows += 1
+            _write_line(out, {"rows": rows})
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return rows
+
+
+def read(url: str, path: Path) -> int:
+    """Fill an empty database from a file, in one transaction; return the number of rows.
+
+    Raises:
+        UsageError: the database has rows already; the file is none of these, was cut short, or is of another revision.
+    """
+    upgrade(url)
+    _check_revision(url)
+    engine = sync_engine(url)
+    try:
+        with engine.begin() as connection:
+            for table in Base.metadata.sorted_tables:
+                if connection.execute(select(func.count()).select_from(table)).scalar_one():
+                    raise UsageError(f"the database is not empty: table {table.name} has rows; restore into a new one")
+            return _read_into(connection, path)
+    finally:
+        engine.dispose()
+
+
+def _read_into(connection: Connection, path: Path) -> int:
+    tables = {table.name: table for table in Base.metadata.sorted_tables}
+    table: Table | None = None
+    batch: list[dict[str, Any]] = []
+    rows, ended = 0, False
+
+    def flush() -> None:
+        nonlocal rows
+        if batch and table is not None:
+            connection.execute(insert(table), batch)
+            rows += len(batch)
+            batch.clear()
+
+    for line in _lines(path):
+        if ended:
+            raise UsageError(f"{path} goes on after its end")
+        match line:
+            case {"table": str(name), **rest} if not rest:
+                flush()
+                if (table := tables.get(name)) is None:
+                    raise UsageError(f"{path} names a table {name}, which this planner does not have")
+            case {"rows": int(said), **rest} if not rest:
+                flush()
+                ended = said == rows
+            case _ if table is None or not line.keys() <= set(table.columns.keys()):
+                raise UsageError(f"{path} has a row that fits no table")
+            case _:
+                batch.append({name: _restored(table, name, value) for name, value in line.items()})
+                if len(batch) >= BATCH:
+                    flush()
+    if not ended:
+        raise UsageError(f"{path} was cut short: nothing was restored")
+    _advance_sequences(connection)
+    return rows
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The file's lines after its head.
+
+    Raises:
+        UsageError: it is no backup, or of another revision.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            head = json.loads(file.readline(MAX_LINE))
+            if not isinstance(head, dict) or head.get("format") != FORMAT:
+                raise UsageError(f"{path} is no backup of a planner")
+            if head.get("revision") != HEAD:
+                raise UsageError(
+                    f"{path} was written at revision {head.get('revision')}, this planner is at {HEAD}: "
+                    "restore it with the program that wrote it, then migrate"
+                )
+            while line := file.readline(MAX_LINE):
+                found = json.loads(line)
+                if not isinstance(found, dict):
+                    raise UsageError(f"{path} is damaged")
+                yield found
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}") from None
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise UsageError(f"{path} is damaged, or no backup: {error}") from None
+
+
+@contextmanager
+def _snapshot(url: str) -> Iterator[Connection]:
+    """A connection that sees one moment, however long it reads, and keeps nobody from writing."""
+    engine = sync_engine(url, writes=False)
+    try:
+        with engine.connect() as connection, connection.begin():
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _check_revision(url: str) -> None:
+    if (found := current_revision(url)) != HEAD:
+        raise UsageError(f"the database is at revision {found}, this program at {HEAD}; run: hope-planner migrate")
+
+
+def _write_line(out: IO[str], line: dict[str, Any]) -> None:
+    out.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _restored(table: Table, name: str, value: Any) -> Any:
+    kind = table.columns[name].type
+    if value is None:
+        return None
+    if isinstance(kind, LargeBinary):
+        return base64.b64decode(value)
+    return datetime.fromisoformat(value) if isinstance(kind, UtcDateTime) else value
+
+
+def _advance_sequences(connection: Connection) -> None:
+    """PostgreSQL numbers what comes next after what was restored; SQLite does so by itself."""
+    if connection.dialect.name != "postgresql":
+        return
+    for table in Base.metadata.sorted_tables:
+        for column in inspect(connection).get_columns(table.name):
+            if "nextval" in str(column.get("default")) or column.get("identity"):
+                name = column["name"]
+                connection.execute(
+                    text(
+                        f"SELECT setval(pg_get_serial_sequence('{table.name}', '{name}'), "
+                        f"coalesce((SELECT max({name}) FROM {table.name}), 0) + 1, false)"
+                    )
+                )
