@@ -374,8 +374,6 @@ class ReleaseRow(Base):
     stage: Mapped[int] = mapped_column(default=0)
     state: Mapped[str] = mapped_column(String(16), default="running")
     reason: Mapped[str] = mapped_column(String(500), default="")
-    evidence: Mapped[float] = mapped_column(default=0.0)
-    """Natural logarithm, as it was when somebody last looked."""
     created_at: Mapped[datetime]
     stage_since: Mapped[datetime]
     ended_at: Mapped[datetime | None]

@@ -7,7 +7,7 @@ query per batch.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ class Counting:
         self._before: dict[tuple[str, str], Said] = {}
         """By release and device: what it said of the version before."""
         self._plans: dict[str, Any] = {}
+        self._news: dict[str, dict[str, tuple[Any, Said]]] = {}
         if self._releases and said:
             self._look_up()
 
@@ -65,14 +66,18 @@ class Counting:
                 wanted = ReleasePartRow.release_id == release.id, ReleasePartRow.part.in_(some)
                 for row in self._connection.execute(select(*_PART).where(*wanted)):
                     self._parts[release.id, row.part] = row
+        for release in self._releases.values():
+            news = self._news[release.id] = self._of_new_versions(release)
+            self._find_baselines(release, plan_ids, news)
+
+    def _of_new_versions(self, release: Any) -> dict[str, tuple[Any, Said]]:
+        """By device: the first report on a version that the release gives out, and the part it belongs to."""
+        found: dict[str, tuple[Any, Said]] = {}
         for each in self._said:
-            plan = plans.get(each.plan_id)
-            if plan is None:
-                continue
-            for release in self._releases.values():
-                part = self._part(release, each, plan)
-                if part is not None and (old := self._baseline(release, part, each)) is not None:
-                    self._before[release.id, each.device_id] = old
+            plan = self._plans.get(each.plan_id)
+            if plan is not None and (part := self._part(release, each, plan)) is not None:
+                found.setdefault(each.device_id, (part, each))
+        return found
 
     def _part(self, release: Any, said: Said, plan: Any) -> Any | None:
         """The part of a release that a report on its new version belongs to."""
@@ -81,33 +86,29 @@ class Counting:
             return part if part is not None and part.after == said.version else None
         return self._parts.get((release.id, plan.soc)) if plan.model_hash == release.model_hash else None
 
-    def _baseline(self, release: Any, part: Any, said: Said) -> Said | None:
-        query = select(*_DRIFT).where(DriftRow.device_id == said.device_id)
+    def _find_baselines(self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, Said]]) -> None:
+        """Find what these devices said of the version before."""
+        query = select(*_DRIFT).order_by(DriftRow.reported_at)
         if release.alias is None:
-            query = query.where(DriftRow.plan_id == said.plan_id, DriftRow.plan_version == part.before)
+            query = query.where(DriftRow.plan_id.in_(plan_ids))
         else:
-            query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(
-                PlanRow.model_hash == release.before_hash, PlanRow.soc == part.soc
-            )
-        row = self._connection.execute(query.order_by(DriftRow.reported_at.desc()).limit(1)).first()
-        return None if row is None else Said(*row)
+            query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(PlanRow.model_hash == release.before_hash)
+        for some in _chunks(sorted(news)):
+            for row in self._connection.execute(query.where(DriftRow.device_id.in_(some))):
+                (part, _), old = news[row.device_id], Said(*row)
+                if release.alias is not None or (part.part == old.plan_id and part.before == old.version):
+                    self._before[release.id, old.device_id] = old
 
     def add(self) -> None:
         """Count the reports on new versions, each device's first one alone."""
-        if not self._releases or not self._said:
-            return
         found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        for release in self._releases.values():
-            news: dict[str, tuple[Any, Said]] = {}
-            for each in self._said:
-                plan = self._plans.get(each.plan_id)
-                if plan is not None and (part := self._part(release, each, plan)) is not None:
-                    news.setdefault(each.device_id, (part, each))
-            for device_id in self._first_time(release.id, sorted(news)):
-                part, each = news[device_id]
-                count = found[release.id, part.part]
+        for release_id, news in self._news.items():
+            tolerance = self._releases[release_id].tolerance
+            for device_id in self._first_time(release_id, sorted(news)):
+                part, said = news[device_id]
+                count = found[release_id, part.part]
                 count["reported"] += 1
-                count.update(compare(self._before.get((release.id, device_id)), each, release.tolerance))
+                count.update(compare(self._before.get((release_id, device_id)), said, tolerance))
         rows = [
             {"of": release_id, "at": part, **{f"more_{name}": count[name] for name in COUNTS}}
             for (release_id, part), count in sorted(found.items())

@@ -274,7 +274,6 @@ class Releases:
                 return False
             parts = await repository.parts(session, [release_id])
             step, found = next_step(locked, parts), judge(parts)
-            locked.evidence = found.together
             if step == "take back":
                 await self._take_back(session, locked, harm(parts, found), PLANNER)
             elif step == "wait":

@@ -39,7 +39,6 @@ def upgrade() -> None:
         sa.Column("stage", sa.Integer(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("reason", sa.String(length=500), nullable=False),
-        sa.Column("evidence", sa.Float(precision=53), nullable=False),
         sa.Column("created_at", types.UtcDateTime(timezone=True), nullable=False),
         sa.Column("stage_since", types.UtcDateTime(timezone=True), nullable=False),
         sa.Column("ended_at", types.UtcDateTime(timezone=True), nullable=True),
