@@ -16,9 +16,9 @@ from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from agent_sdk.closing import Closes
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
@@ -61,7 +61,7 @@ OPENVINO: Final = ("ov", "openvino")
 """The runtime of OpenVINO's processors on the cores: by itself in plans, and as its users run it."""
 
 
-class Agent:
+class Agent(Closes):
     """One device's agent: its processors, its threads, and its planner.
 
     Use as ``with Agent() as agent: session = agent.load("model.onnx")``. Sessions share the agent's processors, and
@@ -394,14 +394,6 @@ class Agent:
             for session in list(self._sessions):
                 closing.callback(session.close)
             self._supplier.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _travelled(model: Model, plan: TravellingPlan) -> Obtained:

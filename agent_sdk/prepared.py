@@ -6,11 +6,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
+from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError, Executor
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError
@@ -31,7 +30,7 @@ class Opened:
     notes: tuple[str, ...]
 
 
-class Prepared:
+class Prepared(Closes):
     """A model ready to run; made by ``Session.prepare``. ``trace`` may be called from any number of threads.
 
     Attributes:
@@ -97,11 +96,3 @@ class Prepared:
         with self._swap:
             self._closed = True
             self.serving.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self, overload
+from typing import Any, Final, overload
 
 import numpy as np
 
 from agent_sdk.binding import IoBinding
+from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError, Executor
 from agent_sdk.engine.bound import check_output
 from agent_sdk.engine.trace import Trace
@@ -68,7 +68,7 @@ class Stats:
     prepared: int
 
 
-class Session:
+class Session(Closes):
     """A network ready to run; made by ``Agent.load``. May be used from any number of threads.
 
     It can stand where an ``onnxruntime.InferenceSession`` stood: ``run(output_names, feed)`` gives a list, and
@@ -577,11 +577,3 @@ class Session:
                 closing.callback(prepared.close)
             for pool in self._pools.values():
                 closing.callback(pool.shutdown, cancel_futures=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -19,9 +19,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Protocol
 
+from agent_sdk.closing import Closes
 from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.queue import CLOSED, Queue
@@ -73,7 +73,7 @@ class Ticket:
         self.queues: list[deque[Ticket]] = []
 
 
-class Device:
+class Device(Closes):
     """The processors of this machine, ready to run programs.
 
     Args:
@@ -98,12 +98,6 @@ class Device:
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
         self._ended = False
-
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def processor(self, processor_id: str) -> Processor:
         """Return a processor by id. Raises UnknownNameError with the closest names."""

@@ -15,6 +15,7 @@ from time import monotonic, perf_counter_ns
 
 import numpy as np
 
+from agent_sdk.closing import Closes
 from agent_sdk.device.cores import bound_to
 from agent_sdk.engine.bound import BoundProgram, Feeds, Outputs
 from agent_sdk.engine.device import JOIN_S, Device, Ticket
@@ -71,7 +72,7 @@ class _Run:
         self.loop.stop()
 
 
-class Executor:
+class Executor(Closes):
     """A program, compiled and ready on a device.
 
     ``run`` may be called from any number of threads: runs of one executor follow one another in the order of their
@@ -107,12 +108,6 @@ class Executor:
         except BaseException:
             self._bound.close()
             raise
-
-    def __enter__(self) -> Executor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def memory(self) -> MemoryPlan:
