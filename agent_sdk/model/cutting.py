@@ -166,7 +166,7 @@ def _within(values: np.ndarray, region: Region) -> np.ndarray:
 def _nodes(model: Model, one: CutOp, constants: Constants) -> list[onnx.NodeProto]:
     """The nodes of one op of the cut graph."""
     if one.source is None:
-        return [_glue(one, constants)]
+        return [_glue(model, one, constants)]
     found = [model.proto.graph.node[index] for index in model.nodes[one.source.id]]
     if one.op is one.source:
         for name in (name for node in found for name in reads(node) if name in model.constants):
@@ -176,12 +176,16 @@ def _nodes(model: Model, one: CutOp, constants: Constants) -> list[onnx.NodeProt
     return [_part(model, one, node, constants)]
 
 
-def _glue(one: CutOp, constants: Constants) -> onnx.NodeProto:
+def _glue(model: Model, one: CutOp, constants: Constants) -> onnx.NodeProto:
     """A slice or a join."""
     name = one.op.id
     if one.region is None:
         return helper.make_node("Concat", one.op.inputs, [name], name=name, axis=one.op.attributes["axis"])
     axis, start, stop = one.region
+    if any(opset.domain in ("", "ai.onnx") and opset.version < 10 for opset in model.proto.opset_import):
+        return helper.make_node(
+            "Slice", one.op.inputs, [name], name=name, axes=[axis], starts=[start], ends=[stop]
+        )  # its bounds became inputs later
     bounds = [constants.new(f"{name}/{what}", [value]) for what, value in zip(BOUNDS, (start, stop, axis), strict=True)]
     return helper.make_node("Slice", [*one.op.inputs, *bounds], [name], name=name)
 

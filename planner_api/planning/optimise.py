@@ -92,10 +92,11 @@ def auto(problem: Problem, budget: Budget) -> Solution:
     """
     if problem.cutter is None or "jobs" in features(problem):
         return _whole(problem, budget)
+    if budget.left() > 0 and budget.rounds != 0:
+        budget = _after_loading(_after_loading(budget, "pieces"), "search")
     whole = _whole(replace(problem, cutter=None), budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())))
     best, bound = whole, trivial(problem)
     if budget.left() > 0 and budget.rounds != 0 and not closed(best, bound):
-        budget = _after_loading(budget, "search")
         from planner_api.planning.split.search import search_cuts
 
         found = search_cuts(problem, whole.schedule, budget)

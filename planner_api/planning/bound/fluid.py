@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
-from hope_schema.cutting import Region
+from hope_schema.cutting import CutError, Region
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
 from planner_api.planning.split.choices import Choices
@@ -58,7 +58,11 @@ def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
                 for stop in borders[first + 1 :]:
                     if pairs and start > 0 and stop < extent:
                         continue  # of two parts one begins and one ends the op
-                    part = np.where(runs, problem.cutter.part_us(op, Region(axis, start, stop)), np.inf)
+                    try:
+                        us = problem.cutter.part_us(op, Region(axis, start, stop))
+                    except CutError:
+                        continue  # no plan has such a part
+                    part = np.where(runs, us, np.inf)
                     least[op] = np.minimum(least[op], part)
                     whole[op] = np.minimum(whole[op], part * extent / (stop - start))
     return whole, least

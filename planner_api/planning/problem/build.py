@@ -77,8 +77,16 @@ def build_problem(
     if cut and not several:
         known = _known(profile)
         kinds = [processor.kind for processor in candidates]
-        supers_ = [op for _, op in supers]
-        cutter = cutter_of(networks[0], supers_, latency, partial(_measured_us, known, kinds), table, machine, labels)
+        cutter = cutter_of(
+            networks[0],
+            [op for _, op in supers],
+            latency,
+            partial(_measured_us, known, kinds),
+            profile.latencies.signature,
+            table,
+            machine,
+            labels,
+        )
         filled.append(RULE)
     problem = Problem(
         machine=machine,

@@ -9,14 +9,14 @@ contiguous are views; others copy at ``BYTES_PER_US``. A region moves as a tenso
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 
 import numpy as np
 
 from hope_schema import HOST, ModelGraph, SuperOp, TensorType
 from hope_schema.cutgraph import node_of, part_super_op
-from hope_schema.cutting import Region
+from hope_schema.cutting import CutError, Region
 from hope_schema.graph import BYTES_PER_ELEMENT
 from planner_api.planning.problem.arrays import FloatArray
 from planner_api.planning.problem.cuts import TENTHS, Cutter, Shape, border
@@ -38,13 +38,38 @@ def cutter_of(
     supers: Sequence[SuperOp],
     latency_us: FloatArray,
     measured: Measured,
+    signatures: Collection[str],
     table: TransferTable,
     machine: Machine,
     labels: Sequence[str],
 ) -> Cutter:
-    """The cutter of one network; (n, P) ``latency_us`` is what its super-ops take whole, ``labels`` name the places."""
+    """The cutter of one network.
+
+    Args:
+        graph: the network.
+        supers: its super-ops.
+        latency_us: (n, P) what they take whole.
+        measured: what was measured of a super-op.
+        signatures: of which something was measured at all.
+        table: what moves cost.
+        machine: what there is to plan for.
+        labels: the names of its places.
+    """
+    # A part's signature takes a while to work out: where nothing else of these types was measured, it cannot be known.
+    types = [op.signature.rpartition(":")[0] for op in supers]
+    foreign = {signature.rpartition(":")[0] for signature in {*signatures} - {op.signature for op in supers}}
     nodes = tuple(map(node_of, supers))
     shapes: Mapping[str, Shape] = {tensor.name: tensor.shape for tensor in graph.tensors}
+
+    def known_us(op: int, region: Region) -> Sequence[float | None]:
+        if types[op] not in foreign:
+            return [None] * len(machine.processors)
+        try:
+            return measured(part_super_op(supers[op], region))
+        except CutError:
+            raise
+        except ValueError as error:  # of the contract: a name becomes too long
+            raise CutError(f"op '{supers[op].id[:80]}' cannot be cut: {str(error)[:200]}") from error
 
     @cache
     def part_us(op: int, region: Region) -> FloatArray:
@@ -52,9 +77,9 @@ def cutter_of(
         step = nodes[op].granularity(region.axis)
         grid = [border(extent, step, tenths) for tenths in range(TENTHS + 1)]
         inner = [at for at in grid if region.start <= at <= region.stop]
-        known = measured(part_super_op(supers[op], region))
+        known = known_us(op, region)
         if inner[1:] and inner[-1] - inner[0] < size and None in known:
-            base = measured(part_super_op(supers[op], Region(region.axis, inner[0], inner[-1])))
+            base = known_us(op, Region(region.axis, inner[0], inner[-1]))
             more = size / (inner[-1] - inner[0])
             known = [other and other * more if us is None else us for us, other in zip(known, base, strict=True)]
         by_rule = latency_us[op] * (FIXED + (1 - FIXED) * size / extent)

@@ -85,12 +85,12 @@ class _Planner:
         try:
             parts = regions(nodes, chain, self.cutter.shapes)
             total = self.sync_us + self.shared_us(chain[0].op, parts[chain[0].op])
+            for cut in chain:
+                op = self.choices.index[cut.op]
+                pairs = zip(parts[cut.op], self.pair, strict=True)
+                total += max(float(self.cutter.part_us(op, part)[processor]) for part, processor in pairs)
         except CutError:
             return math.inf
-        for cut in chain:
-            op = self.choices.index[cut.op]
-            pairs = zip(parts[cut.op], self.pair, strict=True)
-            total += max(float(self.cutter.part_us(op, part)[processor]) for part, processor in pairs)
         return total
 
     def shared_us(self, op: str, parts: list[Region]) -> float:
@@ -184,7 +184,10 @@ def planned(problem: Problem) -> tuple[CutPlan, list[list[int]]]:
         cuts |= {cut.op: cut for cut in chain}
         heads |= {cut.op: head for cut in chain}
     homes = {name: planner.pair if name in cuts else (own[name].home,) for name in names}
-    cut, pieces = cut_problem(problem, tuple(cuts.values()))
+    try:
+        cut, pieces = cut_problem(problem, tuple(cuts.values()))
+    except CutError as error:
+        raise PlanningError(f"codl's cuts cannot be made: {error}") from error
     placement = homes_of(cut, pieces, homes)
     rounds: dict[str, list[int]] = defaultdict(list)
     owner: dict[int, str] = {}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import random
+from contextlib import suppress
 from dataclasses import replace
 
 from hope_schema import Cut
 from hope_schema.cutting import CutError
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.simulator import Schedule, simulate
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.cuts import TENTHS, cut_problem
 from planner_api.planning.search.search import Search
 from planner_api.planning.split.choices import Choices, Team
@@ -43,7 +44,7 @@ def search_cuts(problem: Problem, whole: Schedule, budget: Budget) -> CutPlan | 
         return None
     plain = _plain(problem, whole)
     starts = [plain]
-    if any(len(team) == 2 for teams in choices.teams.values() for team in teams):
+    with suppress(PlanningError):
         starts.append(_annealed(planned(problem)[0], budget.seed))
     for count in HEAVIEST:
         for axes, chained in (((2, 1), True), ((2, 1), False), ((1, 2), False)):
@@ -83,7 +84,10 @@ def _heaviest(
         if cut is not None:
             cuts[op], homes[op] = cut, team
     _unchain(choices, cuts)
-    return _annealed(carried(choices.problem, cuts, homes, plain), seed)
+    try:
+        return _annealed(carried(choices.problem, cuts, homes, plain), seed)
+    except CutError:  # a part of some op would be too small for those behind it
+        return plain
 
 
 def _annealed(plan: CutPlan, seed: int) -> CutPlan:

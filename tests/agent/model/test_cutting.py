@@ -86,6 +86,17 @@ def test_chains_are_the_whole_bit_for_bit(data: st.DataObject) -> None:
         assert not any(op.type == "Concat" for op in cut_graph(whole.graph, cuts).ops[:-1])
 
 
+def test_models_of_old_opsets_are_cut() -> None:
+    """Before opset 10 a slice has its bounds as attributes: halves with halos are the whole all the same."""
+    proto = _chain(4, 12, [(3, 1, 1, 1), (3, 1, 1, 1)])
+    del proto.opset_import[:]
+    proto.opset_import.append(helper.make_opsetid("", 9))
+    whole = read_model(proto)
+    cuts = [Cut(op=one.id, axis=2, at=(6,)) for one in merge(whole.graph)]
+    assert any(node.op_type == "Slice" for node in cut_model(whole, cuts).proto.graph.node)
+    assert _difference(whole, *cuts) == 0.0
+
+
 def test_a_chain_of_four_is_cut() -> None:
     """Four convolutions of 3x3 in two parts: one slice each in, one join out, three more rows at the first border."""
     whole = read_model(_chain(16, 32, [(3, 1, 1, 1)] * 4))
