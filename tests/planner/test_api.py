@@ -383,7 +383,7 @@ def test_every_answer_carries_a_request_id(idle: Api) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["/plans/p-1?version=1", "/fleet/plans?model=x", "/fleet?x", "/healthz?a=1&b=2", "/devices?SOC=soc-1"],
+    ["/plans/p-1?fast=1", "/fleet/plans?model=x", "/fleet?x", "/healthz?a=1&b=2", "/devices?SOC=soc-1"],
 )
 def test_a_parameter_that_nobody_knows_is_not_ignored(idle: Api, address: str) -> None:
     """What would be left out of a question is refused, whether or not the address is there."""
@@ -391,11 +391,12 @@ def test_a_parameter_that_nobody_knows_is_not_ignored(idle: Api, address: str) -
 
 
 def test_a_plan_in_memory_is_asked_for_by_its_address_alone(api: Api) -> None:
-    """`?version=1` does not answer with whatever version is in memory."""
+    """A version that is named is not answered with whatever version is in memory."""
     api.learn(GRAPH)
     plan_id = api.plan(GRAPH).plan_id
     assert api.client.get(f"/plans/{plan_id}").status_code == 200
-    problem(api.client.get(f"/plans/{plan_id}?version=1"), 422, "unknown-parameter")
+    assert api.client.get(f"/plans/{plan_id}?version=1").json()["version"] == 1
+    problem(api.client.get(f"/plans/{plan_id}?version=2"), 404, "version-unknown")
     problem(api.post("/plans?fast", plan_request(GRAPH)), 422, "unknown-parameter")
 
 
