@@ -134,7 +134,7 @@ def detector(fixed: bool) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def by_onnxruntime(source: bytes, feed: dict[str, np.ndarray]) -> dict[str, Any]:
+def by_onnxruntime(source: bytes | Path, feed: dict[str, np.ndarray]) -> dict[str, Any]:
     """Compute what ONNX Runtime makes of a file."""
     session = ort.InferenceSession(source, providers=["CPUExecutionProvider"])
     return dict(zip((output.name for output in session.get_outputs()), session.run(None, feed), strict=True))
@@ -210,7 +210,7 @@ def test_exported_networks_run_right(name: str, dynamo: bool, agent: Agent, tmp_
     with agent.load(file, background=False) as session:
         [port] = session.get_inputs()
         feed = {port.name: image.numpy().reshape([size for size in port.shape if isinstance(size, int)])}
-        assert relative_error(session.run(feed), by_onnxruntime(file.read_bytes(), feed)) < 1e-3
+        assert relative_error(session.run(feed), by_onnxruntime(file, feed)) < 1e-3
         assert session.verify(feed).correct
 
 
