@@ -3,9 +3,10 @@
     python -m benchmarks.page            write the page
     python -m benchmarks.page --check    fail when the page says something else than the files
 
-A file names its ``machine``, ``date`` and ``commit``, and has ``rows``: each a ``measure`` with its ``value`` (a
-number, a text, or several by name), the limit it ``must`` keep and whether that is ``ok``; rows of several databases
-name theirs. Its ``tables``, if any, each with a ``title``, ``columns`` and ``rows``, follow.
+A file names its ``machine``, ``date`` and ``commit`` (in ``notes``, what else was special), and has ``rows``: each a
+``measure`` with its ``value`` (a number, a text, or several by name), the limit it ``must`` keep and whether that is
+``ok``; rows of several databases name theirs. Its ``tables``, if any, each with a ``title``, ``columns`` and ``rows``,
+follow.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def _section(path: Path) -> str:
     lines = [
         f"## `benchmarks.{path.stem}`",
         "",
-        f"{content['machine']}; {content['date']}; commit {content['commit']}.",
+        "; ".join([content["machine"], content["date"], f"commit {content['commit']}", *content.get("notes", ())])
+        + ".",
         "",
         _line(columns),
         _line("---" for _ in columns),
