@@ -22,7 +22,7 @@ from agent_sdk.model.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModel
 from agent_sdk.native import LOOP_VARIABLE
 from agent_sdk.runtimes.base import OutOfMemory, segment_of
 from agent_sdk.runtimes.ort import graph as ort_graph
-from agent_sdk.runtimes.ort.cut import cut, physical
+from agent_sdk.runtimes.ort.cut import block_size, cut, physical
 from agent_sdk.runtimes.ort.graph import FrozenGraph, FrozenGraphs
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import SuperOp, merge
@@ -104,7 +104,7 @@ def unblocked(blocked: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The plain tensor in a blocked one, worked out by NumPy: (N, C/B, H, W, B) → (N, C, H, W)."""
     batch, channels, height, width = shape
     padded = blocked.shape[1]
-    block = next(size for size in (16, 8) if padded % size == 0)
+    block = block_size()
     plain = blocked.reshape(batch, padded // block, height, width, block).transpose(0, 1, 4, 2, 3)
     return plain.reshape(batch, padded, height, width)[:, :channels]
 
