@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from agent_sdk.device.soc import Soc
 from agent_sdk.engine import Device, DeviceClosedError, IllegalPlanError, build_program
-from agent_sdk.errors import InputError, PlanMismatchError, PlannerProtocolError
+from agent_sdk.errors import BadRequestError, InputError, PlanMismatchError, PlannerProtocolError, UnplannableError
 from agent_sdk.measure.profiler import profile
 from agent_sdk.model import Model
 from agent_sdk.planner.client import ServedPlan
@@ -26,6 +26,8 @@ from hope_schema.plan import Method
 
 PROFILING_BUDGET_S: Final = 55.0
 """Longest time one ``load`` spends measuring; what it did not reach the planner estimates, and asks for again."""
+UNPLANNABLE: Final = "urn:hope:unplannable"
+"""How the planner says that there is no plan: an op that no processor runs by itself, say."""
 Wanted = Callable[[], bool]
 """Whether somebody still waits for what is being done."""
 
@@ -84,8 +86,8 @@ class Obtainer:
     def obtain(self, model: Model, *, renew: bool = False, wanted: Wanted = always) -> Obtained:
         """Obtain the plan of a model; ``renew`` asks anew although one is cached.
 
-        Raises PlannerStatusError where the planner refuses, or DeviceClosedError once the agent is closed, or while it
-        measures what is not ``wanted`` any more.
+        Raises UnplannableError where there is no plan at all, PlannerStatusError where the planner refuses otherwise,
+        or DeviceClosedError once the agent is closed, or while it measures what is not ``wanted`` any more.
         """
         self.progress.phase("asking the planner")
         supplier, waited_s = self.supplier, self.supplier.waited_s
@@ -100,7 +102,7 @@ class Obtainer:
             if served is None:
                 self._measure_missing(model, question, measured, wanted)
                 self.progress.phase("asking the planner for a plan")
-                served = supplier.plan(question, self.wait_s)
+                served = self._planned(question)
                 cached = served.source == "hit"
             if served is not copy:
                 self._check(served.reply.plan, model)
@@ -134,6 +136,14 @@ class Obtainer:
             key=question.key,
             notes=(*notes, *measured.notes),
         )
+
+    def _planned(self, question: Question) -> ServedPlan:
+        try:
+            return self.supplier.plan(question, self.wait_s)
+        except BadRequestError as error:
+            if error.type != UNPLANNABLE:
+                raise
+            raise UnplannableError(error.detail) from error
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""

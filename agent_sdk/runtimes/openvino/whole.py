@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -32,12 +33,16 @@ class WholeOpenVino(WholeNetwork):
     def __init__(self, source: str | os.PathLike[str] | bytes) -> None:
         try:
             part = runtime().read_model(source if isinstance(source, bytes) else os.fspath(source))
+            if not computes_bfloat16() and any(_in_bfloat16(op) for op in part.get_ops()):
+                raise CompilationFailed(
+                    f"{self.runtime} computes bfloat16 wrongly on a CPU without instructions for it"
+                )
             config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
             self._compiled: ov.CompiledModel | None = runtime().compile_model(part, CPU, config)
         except FAILURES as error:
             raise translated(error, self.runtime, CompilationFailed, "refuses the network") from error
-        self.inputs = tuple(map(_port, self._compiled.inputs))
-        self.outputs = tuple(map(_port, self._compiled.outputs))
+        self.inputs = tuple(map(_port, part.inputs, self._compiled.inputs))
+        self.outputs = tuple(map(_port, part.outputs, self._compiled.outputs))
         self._requests = threading.local()
 
     def run(self, feed: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
@@ -50,7 +55,7 @@ class WholeOpenVino(WholeNetwork):
         if request is None:
             request = self._requests.request = self._compiled.create_infer_request()
         try:
-            made = request.infer({name: np.ascontiguousarray(value) for name, value in feed.items()})
+            made = request.infer([np.ascontiguousarray(feed[port.name]) for port in self.inputs])
         except FAILURES as error:
             raise translated(error, self.runtime, ProcessorLost, "failed while running") from error
         found = {name: np.array(made[index]) for index, name in enumerate(names)}
@@ -61,8 +66,21 @@ class WholeOpenVino(WholeNetwork):
         self._requests = threading.local()
 
 
-def _port(port: Any) -> Port:
+@cache
+def computes_bfloat16() -> bool:
+    """Whether the CPU has instructions for bfloat16; without them OpenVINO 2026.4 answers nonsense."""
+    return "BF16" in runtime().get_property(CPU, "OPTIMIZATION_CAPABILITIES")
+
+
+def _in_bfloat16(op: Any) -> bool:
+    return any(port.get_element_type().get_type_name() == "bf16" for port in op.outputs())
+
+
+def _port(source: Any, port: Any) -> Port:
+    """A port under its name in the source: compiling lets tensors that became one share their names."""
     kind = port.get_element_type().get_type_name()
     shape = port.get_partial_shape()
     sizes = () if shape.rank.is_dynamic else tuple(dim.get_length() if dim.is_static else None for dim in shape)
-    return Port(port.get_any_name(), f"tensor({TYPES.get(kind, 'bool' if kind == 'boolean' else kind)})", sizes)
+    named = source.get_node().get_friendly_name().removesuffix("/sink_port_0")
+    name = named if named in source.names else source.get_any_name()
+    return Port(name, f"tensor({TYPES.get(kind, 'bool' if kind == 'boolean' else kind)})", sizes)

@@ -272,16 +272,20 @@ def test_a_missing_file_is_not_taken_for_an_unsupported_op(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_type_that_cannot_cross_borders(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model in bfloat16 inside is answered by a runtime that computes it whole; without one the op is named."""
+    """A model in bfloat16 is answered rightly by a runtime that computes it whole; without one the op is named."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     measure_hastily(monkeypatch)
+    computes_bfloat16 = pytest.importorskip("agent_sdk.runtimes.openvino.whole").computes_bfloat16
     with Agent(processors="ort" if runtime == "ort" else "ort,ov") as agent:
-        if runtime == "ort":
-            with pytest.raises(HopeError, match=r"no processor supports op 'a' \(Cast\)"):
-                agent.load(bfloat16_model(), background=False)
+        try:
+            session = agent.load(bfloat16_model(), background=False)
+        except HopeError as error:
+            assert runtime == "ort" or not computes_bfloat16()
+            assert "no processor supports op 'a' (Cast)" in str(error)  # noqa: PT017
         else:
-            with agent.load(bfloat16_model(), background=False) as session:
+            assert runtime != "ort"
+            with session:
                 assert (session.run({"x": np.ones((4, 8), np.float32)})["y"] == 1).all()
 
 
