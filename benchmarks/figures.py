@@ -90,7 +90,7 @@ def _over_gpu(rows: Mapping[tuple[str, str], Rows], of: Mapping[str, PhoneProfil
         gpu_us = alone[GPU].makespan_us
         over = [alone[CPU].makespan_us / gpu_us, *(row[name].makespan_us / gpu_us for name in COLUMNS)]
         lines.append((stem, cpu, round(gpu_us / 1e3, 1), *over))
-    columns = ("profile", "CPU", "GPU, ms", *(TITLES.get(name, "ours") for name in ("cpu", *COLUMNS)))
+    columns = ("profile", "cores", "GPU, ms", *(TITLES.get(name, "ours") for name in ("cpu", *COLUMNS)))
     return Table("Figure 4, latency over that of the GPU alone", columns, lines)
 
 
