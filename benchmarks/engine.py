@@ -45,10 +45,6 @@ LEAST_S = 10.0
 """How long a model is measured where patience reaches so far: fast networks then get many rounds, steady medians."""
 
 
-MANY = 1_000_000
-"""More rounds than there is patience for."""
-
-
 def measure(
     runs: Mapping[str, Callable[[], Any]], rounds: int, witness: Witness | None, patience_s: float
 ) -> dict[str, list[Turn]]:

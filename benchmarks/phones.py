@@ -70,6 +70,11 @@ class Row:
         """Makespan / bound - 1."""
         return self.makespan_us / self.lower_bound_us - 1 if self.lower_bound_us > 0 else 0.0
 
+    def as_json(self) -> dict[str, object]:
+        """Everything, the schedule as its intervals."""
+        fields = ("profile", "cpu", "method", "found_by", "makespan_us", "lower_bound_us", "bound_method", "seconds")
+        return {name: getattr(self, name) for name in fields} | {"notes": self.notes, "schedule": intervals(self)}
+
 
 def replay(problem: Problem, letters: str) -> float:
     """Makespan in microseconds of one of the authors' placements, in list order by upward rank."""
@@ -307,14 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         results.write(options.json, measures, tables)
     if options.schedules:
-        options.schedules.write_text(
-            json.dumps(
-                [
-                    {"profile": row.profile, "cpu": row.cpu, "method": row.method, "schedule": intervals(row)}
-                    for row in rows
-                ]
-            )
-        )
+        options.schedules.write_text(json.dumps([row.as_json() for row in rows]))
     return 0
 
 

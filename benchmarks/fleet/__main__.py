@@ -69,7 +69,7 @@ async def told(stage: Stage, options: argparse.Namespace) -> Found:
         ["a GET that is answered 304", found.get_cpu_s * 1e6],
         ["a report", found.report_cpu_s * 1e6],
         [f"a device-day ({SESSIONS} GETs, {REPORTS} reports)", a_day * 1e6],
-        [f"{FLEET:,} devices: cores of API processes, on average", FLEET * a_day / 86_400.0 * 1e6],
+        [f"a second of {FLEET:,} devices, on average", FLEET * a_day / 86_400.0 * 1e6],
     ]
     return measures, [Table("Processor time of the API processes, microseconds", ("of", "us"), rows)]
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import insert
 
 from benchmarks.service.fixtures import FREQUENCY, key
 from benchmarks.service.measures import fresh, prepare
-from benchmarks.service.pump import request
+from benchmarks.service.pump import Pump, Tally, request
 from benchmarks.service.stage import Stage, call
 from hope_schema import DeviceReport, MeasuredRun
 from planner_api.db.tables import DeviceRow
@@ -23,45 +21,10 @@ CONNECTIONS = 16
 CHUNK = 5000
 
 
-@dataclass
-class Paced:
-    """What came of requests that were sent at a steady rate."""
-
-    statuses: Counter[int] = field(default_factory=Counter)
-    seconds: list[float] = field(default_factory=list)
-    broken: int = 0
-    elapsed: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Answers per second."""
-        return sum(self.statuses.values()) / self.elapsed
-
-
-async def pace(addresses: list[tuple[str, int]], requests: list[bytes], per_second: float) -> Paced:
-    """Send each request at its moment, or as soon after it as its socket is free."""
-    tally, began = Paced(), time.monotonic()
-    lanes = CONNECTIONS * len(addresses)
-
-    async def lane(number: int) -> None:
-        reader, writer = await asyncio.open_connection(*addresses[number % len(addresses)])
-        for index in range(number, len(requests), lanes):
-            await asyncio.sleep(max(0.0, began + index / per_second - time.monotonic()))
-            started = time.monotonic()
-            writer.write(requests[index])
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
-            status = int(head[9:12])
-            if length and status not in (204, 304):
-                await reader.readexactly(int(length))
-            tally.statuses[status] += 1
-            tally.seconds.append(time.monotonic() - started)
-        writer.close()
-
-    ended = await asyncio.gather(*(lane(number) for number in range(lanes)), return_exceptions=True)
-    tally.broken = sum(isinstance(each, Exception) for each in ended)
-    tally.elapsed = time.monotonic() - began
-    return tally
+async def pace(addresses: list[tuple[str, int]], requests: list[bytes], per_second: float) -> Tally:
+    """Send each request at its moment."""
+    connections = CONNECTIONS * len(addresses)
+    return await Pump(addresses, iter(requests), connections=connections, per_second=per_second).run()
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class Pump:
         requests: raw requests; the pump ends with them.
         connections: how many sockets.
         seconds: ends earlier after this long.
+        per_second: sends each request at its moment, or as soon after it as a socket is free; without it at once.
         on_answer: called with every answer (bodies are kept only then).
     """
 
@@ -63,12 +64,15 @@ class Pump:
         *,
         connections: int,
         seconds: float | None = None,
+        per_second: float | None = None,
         on_answer: Callable[[Answer], None] | None = None,
     ) -> None:
         self._addresses = addresses
         self._requests = enumerate(requests)
         self._connections = connections
         self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._per_second = per_second
+        self._started = time.monotonic()
         self.on_answer = on_answer
         self.tally = Tally()
 
@@ -78,12 +82,16 @@ class Pump:
             return None
         return next(self._requests, None)
 
+    def early_s(self, number: int) -> float:
+        """How long it is until a request's moment."""
+        return 0.0 if self._per_second is None else self._started + number / self._per_second - time.monotonic()
+
     async def run(self) -> Tally:
         """Send everything and return what came back."""
-        started = time.monotonic()
+        self._started = time.monotonic()
         sockets = [self._serve(self._addresses[number % len(self._addresses)]) for number in range(self._connections)]
         await asyncio.gather(*sockets)
-        self.tally.elapsed = time.monotonic() - started
+        self.tally.elapsed = time.monotonic() - self._started
         return self.tally
 
     async def _serve(self, address: tuple[str, int]) -> None:
@@ -122,11 +130,19 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._send()
+        self._send_in_time()
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._ended.done():
             self._ended.set_result(self._current)
+
+    def _send_in_time(self) -> None:
+        assert self._current is not None
+        early_s = self._pump.early_s(self._current[0])
+        if early_s > 0.0:
+            asyncio.get_running_loop().call_later(early_s, self._send)
+        else:
+            self._send()
 
     def _send(self) -> None:
         assert self._current is not None
@@ -166,7 +182,7 @@ class _Connection(asyncio.Protocol):
         if self._current is None:
             self._ended.set_result(None)
         else:
-            self._send()
+            self._send_in_time()
 
 
 def request(

@@ -69,8 +69,11 @@ def test_a_split_network_is_right_and_shown(
     assert cli.main(["run", "--model", str(file), *lanes, "--runs", "2", "--json", "--trace", str(trace)]) == cli.OK
     assert json.loads(capsys.readouterr().out)["correct"] is True
     assert cli.main(["explain", str(file), *lanes, "--json"]) == cli.OK
-    where = {row["op"]: row["processor"] for row in json.loads(capsys.readouterr().out)["ops"]}
+    rows = {row["op"]: row for row in json.loads(capsys.readouterr().out)["ops"]}
+    where = {op: row["processor"] for op, row in rows.items() if row["segment"] is not None}
     assert (where["p0[2:0:8]"], where["p0[2:8:16]"]) == ("ort@0", "ort@1")
     assert (where["r11[1:0:16]"], where["r11[1:16:32]"]) == ("ort@0", "ort@1")
+    assert "r11" not in where
+    assert rows["r11"]["cause"] == "in_place"
     shown = " ".join(event["name"] for event in json.loads(trace.read_text())["traceEvents"])
     assert all(part in shown for part in ("r01[2:0:16]", "r01[2:16:32]", "r11[1:0:16]", "r11[1:16:32]"))
