@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Connection, Row, delete, distinct, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, delete, distinct, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -27,6 +27,7 @@ from planner_api.db.upsert import insert_or_ignore, upserting
 if TYPE_CHECKING:
     from planner_api.profiles.statistics import Statistics
 
+Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 KEEP_VERSIONS = timedelta(hours=1)
 """How long a version stays that no plan rests on (yet)."""
 
@@ -351,44 +352,37 @@ async def snapshot(session: AsyncSession, profile_id: int, version: int) -> byte
     )
 
 
-async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[ProfileHead, bytes] | None:
-    """Return the newest version of a profile, compressed; None when nothing is known."""
-    query = (
-        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads, ProfileVersionRow.body_zstd)
+def _of_newest(query: Query) -> Query:
+    """A query for columns of profiles, their SoCs, and their newest versions."""
+    return (
+        query.select_from(ProfileRow)
         .join(SocRow, SocRow.id == ProfileRow.soc_id)
         .join(
             ProfileVersionRow,
             (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version),
         )
-        .where(SocRow.name == soc, ProfileRow.frequency == frequency)
     )
+
+
+async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[ProfileHead, bytes] | None:
+    """Return the newest version of a profile, compressed; None when nothing is known."""
+    columns = select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads, ProfileVersionRow.body_zstd)
+    query = _of_newest(columns).where(SocRow.name == soc, ProfileRow.frequency == frequency)
     row = (await session.execute(query)).first()
     return None if row is None else (ProfileHead(row.id, row.version, row.uploads), row.body_zstd)
 
 
 async def find(session: AsyncSession, name: str) -> bytes | None:
     """Return the newest version of the profile of ``<SoC>/<frequency>``, compressed; either may hold a slash itself."""
-    query = (
-        select(ProfileVersionRow.body_zstd)
-        .join(
-            ProfileRow,
-            (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version),
-        )
-        .join(SocRow, SocRow.id == ProfileRow.soc_id)
-        .where(SocRow.name + "/" + ProfileRow.frequency == name)
+    return await session.scalar(
+        _of_newest(select(ProfileVersionRow.body_zstd)).where(SocRow.name + "/" + ProfileRow.frequency == name)
     )
-    return await session.scalar(query)
 
 
 async def richest(session: AsyncSession, besides: str) -> bytes | None:
     """Return the newest version of the profile with the most latencies among those of other SoCs that count."""
     query = (
-        select(ProfileVersionRow.body_zstd)
-        .join(
-            ProfileRow,
-            (ProfileVersionRow.profile_id == ProfileRow.id) & (ProfileVersionRow.version == ProfileRow.version),
-        )
-        .join(SocRow, SocRow.id == ProfileRow.soc_id)
+        _of_newest(select(ProfileVersionRow.body_zstd))
         .where(SocRow.name != besides, SocRow.established_at.is_not(None))
         .order_by(ProfileRow.latencies.desc(), ProfileRow.id)
     )
