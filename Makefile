@@ -29,8 +29,8 @@ $(VENV)/.dev: $(VENV)/.run tests/networks.txt
 demo: $(VENV)/.run ## Run inception_v1 end to end on this machine: measure, plan, execute, check
 	$(BIN)/hope-agent run inception_v1 --compare
 
-test: $(VENV)/.dev ## Install what tests need and run them all
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev ## Install what tests need and run them all, two files at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 campaign: $(VENV)/.dev ## Run the slow campaigns (fuzz, soak, chaos) with their full counts
 	HOPE_CAMPAIGN=1 $(BIN)/python -m pytest --timeout 3600

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 
 from hope_schema import (
     Job,
@@ -27,6 +28,7 @@ from hope_schema import (
 )
 from planner_api import cli
 from planner_api.app import App, create_app
+from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.settings import Settings
@@ -145,6 +147,19 @@ class Api:
         response = self.post("/plans", plan_request(graph, **more))
         assert response.status_code == 200, response.text
         return PlanReply.model_validate_json(response.content)
+
+    def counted(self) -> tuple[int, int]:
+        """Return the hits and misses that the database counts for the one plan it has, those in memory included."""
+        planner = self.app.planner
+
+        async def counts() -> tuple[int, int]:
+            await planner.plans.flush_counts()
+            async with planner.database.read() as session:
+                row = (await session.execute(select(PlanRow.hits, PlanRow.misses))).one()
+                return row.hits, row.misses
+
+        found: tuple[int, int] = self.await_(counts)
+        return found
 
 
 def operator_token(api: Api) -> str:
