@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+import weakref
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -26,8 +27,10 @@ from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError, UnknownNameError
 from agent_sdk.measure.alone import whole_network
 from agent_sdk.model import read_model
+from agent_sdk.native import LOOP_VARIABLE
 from agent_sdk.runtimes import OutOfMemory, Processor, ProcessorLost, Segment, UnsupportedOp, WrongOutput
 from agent_sdk.runtimes.base import segment_of
+from agent_sdk.runtimes.host import aligned_empty
 from agent_sdk.runtimes.ort.graph import LEVELS
 from agent_sdk.runtimes.ort.processor import OrtProcessor, session_options
 from hope_schema import TensorType, merge
@@ -113,6 +116,29 @@ def test_a_bound_call_keeps_its_buffers(runtime: str, processors: dict[str, Proc
         for name in outputs:
             assert np.array_equal(outputs[name], expected[name])
     del spoil
+
+
+@pytest.mark.parametrize("lanes", ["native", "python"])
+@pytest.mark.parametrize("outwards", [False, True])
+def test_a_timed_change_of_layout_keeps_its_memory(
+    lanes: str, outwards: bool, processors: dict[str, Processor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads and writes lives as long as the call: freed, it would be written over what came to stand there."""
+    monkeypatch.setenv(LOOP_VARIABLE, lanes)
+    made: list[weakref.ref[np.ndarray]] = []
+
+    def noted(kind: TensorType) -> np.ndarray:
+        array = aligned_empty(kind)
+        made.append(weakref.ref(array))
+        return array
+
+    monkeypatch.setattr("agent_sdk.runtimes.ort.processor.aligned_empty", noted)
+    call = of(processors, "ort")[0].conversion(TensorType(shape=(1, 64, 56, 56), dtype="float32"), outwards=outwards)
+    if call is None:
+        pytest.skip("this machine's kernels know no blocked layout")
+    gc.collect()
+    call()
+    assert [ref() is None for ref in made] == [False, False]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
