@@ -14,10 +14,13 @@ from typing import Final
 
 from agent_sdk.errors import printable
 from agent_sdk.explain.explanation import Bar, ExplainedOp, Explanation
+from hope_schema.axis import place, ticks
+from hope_schema.wording import duration
 
 COLOURS: Final = 8
 """Processors told apart by colour; further ones begin anew, their lanes are named."""
-MARKS: Final = 5
+LAST: Final = 92.0
+"""Marks of the axis from here on, in per cent, end where they stand."""
 COLUMNS: Final = (
     "op", "type", "super-op", "segment", "processor", "predicted µs", "alone µs", "measured µs", "next best", "its µs",
     "cause",
@@ -50,7 +53,7 @@ def _figures(explanation: Explanation) -> Iterable[tuple[str, str]]:
         ("lower bound", explanation.lower_bound_us),
     ):
         if us is not None:
-            yield name, f"{us / 1e3:.3f} ms"
+            yield name, duration(us)
     yield "on", ", ".join(explanation.processors)
     if explanation.method:
         yield "method", explanation.method
@@ -78,7 +81,10 @@ def _chart(explanation: Explanation) -> str:
             lanes.append(
                 f'<div class="lane" role="group" aria-label="{title}, {_text(processor)}">{"".join(drawn)}</div>'
             )
-    marks = "".join(f"<span>{span * mark / (MARKS * 1e3):.3f} ms</span>" for mark in range(MARKS + 1))
+    marks = "".join(
+        f'<span{" class=last" if mark.at > LAST else ""} style="left:{mark.at}%">{duration(mark.value)}</span>'
+        for mark in ticks(span)
+    )
     return (
         '<h2>Plan and run</h2><p class="quiet">Arrow keys walk through the bars, + and - zoom. '
         "Hatched: tensors are moved.</p>"
@@ -91,15 +97,15 @@ def _chart(explanation: Explanation) -> str:
 
 
 def _bar(bar: Bar, title: str, span_us: float, colour: int, group: str, first: bool) -> str:
-    left, width = 100 * bar.start_us / span_us, 100 * (bar.finish_us - bar.start_us) / span_us
+    left, width = place(bar.start_us, span_us), place(bar.finish_us - bar.start_us, span_us)
     what = "moving tensors for " if bar.kind == "transfer" else ""
     told = _text(
-        f"{title} on {bar.processor}: {what}{bar.name}, {bar.finish_us - bar.start_us:.1f} µs "
-        f"from {bar.start_us:.1f} µs on"
+        f"{title} on {bar.processor}: {what}{bar.name}, {duration(bar.finish_us - bar.start_us)} "
+        f"from {duration(bar.start_us)} on"
     )
     return (
         f'<a class="bar {bar.kind}" href="#segment-{group}" tabindex="{0 if first else -1}" data-group="{group}" '
-        f'style="left:{left:.4f}%;width:{width:.4f}%;background-color:var(--c{colour})" aria-label="{told}" '
+        f'style="left:{left}%;width:{width}%;background-color:var(--c{colour})" aria-label="{told}" '
         f'title="{told}">{_text(bar.name) if width > 4 else ""}</a>'
     )
 

@@ -10,7 +10,8 @@ from agent_sdk.explain.explanation import ExplainedOp, Explanation, measured_bar
 from agent_sdk.explain.shares import shares
 from agent_sdk.prepared import Prepared
 from agent_sdk.selection.trial import PLAN
-from hope_schema import Cause, Op, Plan, Step
+from hope_schema import Op, Plan, Step
+from hope_schema.wording import reason
 
 OPAQUE: Final = "its parts stay together, because what passes between them has no static shape or is none of numbers"
 
@@ -24,14 +25,13 @@ def explain(prepared: Prepared, inputs: Mapping[str, Any], *, runs: int, notes: 
     traces = sorted((executor.run(inputs)[1] for _ in range(runs)), key=lambda trace: trace.total_us)
     trace = traces[len(traces) // 2]
     plan = trace.program.plan
-    made_here = plan.profile_version == 0
     return Explanation(
         model=prepared.model.name,
         answers=prepared.serving.current,
         why=_who(prepared),
         processors=trace.program.processors_used,
         planned_us=plan.makespan_us,
-        lower_bound_us=None if made_here else plan.lower_bound_us,
+        lower_bound_us=None if _made_here(plan) else plan.lower_bound_us,
         measured_us=trace.total_us,
         method=plan.method,
         ops=_rows(trace),
@@ -123,27 +123,15 @@ def _rows(trace: Trace) -> tuple[ExplainedOp, ...]:
 
 
 def _cause(plan: Plan, step: Step) -> str:
-    return "single" if plan.profile_version == 0 else step.cause.value
+    return "single" if _made_here(plan) else step.cause.value
 
 
 def _why(plan: Plan, step: Step) -> str:
-    if plan.profile_version == 0:
-        return f"the whole network on {step.processor}: there was no planner to ask"
-    other, own = step.next_best, step.alone_us
-    if step.cause is Cause.ONLY_SUPPORTED:
-        return "no other processor supports it"
-    if other is None or own is None:
-        return {
-            Cause.FASTER: "it runs fastest there",
-            Cause.AVOIDS_TRANSFER: "slower there, but that saves moving its tensors",
-            Cause.PARALLEL_BRANCH: "slower there, but it runs beside other work",
-        }[step.cause]
-    if step.cause is Cause.FASTER:
-        return f"{own:.1f} µs against {other.us:.1f} µs on {other.processor}"
-    later = f"{max(0.0, own - other.us):.1f} µs slower than on {other.processor}"
-    if step.cause is Cause.AVOIDS_TRANSFER:
-        return f"{later}, which saves moving its tensors"
-    return f"{later}, but it runs beside other work"
+    return f"the whole network on {step.processor}: there was no planner to ask" if _made_here(plan) else reason(step)
+
+
+def _made_here(plan: Plan) -> bool:
+    return plan.profile_version == 0
 
 
 def _besides(op: Op, step: Step, split: set[str]) -> list[str]:

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hope_schema.wording import TITLES, duration, reason
 from planner_api.compression import gzipped
 from planner_api.console.assets import Assets
 from planner_api.plans.stored import choose_coding
@@ -49,16 +50,6 @@ def visible(value: Any) -> Any:
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return value.translate(VISIBLE)
-
-
-def duration(us: float | None) -> str:
-    """Microseconds for people, with three figures: ``7.25 ms``."""
-    if us is None:
-        return "–"
-    for unit, size in (("h", 3.6e9), ("min", 6e7), ("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{_figures(us / size)} {unit}"
-    return f"{_figures(us)} µs"
 
 
 def percent(value: float | None, *, sign: bool = False, digits: int | None = None) -> str:
@@ -108,12 +99,6 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def _figures(value: float) -> str:
-    digits = 2 if value < 10 else 1 if value < 100 else 0
-    text = f"{value:,.{digits}f}".replace(",", "\u202f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
 def _span(seconds: float) -> str:
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
         if seconds >= size:
@@ -133,9 +118,9 @@ def _environment() -> Environment:
     )
     found.filters |= {
         "duration": duration, "percent": percent, "count": count, "ago": ago, "clip": clip, "short": short,
-        "plural": plural,
+        "plural": plural, "reason": reason,
     }  # fmt: skip
-    found.globals |= {"asset": ASSETS.url}
+    found.globals |= {"asset": ASSETS.url, "causes": TITLES}
     return found
 
 

@@ -238,41 +238,6 @@ async def measured(session: AsyncSession, plan_id: str, version: int, limit: int
     return [us for us in await session.scalars(query) if us is not None]
 
 
-@dataclass(frozen=True)
-class DevicePage:
-    """Some devices in the order of their ids, and whether there are more on either side."""
-
-    devices: Sequence[DeviceRow]
-    before: str | None
-    after: str | None
-
-
-async def devices(
-    session: AsyncSession, *, part: str, soc: str, after: str | None, before: str | None, limit: int
-) -> DevicePage:
-    """Devices whose id or name holds ``part``, behind ``after`` or in front of ``before``."""
-    query = select(DeviceRow)
-    if part:
-        query = query.where(
-            or_(DeviceRow.id.contains(part, autoescape=True), DeviceRow.name.contains(part, autoescape=True))
-        )
-    if soc:
-        query = query.where(DeviceRow.soc == soc)
-    backwards = before is not None
-    if before is not None:
-        query = query.where(DeviceRow.id < before)
-    elif after is not None:
-        query = query.where(DeviceRow.id > after)
-    order = DeviceRow.id.desc() if backwards else DeviceRow.id
-    rows = list(await session.scalars(query.order_by(order).limit(limit + 1)))
-    more, rows = len(rows) > limit, rows[:limit]
-    if backwards:
-        rows.reverse()
-    earlier = more if backwards else after is not None
-    later = True if backwards else more
-    return DevicePage(rows, rows[0].id if rows and earlier else None, rows[-1].id if rows and later else None)
-
-
 async def reports(session: AsyncSession, device_id: str, limit: int) -> Sequence[Any]:
     """What a device measured of plans, newest first."""
     query = (

@@ -262,18 +262,6 @@ _ADD_RESULTS = (
 )
 
 
-async def find_devices(
-    session: AsyncSession, *, device_id: str | None = None, soc: str | None = None, after: str = "", limit: int = 100
-) -> Sequence[DeviceRow]:
-    """Devices in the order of their ids."""
-    query = select(DeviceRow).where(DeviceRow.id > after).order_by(DeviceRow.id).limit(limit)
-    if device_id is not None:
-        query = query.where(DeviceRow.id == device_id)
-    if soc is not None:
-        query = query.where(DeviceRow.soc == soc)
-    return (await session.scalars(query)).all()
-
-
 async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, list[float]]:
     """Per device: measured / predicted - 1 of each of its reports."""
     found: dict[str, list[float]] = {}

@@ -19,6 +19,7 @@ router = APIRouter(tags=["devices"], route_class=StrictRoute)
 ENROLMENT_BYTES = 32 * 1024
 """Largest enrolment; honest ones have a few hundred bytes, and the contract's own bounds end at 17 KB."""
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$"
+PLAIN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
 DeviceId = Annotated[str, Path(max_length=128, pattern=LABEL, description="The device's id")]
 After = Annotated[str | None, Query(max_length=128, pattern=LABEL, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Rows per page")]
@@ -44,15 +45,20 @@ async def enrol(request: Request) -> Response:
     return Response(receipt.model_dump_json(), status_code=201, media_type="application/json", headers=headers)
 
 
-@router.get("/devices", openapi_extra=describe(replies={200: ("One page.", DevicePage)}, errors=[422]))
+@router.get("/devices", openapi_extra=describe(replies={200: ("One page.", DevicePage)}, errors=[404, 422]))
 async def list_devices(
     request: Request,
     soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
+    group: Annotated[str | None, Query(max_length=100, pattern=PLAIN, description="Of this group alone")] = None,
     after: After = None,
     limit: Limit = 100,
 ) -> Response:
-    """List the fleet's devices with their versions and their drift."""
-    page = await service.list_devices(request.app.state.planner.database, soc=soc, after=after or "", limit=limit)
+    """List the fleet's devices with their versions and their drift.
+
+    A page of a group that takes a share of its devices may be short, or empty, before the last one.
+    """
+    database = request.app.state.planner.database
+    page = await service.list_devices(database, soc=soc, group=group, after=after, limit=limit)
     return Response(page.model_dump_json(), media_type="application/json")
 
 

@@ -6,13 +6,17 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from hope_schema import Device, DeviceDescription, DevicePage, Enrolment, EnrolmentReceipt
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository
+from planner_api.devices.finding import Wanted, find
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
+from planner_api.groups import service as groups
 
 if TYPE_CHECKING:
     from planner_api.solving.events import Events
@@ -58,7 +62,7 @@ async def revoke_device(database: Database, events: Events, device_id: str, acto
         NotFoundError: an unknown device.
     """
     async with database.write() as session:
-        if not await repository.find_devices(session, device_id=device_id):
+        if await session.get(DeviceRow, device_id) is None:
             raise _unknown(device_id)
         for token_hash in await repository.revoke(session, device_id=device_id):
             await events.revoke(session, token_hash)
@@ -77,22 +81,29 @@ async def describe(database: Database, device_id: str, sent: DeviceDescription, 
 
 async def get_device(database: Database, device_id: str) -> Device:
     """One device. Raises NotFoundError when it is unknown."""
-    page = await list_devices(database, device_id=device_id)
-    if not page.devices:
-        raise _unknown(device_id)
-    return page.devices[0]
+    async with database.read() as session:
+        row = await session.get(DeviceRow, device_id)
+        if row is None:
+            raise _unknown(device_id)
+        [device] = await _described(session, [row])
+    return device
 
 
 async def list_devices(
-    database: Database, *, device_id: str | None = None, soc: str | None = None, after: str = "", limit: int = 100
+    database: Database, *, soc: str | None = None, group: str | None = None, after: str | None = None, limit: int = 100
 ) -> DevicePage:
-    """Devices in the order of their ids."""
+    """Devices in the order of their ids. Raises NotFoundError for an unknown group."""
     async with database.read() as session:
-        rows = await repository.find_devices(session, device_id=device_id, soc=soc, after=after, limit=limit + 1)
-        drifts = await repository.drifts(session, [row.id for row in rows])
-        unused = await repository.unused(session, [row.id for row in rows])
-    devices = tuple(_device(row, drifts.get(row.id, ()), unused.get(row.id)) for row in rows[:limit])
-    return DevicePage(devices=devices, next=devices[-1].device_id if len(rows) > limit else None)
+        chosen = None if group is None else await groups.find(session, group)
+        page = await find(session, Wanted(soc, group=chosen), after=after, limit=limit)
+        devices = await _described(session, page.devices)
+    return DevicePage(devices=tuple(devices), next=page.after)
+
+
+async def _described(session: AsyncSession, rows: Sequence[DeviceRow]) -> list[Device]:
+    ids = [row.id for row in rows]
+    drifts, unused = await repository.drifts(session, ids), await repository.unused(session, ids)
+    return [_device(row, drifts.get(row.id, ()), unused.get(row.id)) for row in rows]
 
 
 def _device(row: DeviceRow, drifts: Sequence[float], unused: str | None) -> Device:

@@ -46,6 +46,11 @@ async def groups(session: AsyncSession, *, after: str, limit: int) -> Sequence[G
     return (await session.scalars(query)).all()
 
 
+async def names(session: AsyncSession, limit: int) -> Sequence[str]:
+    """What groups are called, in order."""
+    return (await session.scalars(select(GroupRow.name).order_by(GroupRow.name).limit(limit))).all()
+
+
 async def drop(session: WriteSession, name: str) -> bool:
     """Drop a group; False when there was none."""
     gone = await session.execute(delete(GroupRow).where(GroupRow.name == name).returning(GroupRow.name))

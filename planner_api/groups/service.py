@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from hope_schema import Group, GroupPage, GroupSelector
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
@@ -31,10 +33,16 @@ async def store(database: Database, name: str, selector: GroupSelector, actor: A
 async def get(database: Database, name: str) -> Group:
     """One group. Raises NotFoundError when there is none."""
     async with database.read() as session:
-        row = await repository.find(session, name)
-        if row is None:
-            raise NotFoundError("group-unknown", f"no group '{name}': make it with PUT /groups/{name}")
+        row = await find(session, name)
         return _group(row, await repository.count(session, selector_of(row)))
+
+
+async def find(session: AsyncSession, name: str) -> GroupRow:
+    """A group as it is stored. Raises NotFoundError when there is none."""
+    row = await repository.find(session, name)
+    if row is None:
+        raise NotFoundError("group-unknown", f"no group '{name}': make it with PUT /groups/{name}")
+    return row
 
 
 async def list_groups(database: Database, *, after: str, limit: int) -> GroupPage:

@@ -17,7 +17,7 @@ from hope_schema import (
 )
 from planner_api.audit.service import actor_of
 from planner_api.devices.principal import device_of
-from planner_api.devices.routes import Limit
+from planner_api.devices.routes import PLAIN, Limit
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute
@@ -25,7 +25,6 @@ from planner_api.names import service
 
 router = APIRouter(tags=["names"], route_class=StrictRoute)
 
-PLAIN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
 PlainName = Annotated[str, Path(max_length=100, pattern=PLAIN)]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="The version")]
 AfterName = Annotated[str | None, Query(max_length=100, pattern=PLAIN, description="`next` of the page before")]

@@ -123,7 +123,8 @@ CALLS = (
             ("rollback", "return to the version before"),
         )
     ),
-    Call("devices", "list", "devices by id", "GET", "/devices", query=(_SOC,), cursor="after", rows="devices",
+    Call("devices", "list", "devices by id", "GET", "/devices", cursor="after", rows="devices",
+         query=(_SOC, Option("group", "of this group alone")),
          columns=("device_id", "name", "soc", "frequency", "last_seen_at", "drift", "revoked")),
     Call("devices", "show", "one device", "GET", "/devices/{device_id}"),
     Call("devices", "describe", "give it a name and labels", "PUT", "/devices/{device_id}/description",

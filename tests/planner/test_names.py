@@ -19,6 +19,7 @@ from hope_schema import (
     AuditPage,
     Device,
     DeviceDescription,
+    DevicePage,
     DeviceReport,
     Group,
     GroupSelector,
@@ -30,7 +31,8 @@ from hope_schema import (
 )
 from planner_api.audit import service as audit
 from planner_api.audit.service import Actor
-from planner_api.db.tables import AuditRow
+from planner_api.db.tables import AuditRow, DeviceRow, GroupRow
+from planner_api.devices import finding
 from planner_api.groups.choice import position, takes
 from tests.planner.samples import FREQUENCY, JSON, SOC, Api, chain, operator_token, serving, tokens
 
@@ -175,6 +177,45 @@ def test_groups_choose_by_soc_and_label(api: Api) -> None:
     assert [each["name"] for each in api.client.get("/groups").json()["groups"]] == ["some"]
     assert api.client.delete("/groups/some").status_code == 204
     assert api.client.get("/groups").json()["groups"] == []
+
+
+@pytest.mark.parametrize("scanned", [20_000, 50])
+def test_a_groups_devices_are_listed_page_by_page(api: Api, monkeypatch: pytest.MonkeyPatch, scanned: int) -> None:
+    """However few are looked at for one page, the pages in either direction hold those that the group takes, once."""
+    monkeypatch.setattr(finding, "SCANNED", scanned)
+    labels = [{"channel": "beta"} if number % 3 else {} for number in range(400)]
+    rows = [
+        {"id": f"d{number:03}", "soc": f"soc-{number % 2}", "labels": labels[number], "enrolled_at": datetime.now(UTC)}
+        for number in range(400)
+    ]
+
+    async def enrol() -> None:
+        async with api.app.planner.database.write() as session:
+            await session.execute(insert(DeviceRow), rows)
+
+    api.await_(enrol)
+    selector = GroupSelector(socs=("soc-1",), labels={"channel": "beta"}, share=0.1)
+    put(api, "/groups/few", selector)
+    expected = [row["id"] for row in rows if takes(selector, "few", row["id"], row["soc"], row["labels"])]  # type: ignore[arg-type]
+    assert 5 < len(expected) < 30
+    seen: list[str] = []
+    query = "?group=few&limit=4"
+    while query:
+        page = DevicePage.model_validate_json(api.client.get(f"/devices{query}").content)
+        seen += [device.device_id for device in page.devices]
+        query = f"?group=few&limit=4&after={page.next}" if page.next else ""
+    assert seen == expected
+    assert api.client.get("/devices?group=none").json()["type"] == "urn:hope:group-unknown"
+
+    async def backwards() -> list[str]:
+        async with api.app.planner.database.read() as session:
+            wanted, before, found = finding.Wanted(group=await session.get(GroupRow, "few")), "z", list[str]()
+            while before:
+                page = await finding.find(session, wanted, before=before, limit=4)
+                found, before = [*(row.id for row in page.devices), *found], page.before or ""
+            return found
+
+    assert api.await_(backwards) == expected
 
 
 @given(st.text(max_size=40), st.text(max_size=20), st.floats(0.01, 1.0), st.floats(0.01, 1.0))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner_api.console.charts.scale import Tick, place, ticks
+from hope_schema.axis import Tick, place, ticks
 
 
 @dataclass(frozen=True)

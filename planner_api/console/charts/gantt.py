@@ -6,19 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hope_schema import Cause, Plan, Step, Transfer
-from planner_api.console.charts.scale import Tick, place, ticks
+from hope_schema.axis import Tick, place, ticks
+from hope_schema.wording import TITLES, duration
 
 NARROW = 0.12
 """Bars below this width, in per cent, are drawn together with their neighbours of one cause."""
 TO_HOST = "outputs to host"
-
-CAUSES: dict[Cause, tuple[str, str]] = {
-    Cause.FASTER: ("Fastest here", "no other processor runs it in less time"),
-    Cause.AVOIDS_TRANSFER: ("Saves a transfer", "slower here, but moving its tensors elsewhere would cost more"),
-    Cause.PARALLEL_BRANCH: ("Beside other work", "slower here, but its fastest processor is busy meanwhile"),
-    Cause.ONLY_SUPPORTED: ("Only possible here", "no other candidate processor can run it"),
-}
-"""Each cause in a word or two, and in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ def draw(plan: Plan, span_us: float = 0.0) -> Gantt:
         span_us=span,
         makespan=place(plan.makespan_us, span),
         bound=place(plan.lower_bound_us, span),
-        causes={cause: sum(step.cause == cause for step in plan.steps) for cause in CAUSES},
+        causes={cause: sum(step.cause == cause for step in plan.steps) for cause in TITLES},
         idle=tuple(processor for processor in plan.processors if processor not in plan.processors_used),
     )
 
@@ -91,12 +84,12 @@ def _steps(steps: Sequence[Step], span: float) -> tuple[Bar, ...]:
     for step in steps:
         at, end = place(step.start_us, span), place(step.finish_us, span)
         last = bars[-1] if bars else None
-        title = f"{step.ops[-1]}: {step.finish_us - step.start_us:,.1f} µs from {step.start_us:,.1f} µs. "
-        title += CAUSES[step.cause][0]
+        title = f"{step.ops[-1]}: {duration(step.finish_us - step.start_us)} from {duration(step.start_us)} on. "
+        title += TITLES[step.cause]
         if last is not None and last.kind == step.cause and _joined(last, at, end):
             steps_of = (*last.steps, step.id)
             bars[-1] = Bar(
-                last.at, end - last.at, last.kind, f"{len(steps_of)} short steps. {CAUSES[step.cause][0]}", steps_of
+                last.at, end - last.at, last.kind, f"{len(steps_of)} short steps. {TITLES[step.cause]}", steps_of
             )
         else:
             bars.append(Bar(at, end - at, step.cause, title, (step.id,)))
@@ -108,7 +101,7 @@ def _moves(moves: Iterable[Transfer], span: float) -> tuple[Bar, ...]:
     for move in sorted(moves, key=lambda move: move.start_us):
         at, end = place(move.start_us, span), place(move.finish_us, span)
         title = (
-            f"Transfer of {move.tensor} from {move.source} to {move.target}: {move.finish_us - move.start_us:,.1f} µs"
+            f"Transfer of {move.tensor} from {move.source} to {move.target}: {duration(move.finish_us - move.start_us)}"
         )
         if bars and _joined(bars[-1], at, end):
             bars[-1] = Bar(bars[-1].at, max(end - bars[-1].at, bars[-1].width), "transfer", "Several short transfers")

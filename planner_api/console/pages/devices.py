@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from planner_api.audit.service import actor_of
@@ -12,9 +12,12 @@ from planner_api.console import repository
 from planner_api.console.forms import Words, read_form
 from planner_api.console.rendering import render
 from planner_api.devices import service
+from planner_api.devices.finding import Wanted, find
 from planner_api.devices.repository import drifts
-from planner_api.devices.routes import LABEL, After
+from planner_api.devices.routes import LABEL, PLAIN, After
 from planner_api.fleet.routes import oversight
+from planner_api.groups import service as groups
+from planner_api.groups.repository import names as names_of_groups
 from planner_api.http.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
@@ -22,21 +25,39 @@ router = APIRouter(route_class=StrictRoute)
 ROWS = 50
 REPORTS = 100
 """Newest reports, and profiles, that are shown of one device."""
+OFFERED = 200
+"""Groups that are offered to choose from."""
 
 DeviceId = Annotated[str, Path(max_length=128, pattern=LABEL)]
 
 
 @router.get("/devices")
 async def listing(
-    request: Request, search: Words = "", soc: Words = "", after: After = None, before: After = None
+    request: Request,
+    search: Words = "",
+    soc: Words = "",
+    group: Annotated[str, Query(max_length=100, pattern=f"^$|{PLAIN}")] = "",
+    after: After = None,
+    before: After = None,
 ) -> Response:
     """List devices."""
     async with request.app.state.planner.database.read() as session:
-        page = await repository.devices(
-            session, part=search.strip(), soc=soc.strip(), after=after, before=before, limit=ROWS
-        )
+        chosen = await groups.find(session, group) if group else None
+        wanted = Wanted(soc.strip() or None, search.strip(), chosen)
+        page = await find(session, wanted, after=after, before=before, limit=ROWS)
         found = await drifts(session, [row.id for row in page.devices])
-    return render(request, "devices.html", page=page, drifts=found, search=search, soc=soc)
+        known = await names_of_groups(session, OFFERED)
+    return render(
+        request,
+        "devices.html",
+        page=page,
+        drifts=found,
+        search=search,
+        soc=soc,
+        group=group,
+        chosen=chosen,
+        known=known,
+    )
 
 
 @router.get("/devices/{device_id:path}")

@@ -10,11 +10,13 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import Plan, Step
-from planner_api.console import reading, repository
+from hope_schema import Plan, PlanReply, Step
+from planner_api.compression import unzstd
+from planner_api.console import repository
 from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
+from planner_api.db.engine import Database
 from planner_api.devices.routes import LABEL, After
 from planner_api.errors import InvalidError, plan_unknown
 from planner_api.fleet import service as fleet
@@ -75,7 +77,7 @@ async def show(
     wanted = next((one for one in versions if (one.served if version is None else one.version == version)), None)
     if wanted is None:
         raise history.version_unknown(plan_id, version or row.version)
-    reply = await reading.read_plan(database, plan_id, wanted.version)
+    reply = await _read(database, plan_id, wanted.version)
     async with database.read() as session:
         times = await repository.measured(session, plan_id, wanted.version, REPORTS)
     plan = reply.plan
@@ -89,9 +91,7 @@ async def show(
         reply=reply,
         plan=plan,
         gantt=await asyncio.to_thread(gantt.draw, plan),
-        causes=gantt.CAUSES,
         steps=chosen,
-        why=reading.why,
         version=wanted,
         versions=versions,
         first=first,
@@ -173,7 +173,7 @@ async def compare(
     for (plan_id, _), row in zip(chosen, rows, strict=True):
         if row is None:
             raise plan_unknown(plan_id)
-    replies = [await reading.read_plan(database, plan_id, version) for plan_id, version in chosen]
+    replies = [await _read(database, plan_id, version) for plan_id, version in chosen]
     plans = [reply.plan for reply in replies]
     if [job.model_hash for job in plans[0].jobs] != [job.model_hash for job in plans[1].jobs]:
         raise InvalidError("other-model", "These are plans of different models; choose two of one.")
@@ -185,7 +185,6 @@ async def compare(
         rows=rows,
         replies=replies,
         charts=[gantt.draw(plan, span_us) for plan in plans],
-        causes=gantt.CAUSES,
         differences=found[:COMPARED],
         total=len(found),
         moved=sum(difference.moved for difference in found),
@@ -200,6 +199,11 @@ def differences(left: Plan, right: Plan) -> list[Difference]:
     names = dict.fromkeys([*steps[0], *steps[1]])
     found = [Difference(name[1], steps[0].get(name), steps[1].get(name)) for name in names]
     return sorted(found, key=lambda one: (not one.moved, -abs(one.change_us)))
+
+
+async def _read(database: Database, plan_id: str, version: int) -> PlanReply:
+    stored = await history.stored(database, plan_id, version)
+    return await asyncio.to_thread(lambda: PlanReply.model_validate_json(unzstd(stored.body_zstd)))
 
 
 def _length(step: Step | None) -> float:

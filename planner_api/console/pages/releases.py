@@ -16,7 +16,7 @@ from planner_api.console.forms import read_form
 from planner_api.console.rendering import percent, render
 from planner_api.devices.routes import After
 from planner_api.errors import InvalidError
-from planner_api.groups import service as groups
+from planner_api.groups.repository import names as names_of_groups
 from planner_api.http.route import StrictRoute
 from planner_api.names import service as naming
 from planner_api.releases.routes import Before, ReleaseId
@@ -44,9 +44,10 @@ async def listing(request: Request, before: Before = None) -> Response:
     planner = request.app.state.planner
     page = await planner.releases.page(before=before, limit=ROWS)
     named = await naming.list_names(planner.database, after="", limit=OFFERED)
-    known = await groups.list_groups(planner.database, after="", limit=OFFERED)
+    async with planner.database.read() as session:
+        known = await names_of_groups(session, OFFERED)
     return render(
-        request, "releases.html", page=page, before=before, names=named.names, groups=known.groups, sentence=sentence
+        request, "releases.html", page=page, before=before, names=named.names, groups=known, sentence=sentence
     )
 
 

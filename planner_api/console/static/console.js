@@ -71,8 +71,8 @@ function walkThrough(chart) {
     bar.classList.add("chosen");
     const first = bar.dataset.steps.split(" ")[0];
     const row = document.getElementById(`step-${first}`);
-    const why = row && row.querySelector(".why");
-    told.textContent = bar.querySelector("title").textContent + (why ? `: ${why.textContent.trim().replace(/^[^.]*\.\s*/, "")}` : "");
+    const reason = row && row.querySelector(".reason");
+    told.textContent = bar.querySelector("title").textContent + (reason ? `: ${reason.textContent}.` : ".");
     if (row) {
       const link = document.createElement("a");
       link.href = `#step-${first}`;

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from hope_schema import PlanReply
 from planner_api.app import create_app
 from planner_api.server import Server, build_config
 from planner_api.settings import Settings
+from tests.browser import chromium
 from tests.planner.console.sample_fleet import settle
 from tests.planner.samples import operator_token, serving
-
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,9 @@ def console(fleet: tuple[str, str, dict]) -> Iterator[Running]:  # type: ignore[
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, without a window."""
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if found is None:
-        pytest.skip("there is no Chromium here; as root `apt-get install chromium` brings one")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    """One browser for a whole module."""
+    with chromium() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

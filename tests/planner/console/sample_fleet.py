@@ -13,6 +13,7 @@ from hope_schema import (
     AliasTarget,
     Channel,
     DeviceReport,
+    GroupSelector,
     LatencyColumns,
     MeasuredRun,
     Missing,
@@ -154,6 +155,7 @@ def settle(api: Api) -> dict[tuple[str, str], PlanReply]:
         reply = found[name, soc] = newest(api, found[name, soc].plan_id)
         for number in range(30 if (name, soc) == RELEASED else 10):
             report(api, f"{soc}-phone-{number}", soc, reply)
+    put(api, "/groups/early", GroupSelector(socs=SOCS[:2], labels={"channel": "beta"}, share=0.1))
     begin_release(api, found)
     improve(api, found[RELEASED].plan_id)
     api.await_(_age, api)

@@ -31,6 +31,7 @@ def pages(console: Running) -> dict[str, str]:
         "profile": f"/console/profiles/{SOCS[0]}/{FREQUENCY}",
         "devices": "/console/devices",
         "device": f"/console/devices/{SOCS[0]}-phone-0",
+        "groups": "/console/groups?change=early",
         "models": "/console/models",
         "model": f"/console/models/{console.plans['classifier', SOCS[0]].plan.model_hash}",
         "name": "/console/names/classifier",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hope_schema import Cause, Plan, PlannedJob, Step, Transfer
 from planner_api.console.charts import bars, gantt, heat
-from planner_api.console.charts.scale import ticks
 from planner_api.console.pages.plans import differences
 
 LENGTHS = st.lists(
@@ -72,17 +69,6 @@ def test_a_plan_of_ten_thousand_steps_is_drawn_with_few_bars() -> None:
     """What nobody could see apart is one bar, so that a large network's page stays small."""
     plan = plan_of([(number % 3, 1.0, Cause.FASTER) for number in range(10_000)])
     assert sum(len(lane.bars) + len(lane.moves) for lane in gantt.draw(plan).lanes) < 6000
-
-
-@given(st.floats(1e-3, 1e12), st.integers(3, 10))
-def test_axes_have_round_marks_that_fit(span: float, wanted: int) -> None:
-    """Marks begin at nothing, stand at equal distances, end within the axis, and are about as many as wanted."""
-    marks = ticks(span, wanted)
-    assert marks[0].value == 0.0
-    assert 2 <= len(marks) <= wanted + 1
-    assert all(0.0 <= mark.at <= 100.0 + 1e-6 for mark in marks)
-    steps = [after.value - before.value for before, after in pairwise(marks)]
-    assert max(steps) == pytest.approx(min(steps), rel=1e-6)
 
 
 @given(LENGTHS, LENGTHS)

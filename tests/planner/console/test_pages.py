@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 
 from hope_schema import DeviceDescription, DeviceReport
-from planner_api.console.rendering import clip, duration, percent, visible
+from planner_api.console.rendering import clip, percent, visible
 from planner_api.console.session import HOME
 from planner_api.db.tables import AuditRow, DeviceRow, PlanRow, TokenRow
 from tests.planner.console.sample_fleet import put
@@ -88,7 +88,7 @@ def test_a_hostile_name_is_text_wherever_it_stands(api: Api) -> None:
     query = "?search=" + "%22%3E%3Cscript%3Ealert(3)%3C/script%3E"
     for path in (
         "", "/plans", f"/plans/{plan_id}", f"/compare?left={plan_id}@1&right={plan_id}@1", "/models", "/tokens",
-        f"/models/{GRAPH.model_hash}", "/devices", f"/devices{query}", "/queue", "/audit", "/releases",
+        f"/models/{GRAPH.model_hash}", "/devices", f"/devices{query}", "/queue", "/audit", "/releases", "/groups",
         f"/profiles/{SOC}/{FREQUENCY}?op=%3Cscript%3E", "/profiles", f"/login?to=%2Fconsole%2F{query}", "/nothing<b>",
     ):  # fmt: skip
         answer = api.client.get(HOME + path)
@@ -212,6 +212,30 @@ def test_a_device_is_found_by_a_part_of_its_name_and_taken_out(api: Api) -> None
     assert audited(api) == ["device.describe", "device.revoke"]
 
 
+def test_groups_are_made_changed_used_and_dropped(api: Api) -> None:
+    """A form makes a group and, filled in, changes it; its devices are listed; nonsense makes none."""
+    for number in range(3):
+        put(api, f"/devices/phone-{number}/report", DeviceReport(soc=f"soc-{number}", frequency=FREQUENCY))
+    put(api, "/devices/phone-1/description", DeviceDescription(labels={"channel": "beta"}))
+    assert send(api, "/groups", name="early", socs="soc-0, soc-1", labels="", share="100").status_code == 303
+    assert send(api, "/groups", name="early", socs="soc-1", labels="channel=beta", share="50").status_code == 303
+    form = api.client.get(f"{HOME}/groups?change=early").text
+    assert all(f'value="{value}"' in form for value in ("early", "soc-1", "channel=beta", "50"))
+    assert send(api, "/groups", name="all", share="100").status_code == 303
+    page = api.client.get(f"{HOME}/devices?group=all&soc=soc-2").text
+    assert re.findall(r'/console/devices/(phone-\d)"', page) == ["phone-2"]
+    nonsense: tuple[dict[str, str], ...] = (
+        {"name": ""}, {"name": EVIL}, {"name": "x" * 101}, {"socs": EVIL}, {"labels": "alone"}, {"share": "0"},
+        {"share": "half"}, {"share": "nan"}, {"labels": f"a={EVIL}"},
+    )  # fmt: skip
+    for fields in nonsense:
+        assert send(api, "/groups", **{"name": "other", "share": "100", **fields}).status_code == 422
+    assert send(api, "/groups/early/drop").status_code == 303
+    assert send(api, "/groups/early/drop").status_code == 404
+    assert api.client.get(f"{HOME}/devices?group=early").status_code == 404
+    assert audited(api) == ["device.describe", "group.store", "group.store", "group.store", "group.drop"]
+
+
 def test_a_model_is_planned_everywhere_and_released_from_its_page(api: Api) -> None:
     """The forms do what the routes do, and what cannot be done is said on a page."""
     api.learn(GRAPH)
@@ -248,12 +272,9 @@ def test_nothing_hides_in_what_is_shown(text: str) -> None:
 
 
 def test_figures_are_written_for_people() -> None:
-    """Three figures and a unit that fits, a real minus, and a dash for what is not known."""
-    assert [duration(us) for us in (0.0, 0.4, 950.0, 1234.0, 56_780.0, 2.5e6)] == [
-        "0 µs", "0.4 µs", "950 µs", "1.23 ms", "56.8 ms", "2.5 s",
-    ]  # fmt: skip
+    """Few digits, a real minus, and a sign where a change is meant."""
     assert [percent(value) for value in (0.0, 0.031, 0.5, 1.0)] == ["0 %", "3.1 %", "50 %", "100 %"]
-    assert (percent(-0.25, sign=True), percent(0.25, sign=True), duration(None)) == ("−25 %", "+25 %", "–")
+    assert (percent(-0.25, sign=True), percent(0.25, sign=True)) == ("−25 %", "+25 %")
 
 
 def test_the_first_view_is_counted_once_for_everybody(api: Api) -> None:

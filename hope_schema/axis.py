@@ -1,4 +1,4 @@
-"""Axes with round numbers."""
+"""Axes with round numbers: how a plan's lanes are laid out, in the console and on a device."""
 
 from __future__ import annotations
 

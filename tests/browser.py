@@ -1,0 +1,28 @@
+"""A real Chromium for tests."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium, without a window; where there is none the test is skipped.
+
+    NOTE: while it runs, Playwright's event loop counts as running in this thread: nothing else may call
+    ``asyncio.run`` here, so that no fixture may keep it for longer than a module.
+    """
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if found is None:
+        pytest.skip("there is no Chromium here; as root `apt-get install chromium` brings one")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield running
+        running.close()
