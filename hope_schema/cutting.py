@@ -78,6 +78,41 @@ class Piece:
 Shapes = Mapping[str, Sequence[int]]
 
 
+def axes_of(shape: Sequence[int]) -> range:
+    """Along which axes an output of this shape may be cut: channels and height, as in CoDL; of a matrix both."""
+    return range(1, 3) if len(shape) > 2 else range(len(shape))
+
+
+def halve(node: Node, axis: int, extent: int) -> int:
+    """See whether an op can be cut in the middle of an axis of its output; where borders may lie: at multiples of this.
+
+    Raises CutError with the reason why it cannot.
+    """
+    step = node.granularity(axis)
+    middle = extent // 2 // step * step
+    if not 0 < middle < extent:
+        raise CutError(f"'{node.id}' has {extent} along axis {axis} in steps of {step}: a part would be empty")
+    node.needs(Region(axis, 0, middle))
+    node.needs(Region(axis, middle, extent))
+    return step
+
+
+def whole_because(node: Node, shapes: Shapes) -> str | None:
+    """Why an op stays whole, axis by axis; None where it can be cut."""
+    if len(node.writes) != 1:
+        return f"it has {len(node.writes)} outputs"
+    shape = shapes[node.writes[0]]
+    reasons: dict[str, None] = {}
+    for axis in axes_of(shape):
+        try:
+            halve(node, axis, shape[axis])
+        except CutError as error:
+            reasons[str(error)] = None
+        else:
+            return None
+    return "; ".join(reasons) or "it makes a single number"
+
+
 def regions(nodes: Sequence[Node], cuts: Sequence[Cut], shapes: Shapes) -> dict[str, list[Region]]:
     """What each part of each cut op computes, by op, with what chains compute twice.
 

@@ -14,7 +14,8 @@ from hypothesis.strategies import DataObject
 from numpy.typing import NDArray
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, Node, Region, pieces, regions
+from hope_schema.cutting import CutError, Node, Region, pieces, regions, whole_because
+from tests import CAMPAIGN
 
 CHANNELS = 4
 
@@ -106,7 +107,7 @@ def nodes(toys: list[Toy]) -> list[Node]:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300 if CAMPAIGN else 40)
 def test_cut_graphs_compute_what_whole_ones_compute(data: DataObject):
     """Every piece reads what stands by then; outputs and whole ops are bit for bit those of the whole graph."""
     toys, shapes, cuts = drawn(data)
@@ -193,3 +194,19 @@ def test_borders_lie_between_groups():
     node = Node("t", ("x",), ("t",), partial(lambda groups, axis: groups, 2), lambda part: {"x": None})
     with pytest.raises(CutError, match="multiples of 2"):
         pieces([node], [Cut(op="t", axis=1, at=(1,))], {"x": (1, 4, 8), "t": (1, 4, 8)}, ["t"])
+
+
+def test_what_stays_whole_says_why():
+    """A number, several outputs, axes that are too short or forbidden: the reason; None where one axis can be cut."""
+
+    def node(granularity: int, *writes: str) -> Node:
+        return Node("t", ("x",), writes, lambda axis: granularity, lambda part: {"x": None})
+
+    shapes = {"t": (1, 4, 1), "u": (1, 4, 1), "n": ()}
+    assert whole_because(node(1, "t"), shapes) is None
+    assert whole_because(node(1, "t", "u"), shapes) == "it has 2 outputs"
+    assert whole_because(node(1, "n"), shapes) == "it makes a single number"
+    grouped = whole_because(node(4, "t"), shapes)
+    assert grouped == "'t' has 4 along axis 1 in steps of 4: a part would be empty; " + (
+        "'t' has 1 along axis 2 in steps of 4: a part would be empty"
+    )

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, Region
+from hope_schema.cutting import CutError, axes_of, halve
 from planner_api.planning.problem import Problem
-from planner_api.planning.problem.cuts import TENTHS, border
+from planner_api.planning.problem.cuts import TENTHS, Shape, border
 
 LEAST = 0.002
 """Of all ops' fastest latencies together: an op that takes less stays whole."""
@@ -41,7 +41,7 @@ class Choices:
         least = LEAST * float(self.fastest.sum())
         for op, node in enumerate(self.cutter.nodes):
             teams = self._teams(op) if self.fastest[op] >= least and len(node.writes) == 1 else []
-            axes = tuple(axis for axis in self._spatial(node.writes[0]) if teams and self._allows(op, axis))
+            axes = tuple(axis for axis in axes_of(self._shape(op)) if self._allows(op, axis)) if teams else ()
             if axes:
                 self.axes[node.id], self.teams[node.id] = axes, teams
         self.before = {
@@ -49,25 +49,16 @@ class Choices:
             for node in self.cutter.nodes
         }
 
-    def _spatial(self, tensor: str) -> range:
-        """Channels and height, as in CoDL; of a matrix its rows and columns."""
-        rank = len(self.cutter.shapes[tensor])
-        return range(1, 3) if rank > 2 else range(rank)
+    def _shape(self, op: int) -> Shape:
+        return self.cutter.shapes[self.cutter.nodes[op].writes[0]]
 
     def _allows(self, op: int, axis: int) -> bool:
         """Whether an op can be halved along an axis."""
         node = self.cutter.nodes[op]
-        extent = self.cutter.shapes[node.writes[0]][axis]
         try:
-            step = node.granularity(axis)
-            middle = extent // 2 // step * step
-            if not 0 < middle < extent:
-                return False
-            node.needs(Region(axis, 0, middle))
-            node.needs(Region(axis, middle, extent))
+            self._steps[node.id, axis] = halve(node, axis, self._shape(op)[axis])
         except CutError:
             return False
-        self._steps[node.id, axis] = step
         return True
 
     def _teams(self, op: int) -> list[Team]:
@@ -106,7 +97,7 @@ class Choices:
         return border(self._extent(op, axis), self._steps[op, axis], tenth)
 
     def _extent(self, op: str, axis: int) -> int:
-        return self.cutter.shapes[self.cutter.nodes[self.index[op]].writes[0]][axis]
+        return self._shape(self.index[op])[axis]
 
     def shares_of(self, cut: Cut) -> list[float]:
         """What of an op each part of a cut is."""

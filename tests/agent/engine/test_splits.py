@@ -18,6 +18,7 @@ from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Processor
 from hope_schema import Cut, Plan, SuperOp, merge
 from hope_schema.cutgraph import cut_graph
+from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import plan_of, random_cuts, random_inputs, random_legal_plan, random_model
 from tests.agent.engine.simulated import SimulatedProcessor, four_processors
@@ -61,7 +62,7 @@ def split(model: Model, cuts: list[Cut], lanes: tuple[str, str] = ("ort@0", "ort
     return plan_of(model, super_ops, range(len(super_ops)), where, lanes, cuts)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(100 if CAMPAIGN else 10))
 def test_plans_with_cuts_compute_what_the_whole_does(seed: int, pool: list[Processor], reference: Reference) -> None:
     """Any cuts, any placement, any order, run after run in the same memory."""
     rng = random.Random(seed)
@@ -78,7 +79,7 @@ def test_plans_with_cuts_compute_what_the_whole_does(seed: int, pool: list[Proce
             assert all(size <= held.get(processor, 0) for processor, size in trace.peak_bytes.items())
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(300 if CAMPAIGN else 25))
 def test_shared_memory_holds_one_tensor_at_a_time(seed: int) -> None:
     """Everyone who touches a tensor, or a part of it, comes before everyone who makes the next one in that memory."""
     rng = random.Random(seed)

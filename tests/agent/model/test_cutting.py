@@ -17,14 +17,17 @@ from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.verify import random_inputs, reference
 from hope_schema import Cut, merge
-from hope_schema.cutgraph import cut_graph, part_super_op
+from hope_schema.cutgraph import cut_graph, node_of, part_super_op
 from hope_schema.cutrules import granularity, reads
-from hope_schema.cutting import CutError, Region
+from hope_schema.cutting import CutError, Region, whole_because
+from tests import CAMPAIGN
 from tests.agent.model.cut_cases import KINDS, model
 
 ROUNDING = 1e-5
 """What a sum that a runtime adds up in another order differs by, beside the largest of all."""
-UNSHRUNK = settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+UNSHRUNK = settings(
+    max_examples=300 if CAMPAIGN else 10, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+)
 """Cases are small as they are drawn, and compiling each is dear."""
 
 
@@ -202,6 +205,27 @@ def test_padding_beyond_the_image_keeps_an_op_whole() -> None:
     [super_op] = merge(read_model(model([node], {"x": (1, 4, 9, 9)}, {"w": (4, 4, 2, 2)})).graph)
     with pytest.raises(CutError, match="nothing but padding"):
         reads(super_op, Region(2, 0, 2))
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "weights", "reason"),
+    [
+        (helper.make_node("Conv", ["x", "w"], ["y"]), (1, 4, 3, 3), {"w": (1, 4, 3, 3)}, "has 1 along axis 1"),
+        (helper.make_node("Conv", ["x", "w"], ["y"], pads=[5] * 4), (1, 1, 3, 3), {"w": (1, 1, 9, 9)}, "larger than"),
+        (helper.make_node("Conv", ["x", "w"], ["y"], pads=[3] * 4), (1, 1, 1, 1), {"w": (1, 1, 2, 2)}, "but padding"),
+        (helper.make_node("Softmax", ["x"], ["y"], axis=0), (1, 4, 6, 6), {}, "normalises over axis 1"),
+        (helper.make_node("Einsum", ["x"], ["y"], equation="abcd->abdc"), (1, 4, 6, 6), {}, "no rule says how Einsum"),
+    ],
+)
+def test_an_op_that_stays_whole_has_a_reason(
+    node: onnx.NodeProto, shape: tuple[int, ...], weights: dict[str, tuple[int, ...]], reason: str
+) -> None:
+    """What no axis of an op allows is said: an empty part, a window larger than it, padding alone, no rule."""
+    whole = read_model(model([node], {"x": shape}, weights))
+    [super_op] = merge(whole.graph)
+    said = whole_because(node_of(super_op), {one.name: one.shape for one in whole.graph.tensors})
+    assert said is not None
+    assert reason in said
 
 
 def test_weights_are_cut_by_offset_in_the_file(tmp_path_factory: pytest.TempPathFactory) -> None:
