@@ -40,6 +40,7 @@ from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
 from agent_sdk.planner.field import Field
 from agent_sdk.planner.identity import device_id, stored_token
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
+from agent_sdk.plans import Plans
 from agent_sdk.prepared import Prepared
 from agent_sdk.progress import ProgressListener, Silence
 from agent_sdk.rounding import rounding
@@ -197,9 +198,8 @@ class Agent(Closes):
         self.progress.phase(f"reading {_shown(source)}")
         file = openable(located(source, seed))
         start = travelling.start if travelling is not None else self._starts.known(file, shapes) if background else None
-        session = Session(
+        plans = Plans(
             Path(_shown(source)).stem,
-            file,
             partial(read_network, source, seed=seed),
             partial(
                 self.prepare,
@@ -210,23 +210,23 @@ class Agent(Closes):
             ),
             self.renew if travelling is None else None,
             partial(self._whole, file, shapes, start),
-            partial(WholeOrt, file, 1),
             deterministic=deterministic,
         )
+        session = Session(file, plans, partial(WholeOrt, file, 1))
         self._sessions.add(session)
         if travelling is not None:
-            self._match(session, travelling, file)
+            self._match(plans, travelling, file)
         try:
-            if background and not (start is not None and start.planned) and session.opens():
-                session.prepare_behind(shapes, known=start is not None)
+            if background and not (start is not None and start.planned) and plans.opens():
+                plans.prepare_behind(shapes, known=start is not None)
             else:
-                session.prepare(shapes)
+                plans.prepare(shapes)
         except OpenShapeError as error:
             if shapes:
                 raise
-            session.run_whole(error)
+            plans.run_whole(error)
         except (UnplannableError, ProcessorError) as error:
-            session.run_whole(error)
+            plans.run_whole(error)
         return session
 
     async def aload(self, source: Source, **options: Any) -> Session:
@@ -309,14 +309,14 @@ class Agent(Closes):
             path = Path(own.name if isinstance(file, bytes) else file)
             return path.is_file() and bool(self._probes.crash(WHOLE[1], version, content_digest(file), path))
 
-    def _match(self, session: Session, plan: TravellingPlan, file: Openable) -> None:
+    def _match(self, plans: Plans, plan: TravellingPlan, file: Openable) -> None:
         """Raise PlanMismatchError for the plan of another network; the file is read while a runtime loads it."""
         with ThreadPoolExecutor(1) as beside:
             content = beside.submit(content_digest, file)
-            session.opens()
+            plans.opens()
             if content.result() == plan.content:
                 return
-        found = session.network.bind(plan.shapes)
+        found = plans.network.bind(plan.shapes)
         if found.graph.model_hash != plan.reply.plan.jobs[0].model_hash:
             raise PlanMismatchError(
                 f"the plan file is for another network, '{plan.model}'; "
@@ -332,7 +332,7 @@ class Agent(Closes):
         served, graph = prepared.obtained.served, prepared.model.graph
         if served is None or prepared.obtained.plan is None:
             raise UnplannableError(f"'{session.name}' has no plan to export: {'; '.join(session.notes)}")
-        pinned = session.deterministic or rounding(graph).differs
+        pinned = session.plans.deterministic or rounding(graph).differs
         used = [self.device.processors[name].spec for name in served.reply.plan.processors_used]
         write_plan(
             Path(path),
@@ -355,7 +355,7 @@ class Agent(Closes):
         session is closed.
         """
         self._supplier.refuse_when_closed()
-        taken_up = [self.renew(prepared, deterministic=session.deterministic) for prepared in session.ready()]
+        taken_up = [self.renew(prepared, deterministic=session.plans.deterministic) for prepared in session.ready()]
         return any(taken_up)
 
     def renew(self, prepared: Prepared, *, deterministic: bool) -> bool:

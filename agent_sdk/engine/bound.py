@@ -151,7 +151,7 @@ class BoundProgram:
                 given = ", ".join(inputs) or "none"
                 raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {given}")
             array = np.asarray(inputs[name])
-            if array.shape != shape or array.dtype != dtype:
+            if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
                 raise FeedError(
                     f"input '{name}' is {array.dtype}{list(array.shape)}, the model wants {dtype}{list(shape)}"
                 )

@@ -25,6 +25,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.queue import CLOSED, Queue
+from agent_sdk.engine.wait import Turn
 from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
 from agent_sdk.runtimes.base import Processor
 
@@ -89,7 +90,7 @@ class Device(Closes):
         self.forked = False
         """Whether this is a child of the process that opened the device: threads and locks stayed behind there."""
         _OPEN.add(self)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._queues: defaultdict[str, deque[Ticket]] = defaultdict(deque)
         self._lanes = {
             lane_of(processor): Queue(lane_of(processor), processor.caller_cores)
@@ -107,7 +108,7 @@ class Device(Closes):
 
     def queue(self, name: str) -> Queue:
         """The queue of a leading resource, or of what carries tensors, which is there from now on."""
-        with self._lock:
+        with self.lock:
             self._refuse_when_closed()
             if name not in self._lanes:
                 self._lanes[name] = Queue(name, frozenset())
@@ -116,7 +117,7 @@ class Device(Closes):
     def register(self, user: Closable) -> None:
         """Have ``user`` closed before the processors are."""
         self.refuse_when_forked()
-        with self._lock:
+        with self.lock:
             self._refuse_when_closed()
             self._users.add(user)
 
@@ -125,7 +126,7 @@ class Device(Closes):
 
         ``ticket.refuse`` is called instead where the device is closed, or a run ahead hangs, before that.
         """
-        with self._lock:
+        with self.lock:
             self._refuse_when_closed()
             queues = [self._queues[resource] for resource in ticket.users]
             for queue in queues:
@@ -136,22 +137,29 @@ class Device(Closes):
             for start in self._granted((ticket,)):
                 start()
 
-    def enter_now(self, ticket: Ticket) -> bool:
-        """Join the queues and have the ticket's one lane go, unless somebody stands in one of them."""
-        with self._lock:
+    def enter_now(self, ticket: Ticket, turn: Turn) -> bool:
+        """Take a turn, join the queues and have the ticket's one lane go, unless somebody is ahead anywhere.
+
+        The turn is guarded by this device's lock: both are taken and given back in one step.
+        """
+        with self.lock:
             if self._closed:
                 raise DeviceClosedError(CLOSED)
+            if turn.taken:
+                return False
             ticket.queues = ticket.queues or [self._queues[resource] for resource in ticket.users]
             for queue in ticket.queues:
                 if queue:
                     return False
             for queue in ticket.queues:
                 queue.append(ticket)
+            turn.taken = True
             return True
 
-    def leave_now(self, ticket: Ticket) -> None:
-        """Leave the queues that ``enter_now`` joined; the ticket can be used again."""
-        with self._lock:
+    def leave_now(self, ticket: Ticket, turn: Turn) -> None:
+        """Leave the queues that ``enter_now`` joined, and pass the turn on; the ticket can be used again."""
+        with self.lock:
+            turn.pass_on()
             for queue in ticket.queues:
                 queue.popleft()
                 if queue:
@@ -160,7 +168,7 @@ class Device(Closes):
 
     def hang(self, ticket: Ticket, why: str) -> None:
         """A runtime hangs in this run: whoever waits behind it, or comes until it has ended, is refused."""
-        with self._lock:
+        with self.lock:
             ticket.hangs = why
             behind = [other for queue in self._queues.values() if ticket in queue for other in queue]
             for call in self._turned_away(behind, why):
@@ -168,7 +176,7 @@ class Device(Closes):
 
     def withdraw(self, ticket: Ticket) -> list[int]:
         """Take out of the queues the lanes that have not started; return those that have."""
-        with self._lock:
+        with self.lock:
             started = [lane for lane, granted in enumerate(ticket.granted) if granted]
             heirs = [heir for lane, on in enumerate(ticket.granted) if not on for heir in self._heirs(ticket, lane)]
             for start in self._granted(heirs):
@@ -177,7 +185,7 @@ class Device(Closes):
 
     def leave(self, ticket: Ticket, lane: int) -> None:
         """Give back what one lane occupies. Doing it twice does no harm."""
-        with self._lock:
+        with self.lock:
             heirs = self._heirs(ticket, lane)
             for start in self._granted(heirs) if heirs else ():
                 start()
@@ -237,7 +245,7 @@ class Device(Closes):
         """
         if self.forked:
             return
-        with self._lock:
+        with self.lock:
             self._closed = True
             users = list(self._users)
         if self._ended:
@@ -246,7 +254,7 @@ class Device(Closes):
             # A session that hangs is freed by its thread, should that come back in time; if not, it is reported below.
             with contextlib.suppress(ExecutionError):
                 user.close()
-        with self._lock:
+        with self.lock:
             for call in self._turned_away((ticket for queue in self._queues.values() for ticket in queue), CLOSED):
                 call()
         hanging = [lane.name for lane in self._lanes.values() if not lane.stop(JOIN_S)]

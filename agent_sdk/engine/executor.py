@@ -90,7 +90,7 @@ class Executor(Closes):
     def __init__(self, program: Program, device: Device) -> None:
         self.program = program
         self.device = device
-        self._turn = Turn()
+        self._turn = Turn(device.lock)
         self._lock = threading.Lock()
         self._closed = False
         self._abandoned: _Run | None = None
@@ -192,37 +192,35 @@ class Executor(Closes):
             feeds = self._bound.check(inputs)
             with DeferredInterrupts():
                 self._refuse_when_unusable()
-                if self._turn.acquire_now():
+                if self.device.enter_now(ticket, self._turn):
                     try:
-                        if self._launched(ticket, feeds):
-                            outputs = self._bound.store(feeds, into)
-                            return outputs, (perf_counter_ns() - asked) / 1e3
+                        outputs = self._launched(feeds, into)
                     finally:
-                        self._end_turn()
+                        self.device.leave_now(ticket, self._turn)
+                        if self._closed:
+                            self._free()
+                    return outputs, (perf_counter_ns() - asked) / 1e3
         outputs, trace = self.run(inputs)
         for name, array in (into or {}).items():
             array[...] = outputs[name]
             outputs[name] = array
         return outputs, trace.total_us
 
-    def _launched(self, ticket: Ticket, feeds: Feeds) -> bool:
-        """Make the only launch in the calling thread, unless somebody is ahead. Raises what ``run`` raises."""
-        loop = self._bound.loop
+    def _launched(self, feeds: Feeds, into: Mapping[str, np.ndarray] | None) -> Outputs:
+        """Make the only launch in the calling thread. Raises what ``run`` raises."""
+        bound = self._bound
+        loop = bound.loop
         if loop is None:
             raise DeviceClosedError(CLOSED)
-        if not self.device.enter_now(ticket):
-            return False
         try:
-            self._bound.load(feeds)
+            bound.load(feeds)
             well = loop.alone(first=self._first)
         except ProcessorLost as error:
             raise failed(self.program.work[0], error) from None
-        finally:
-            self.device.leave_now(ticket)
         if not well:
             raise loop.failures()[0]
         self._first = False
-        return True
+        return bound.store(feeds, into)
 
     def _take_turn(self, interrupts: DeferredInterrupts, timeout_s: float | None = None) -> int:
         """Wait until the earlier runs have left the buffers; nanoseconds waited."""
@@ -397,7 +395,8 @@ class Executor(Closes):
         return "; ".join(parts) or "all segments are finished"
 
     def _refuse_when_unusable(self) -> None:
-        self.device.refuse_when_forked()
+        if self.device.forked:
+            self.device.refuse_when_forked()
         if self._closed:
             raise DeviceClosedError(CLOSED)
         hanging = self._abandoned

@@ -85,11 +85,15 @@ class Progress:
 
 
 class Turn:
-    """A lock that is passed on in the order in which it was asked for."""
+    """A lock that is passed on in the order in which it was asked for.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken = False
+    Args:
+        lock: what guards it; whoever holds that may look at ``taken``, set it, and ``pass_on``.
+    """
+
+    def __init__(self, lock: threading.Lock | None = None) -> None:
+        self._lock = lock or threading.Lock()
+        self.taken = False
         self._withheld = ""
         self._queue: deque[_Place] = deque()
 
@@ -101,8 +105,8 @@ class Turn:
         with self._lock:
             if self._withheld:
                 raise DeviceClosedError(self._withheld)
-            if not self._taken:
-                self._taken = True
+            if not self.taken:
+                self.taken = True
                 return True
             mine = _Place()
             self._queue.append(mine)
@@ -120,18 +124,22 @@ class Turn:
     def acquire_now(self) -> bool:
         """Take the turn if nobody has it."""
         with self._lock:
-            free = not self._taken
-            self._taken = True
+            free = not self.taken
+            self.taken = True
         return free
 
     def release(self) -> None:
         """Pass the turn on."""
         with self._lock:
-            self._withheld = ""
-            if self._queue:
-                self._queue.popleft().gate.release()
-            else:
-                self._taken = False
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """What ``release`` does, with the lock held."""
+        self._withheld = ""
+        if self._queue:
+            self._queue.popleft().gate.release()
+        else:
+            self.taken = False
 
     def withhold(self, why: str) -> None:
         """Keep the turn until it is released, and have nobody wait for it meanwhile."""

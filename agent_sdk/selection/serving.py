@@ -86,7 +86,7 @@ class Serving:
     ) -> None:
         self._contenders = dict(contenders)
         self.quiet_us = dict(quiet_us)
-        self.current = self._first_choice(self._contenders)
+        self.current = self._first = self._first_choice(self._contenders)
         self.changes: deque[str] = deque(maxlen=32)
         self.answered: Counter[str] = Counter()
         self.switches = 0
@@ -128,13 +128,13 @@ class Serving:
         """Ask one after the other until one answers; ``ask`` tells also how many microseconds that took."""
         failures: dict[str, ExecutionError] = {}
         while True:
-            with self._lock:
-                comparison = self._comparison
-                if failures or comparison is not None:
+            name, comparison = self.current, None
+            if failures or self._comparison is not None:
+                with self._lock:
                     name, comparison = self._next(failures)
-                else:
-                    name = self.current
-                executor = self._contenders[name]
+            executor = self._contenders.get(name)
+            if executor is None:  # dropped by another thread, which has chosen another one before
+                continue
             us = None
             try:
                 answer, us = ask(executor, *request)
@@ -193,13 +193,12 @@ class Serving:
         """Look at the current contender's latest runs from time to time, and compare it with others when it is due."""
         self._left = WINDOW
         usual = statistics.median(self._recent)
-        drifted = sum(one > SLOWER * self._reference_us for one in self._recent) >= WINDOW - 1
+        drifted = sorted(self._recent)[1] > SLOWER * self._reference_us  # all but one of them are slow
         self._reference_us = min(self._reference_us, usual)
-        first = self._first_choice(self._contenders)
         if drifted:  # nobody is expected to be much faster now than when all was quiet
             self._compare([other for other in self._contenders if self.quiet_us.get(other, 0.0) < SLOWER * usual])
-        elif self.current != first:
-            self._compare([first])
+        elif self.current != self._first:
+            self._compare([self._first])
         else:
             self._interval = WINDOW
 
@@ -234,8 +233,7 @@ class Serving:
         """End a comparison: whoever is clearly faster takes over."""
         self._recent.clear()
         mine = us.pop(self.current, math.inf)
-        first = self._first_choice(self._contenders)
-        faster = {name: took for name, took in us.items() if took < (mine if name == first else FASTER * mine)}
+        faster = {name: took for name, took in us.items() if took < (mine if name == self._first else FASTER * mine)}
         if not faster:
             self._reference_us = mine if math.isfinite(mine) else self._reference_us
             return
@@ -254,14 +252,16 @@ class Serving:
             with self._lock:
                 if name not in self._contenders or len(self._contenders) == 1:
                     continue
-                dropped = self._contenders.pop(name)
                 if name == PLAN and self._sample is not None:
                     self._sample.append(math.inf)
                 self._tell(f"'{name}' failed and is not used any more: {error}")
+                self._first = self._first_choice(self._contenders.keys() - {name})
                 if self.current == name:
-                    self.current = self._first_choice(self._contenders)
+                    self.current = self._first
                     self._reference_us = self.quiet_us.get(self.current, math.inf)
                     self._recent.clear()
+                    self._left = WINDOW
+                dropped = self._contenders.pop(name)
                 if self._comparison is not None and name in self._comparison.waiting:
                     self._comparison.waiting.remove(name)
                     self._count_down(self._comparison, 1)

@@ -16,7 +16,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk import Agent, Session, session
+from agent_sdk import Agent, Session, plans
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import InputError, ModelError, OpenShapeError, UnplannableError
 from agent_sdk.verify import relative_error
@@ -117,7 +117,7 @@ def test_a_load_in_the_background_answers_at_once(agent: Agent) -> None:
 
 def test_only_so_many_plans_are_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan used longest ago makes room, and its shapes are planned again when they come back."""
-    monkeypatch.setattr(session, "KEPT", 2)
+    monkeypatch.setattr(plans, "KEPT", 2)
     with agent.load(open_model(), shapes={"x": (1, 3, 4, 4)}, background=False) as opened:
         for size in (5, 6):
             opened.prepare({"x": (1, 3, size, size)})
@@ -238,7 +238,7 @@ def test_what_cannot_be_planned_runs_as_a_whole_and_says_why(agent: Agent) -> No
         (note,) = opened.notes
         assert "the model input 'x'" in note
         assert opened.get_inputs()[0].type == "tensor(string)"
-        assert not opened.plannable
+        assert not opened.plans.plannable
         with pytest.raises(UnplannableError, match="'x'"):
             opened.prepare({"x": (2,)})
         with pytest.raises(InputError, match="give some"):
@@ -314,7 +314,7 @@ def test_closing_ends_what_goes_on_behind(agent: Agent) -> None:
 
 def test_threads_at_many_shapes_get_right_answers(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans come and go beneath four threads, and every answer is right."""
-    monkeypatch.setattr(session, "KEPT", 2)
+    monkeypatch.setattr(plans, "KEPT", 2)
     source = open_model()
     feeds = [image(1, 3, size, 4) for size in (3, 4, 5)]
     answers = [right(source, feed) for feed in feeds]

@@ -11,10 +11,11 @@ from typing import Any
 import onnx
 import pytest
 
-from agent_sdk import Agent, Session
+from agent_sdk import Agent
 from agent_sdk.cli import main
 from agent_sdk.errors import InputError, PlanMismatchError
 from agent_sdk.planner.client import PlannerClient
+from agent_sdk.plans import Plans
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.verify import relative_error
 from tests.agent.haste import measure_hastily
@@ -141,9 +142,9 @@ def test_a_cold_start_loads_one_runtime_and_reads_nothing(agent: Agent, monkeypa
     """``load`` returns although the reader never gets anywhere; the first run is answered."""
     inputs, wanted = expected(BRANCHING, seed=1)
     reading: list[object] = []
-    monkeypatch.setattr(Session, "_begin_behind", lambda self, shapes, known: reading.append(known))
+    monkeypatch.setattr(Plans, "_begin_behind", lambda self, shapes, known: reading.append(known))
     with agent.load(BRANCHING) as session:
-        assert session._network is None
+        assert session.plans._network is None
         assert relative_error(session.run(inputs), wanted) < 1e-5
     assert reading == [False]
 

@@ -1,0 +1,381 @@
+"""One network's plans, each for one set of input shapes, and the whole network, which answers where there is none.
+
+At shapes that were not prepared the best single runtime answers with the whole network while a plan is made behind it;
+a bounded number of plans is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from agent_sdk.closing import Closes
+from agent_sdk.engine import DeviceClosedError
+from agent_sdk.engine.bound import check_output
+from agent_sdk.errors import HopeError, ModelError, OpenShapeError, ProcessorError, UnplannableError
+from agent_sdk.model import Model, Network, Port, Shapes
+from agent_sdk.prepared import Prepared
+from agent_sdk.rounding import rounding
+from agent_sdk.runtimes.whole import WholeNetwork
+
+KEPT: Final = 8
+"""Sets of shapes for which a plan is kept ready; the one used longest ago makes room."""
+MAX_SHAPES: Final = 1024
+"""Sets of shapes that are remembered at all; further ones are answered by the whole network."""
+FIRST_ANSWER_S: Final = 0.5
+"""How long what goes on behind waits for the first run: measuring beside it would slow it down, and be disturbed."""
+
+log = logging.getLogger(__name__)
+
+Feed = Mapping[str, Any]
+ShapeKey = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a session has done so far.
+
+    Attributes:
+        answered: how many runs each has answered: ``plan``, a processor, or ``whole:`` and the runtime.
+        switches: how often somebody else than before has answered at the same shapes.
+        prepared: for how many sets of shapes a plan is ready.
+    """
+
+    answered: Mapping[str, int]
+    switches: int
+    prepared: int
+
+
+class Plans(Closes):
+    """What answers a network's runs; made by ``Agent.load``. May be used from any number of threads.
+
+    Args:
+        name: what to call the network before it is read.
+        read: reads the network. Raises ModelError where that is more than can be cut.
+        prepare: makes a model of static shapes ready; the plan on disk will do where that is asked for.
+        renew: takes up a newer plan, if there is one; None where nobody may be asked.
+        whole: loads the network as it is, on the fastest runtime, or at once on the likeliest. Raises ModelError where
+            all refuse it.
+        deterministic: one answer for one input, to the bit, as long as this lives.
+
+    Attributes:
+        deterministic: as given.
+        last: what was made ready or has answered last; None where the whole network answers.
+        notes: what was not as it should be with the network as such, in sentences.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], Network],
+        prepare: Callable[..., Prepared],
+        renew: Callable[..., bool] | None,
+        whole: Callable[[bool], WholeNetwork],
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        self._name = name
+        self._read = read
+        self._network: Network | None = None
+        self._prepare = prepare
+        self._renew = renew
+        self._open_whole = whole
+        self.deterministic = deterministic
+        self.last: Prepared | None = None
+        self.notes: list[str] = []
+        self._lock = threading.RLock()
+        self._closed = False
+        self._whole: WholeNetwork | None = None
+        self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
+        self._tried: set[ShapeKey] = set()
+        self._planned = True
+        self._preparing = threading.Lock()
+        self._first_answer = threading.Event()
+        self._answered: Counter[str] = Counter()
+        self._switches = 0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="hope-prepare")
+
+    @property
+    def name(self) -> str:
+        """The network's name: its file's, or the one it gives itself."""
+        return self._name if self._network is None else self._network.name
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What has to be given, as the file has it: symbols stand where any size may come."""
+        return self.whole.inputs if self._network is None else self._network.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """What is computed."""
+        return self.whole.outputs if self._network is None else self._network.outputs
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """What answered last, or will answer: processors, or the runtime that runs the whole network."""
+        if self.last is not None:
+            return self.last.executor.program.processors_used
+        return (self._whole.runtime,) if self._whole is not None else ()
+
+    def answer(
+        self, feed: Feed, timeout_s: float | None = None, into: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, Any]:
+        """Compute the outputs by name, in arrays of ``into`` if any. Raises like ``Session.run``."""
+        while (prepared := self.at(feed)) is not None:
+            serving = prepared.serving
+            try:
+                return serving.run(feed, into) if timeout_s is None else prepared.trace(feed, timeout_s=timeout_s)[0]
+            except DeviceClosedError:
+                # Other shapes, or a newer plan, may have taken its place since it was looked up.
+                if self._closed or (serving is prepared.serving and prepared in self._ready.values()):
+                    raise
+        whole = self._whole or self.whole
+        outputs = whole.run(feed)
+        self._first_answer.set()
+        with self._lock:
+            self._answered[f"whole:{whole.runtime}"] += 1
+        for name, array in (into or {}).items():
+            check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
+            array[...] = outputs[name]
+        return {**outputs, **into} if into else outputs
+
+    @property
+    def whole(self) -> WholeNetwork:
+        """The whole network on the best single runtime, loaded when it is first needed. Raises ModelError."""
+        return self._opened_whole(fastest=True)
+
+    def _opened_whole(self, *, fastest: bool) -> WholeNetwork:
+        with self._lock:
+            if self._whole is None:
+                if self._closed:
+                    raise DeviceClosedError("the session is closed")
+                self._whole = self._open_whole(fastest)
+            return self._whole
+
+    def opens(self) -> bool:
+        """Load the whole network at once on the likeliest runtime; whether any takes it."""
+        with suppress(ModelError):
+            self._opened_whole(fastest=False)
+        return self._whole is not None
+
+    @property
+    def network(self) -> Network:
+        """What was read. Raises ModelError where that is more than can be cut."""
+        with self._lock:
+            if self._network is None:
+                self._network = self._read()
+            return self._network
+
+    def prepare(self, shapes: Shapes | None = None) -> Prepared:
+        """Make a plan ready for these input shapes, unless one is, and return it. Takes as long as measuring takes.
+
+        Raises InputError, OpenShapeError or UnplannableError for shapes of which no plan can be made, or what preparing
+        a plan raises.
+        """
+        if not self._planned:
+            raise UnplannableError(f"'{self.name}' runs as a whole: {'; '.join(self.notes)}")
+        network = self.network
+        with self._preparing:  # what is being made behind is waited for
+            if shapes is not None or not network.is_open:
+                key = self._key(shapes or {port.name: port.sizes for port in network.inputs})
+                with self._lock:
+                    if key in self._ready:
+                        return self._ready[key]
+            return self._kept(self._prepare(self._bound(shapes)))
+
+    def _bound(self, shapes: Shapes | None) -> Model:
+        # What has but one set of shapes is never bound again, and keeps no second copy of its weights.
+        network = self.network
+        return network.bind(shapes) if network.is_open else network.bound_in_place(shapes)
+
+    def prepare_behind(self, shapes: Shapes | None, *, known: bool) -> None:
+        """Have the whole network answer while a plan for these shapes is made.
+
+        ``known`` says that an earlier start has found out who is best. Raises InputError or OpenShapeError for shapes
+        of which no plan can be made.
+        """
+        if shapes:
+            self.network.check(shapes)
+        log.info("%s: %s answers until there is a plan", self.name, self.whole.runtime)
+        self._do_behind(self._begin_behind, shapes, known)
+
+    def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
+        self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then
+        try:
+            network = self.network
+        except HopeError as error:
+            self._settle_whole(error)
+            return
+        if shapes or not network.is_open:
+            self._prepare_behind(shapes, again=known)
+
+    def run_whole(self, why: HopeError) -> None:
+        """Have the whole network answer: from now on, or where only shapes are open, until there are plans.
+
+        Raises ModelError where no runtime loads it either.
+        """
+        try:
+            whole = self.whole
+        except ModelError as error:
+            raise ModelError(f"{why}; nor does a runtime load it as a whole: {error}") from error
+        if not isinstance(why, OpenShapeError):
+            self._planned = False
+            self._note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {why}")
+
+    def _settle_whole(self, why: HopeError) -> None:
+        """Have the whole network answer on, and the next start begin with the fastest runtime."""
+        self.run_whole(why)
+        with suppress(ModelError):
+            self._open_whole(True).close()
+
+    @property
+    def plannable(self) -> bool:
+        """Whether plans can be made, at some shapes at least."""
+        return self._planned
+
+    def ready(self) -> list[Prepared]:
+        """What plans are ready for, one for each set of shapes. Raises DeviceClosedError once the session is closed."""
+        with self._lock:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
+            return list(self._ready.values())
+
+    def _key(self, shapes: Mapping[str, Sequence[int]]) -> ShapeKey:
+        return tuple(tuple(shapes.get(port.name, ())) for port in self.inputs)
+
+    def at(self, feed: Feed) -> Prepared | None:
+        """What is ready for inputs of these shapes; where nothing is yet, it begins to be made."""
+        if not self._planned or self._network is None or not self._network.is_open:
+            return self.last
+        key = tuple([np.shape(feed[port.name]) if port.name in feed else () for port in self._network.inputs])
+        with self._lock:
+            prepared = self._ready.get(key)
+            if prepared is not None:
+                self._ready.move_to_end(key)
+                self.last = prepared
+                return prepared
+            shapes = {port.name: shape for port, shape in zip(self._network.inputs, key, strict=True)}
+            new = key not in self._tried and len(self._tried) < MAX_SHAPES
+            if new and not self._closed and feed.keys() == shapes.keys():
+                self._tried.add(key)
+                self._pool.submit(self._prepare_behind, shapes)
+            return None
+
+    def _prepare_behind(self, shapes: Shapes | None, *, again: bool = True) -> None:
+        """Make a plan for shapes that the whole network answers meanwhile.
+
+        ``again`` says that nothing is to be found out for the next start.
+        """
+        shown = (
+            ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()) or "any input"
+        )
+        try:
+            with self._preparing:
+                model = self._bound(shapes)
+                if self._is_pinned(model):
+                    whole = self.whole.runtime
+                    self._note(f"{shown}: {whole} goes on answering, because plans would round differently")
+                    if not again:
+                        self._prepare(model, self._is_wanted, behind=True).close()
+                    return
+                prepared = self._kept(self._prepare(model, self._is_wanted, behind=True))
+                self._switches += 1
+                log.info("%s: a plan answers from now on at %s", self.name, shown)
+                if not self.network.is_open:
+                    self._close_whole()
+            if prepared.obtained.source == "disk" and self._renew is not None:
+                self._renew(prepared, deterministic=self.deterministic)
+        except (UnplannableError, ProcessorError) as error:
+            if self._closed:
+                return
+            if self.network.is_open:
+                self._note(f"{shown}: the whole network runs on {self.whole.runtime} ({error})")
+            else:
+                self._settle_whole(error)
+        except (HopeError, MemoryError) as error:
+            if not self._closed:
+                self._note(f"{shown}: {', '.join(self.providers)} goes on answering ({error})")
+
+    def _is_wanted(self) -> bool:
+        return not self._closed
+
+    def _close_whole(self) -> None:
+        """Free the whole network, which a plan has replaced for good; runs in progress end on it."""
+        with self._lock:
+            whole, self._whole = self._whole, None
+        if whole is not None:
+            whole.close()
+
+    def _is_pinned(self, model: Model) -> bool:
+        return self.deterministic or rounding(model.graph).differs
+
+    def _kept(self, prepared: Prepared) -> Prepared:
+        """Take a plan in, and let go of the one used longest ago where there are too many."""
+        graph = prepared.model.graph
+        key = self._key({name: graph.tensor[name].shape for name in graph.inputs})
+        gone: list[Prepared] = []
+        with self._lock:
+            if self._closed:
+                gone.append(prepared)
+            elif key in self._ready:  # somebody else was faster
+                gone.append(prepared)
+                prepared = self._ready[key]
+            else:
+                self._ready[key] = self.last = prepared
+                log.info("ready: %r", self)
+                for note in prepared.notes:
+                    log.info("%s: %s", self.name, note)
+                while len(self._ready) > KEPT:
+                    old, evicted = self._ready.popitem(last=False)
+                    self._tried.discard(old)
+                    self._answered += evicted.serving.answered
+                    self._switches += evicted.serving.switches
+                    gone.append(evicted)
+        for each in gone:
+            each.close()
+        if self._closed:
+            raise DeviceClosedError("the session is closed")
+        return prepared
+
+    def _note(self, text: str) -> None:
+        log.info("%s: %s", self.name, text)
+        with self._lock:
+            if text not in self.notes:
+                self.notes.append(text)
+
+    def _do_behind(self, work: Callable[..., None], *given: Any) -> None:
+        with self._lock:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
+            self._pool.submit(work, *given)
+
+    @property
+    def stats(self) -> Stats:
+        """What the session has done so far."""
+        with self._lock:
+            servings = [prepared.serving for prepared in self._ready.values()]
+            answered = sum((serving.answered for serving in servings), self._answered)
+            switches = self._switches + sum(serving.switches for serving in servings)
+            return Stats(dict(answered), switches, len(servings))
+
+    def close(self) -> None:
+        """Free everything, after what is under way. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._first_answer.set()
+            ready, self._ready = list(self._ready.values()), OrderedDict()
+            whole, self._whole = self._whole, None
+        with ExitStack() as closing:
+            if whole is not None:
+                closing.callback(whole.close)
+            for prepared in ready:
+                closing.callback(prepared.close)
+            closing.callback(self._pool.shutdown, cancel_futures=True)
