@@ -3,7 +3,9 @@
 A plan is only worth what is delivered. What single ops take is measured alone, with warm caches; in a plan they begin
 on tensors that other cores have just made, between launches, beside neighbours. So a plan that was off is measured by
 itself, where it runs: per kind of processor a launch and a slowdown are fitted to all its segments, by the rules by
-which the planner charges them, and what is left is what each segment's ops take.
+which the planner charges them, and what is left is what each segment's ops take. Of a kind of few segments nothing is
+fitted, neither by itself nor from other kinds, whose launches are others (a gang wakes its workers): what the planner
+charged stays charged, and the rest is the ops'.
 """
 
 from __future__ import annotations
@@ -111,6 +113,7 @@ class Sample:
         alone_us: what the plan says that its steps take by themselves, without launches.
         launches: how many of its steps newly take in what another processor made, or a graph input.
         pressure: the part of what its processor leaves of its memory's resources that others used meanwhile.
+        charged_us: what the plan charges it beyond that, for launches and neighbours.
     """
 
     kind: str
@@ -118,6 +121,11 @@ class Sample:
     alone_us: float
     launches: int
     pressure: float
+    charged_us: float = 0.0
+
+    def beyond(self, overheads_us: float, slower: float = 1.0) -> float:
+        """What its ops take by themselves, where so much of its time is none of theirs and they take longer."""
+        return max(LEAST * self.alone_us, (self.us - overheads_us) / slower)
 
 
 @dataclass(frozen=True)
@@ -129,12 +137,7 @@ class Costs:
 
     def ops_us(self, sample: Sample) -> float:
         """What a segment's ops take by themselves."""
-        left = sample.us - self.launch_us * sample.launches
-        return max(LEAST * sample.alone_us, left / (1.0 + (self.slowdown - 1.0) * sample.pressure))
-
-
-NOTHING: Final = Costs(0.0, 1.0)
-"""Where there is too little to tell launches and neighbours from ops."""
+        return sample.beyond(self.launch_us * sample.launches, 1.0 + (self.slowdown - 1.0) * sample.pressure)
 
 
 def observations(
@@ -157,7 +160,8 @@ def observations(
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     signatures = {super_op.ops[0].id: super_op for super_op in merge(program.graph)}
     for index, sample in samples.items():
-        ops_us = costs.get(sample.kind, NOTHING).ops_us(sample)
+        known = costs.get(sample.kind)
+        ops_us = sample.beyond(sample.charged_us) if known is None else known.ops_us(sample)
         for step in (program.plan.step[step] for step in program.segments[index].steps):
             super_op = signatures.get(step.ops[0])
             if super_op is not None and tuple(op.id for op in super_op.ops) == step.ops:
@@ -199,11 +203,15 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
     took = np.median([[span.us for span in trace.segments] for trace in traces], axis=0)
     beside = np.mean([pressure(trace, planned) for trace in traces], axis=0)
     launches = _launches(program)
+    fetches: dict[int | None, float] = defaultdict(float)
+    for move in program.plan.transfers:
+        fetches[move.reader] += move.finish_us - move.start_us
     samples = {}
     for segment in program.segments:
         steps = [program.plan.step[step] for step in segment.steps]
         alone_us = sum(step.alone_us or 0.0 for step in steps)
         planned_us = sum(step.finish_us - step.start_us for step in steps)
+        fetched_us = sum(fetches[step.id] for step in steps)
         length_us = segment.finish_us - segment.start_us
         at_once = planned_us > ONE_BY_ONE * length_us
         if alone_us > 0.0:
@@ -213,6 +221,7 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
                 alone_us=length_us if at_once else alone_us,
                 launches=sum(launches[step.id] for step in steps),
                 pressure=float(beside[segment.index]),
+                charged_us=0.0 if at_once else max(0.0, planned_us - fetched_us - alone_us),
             )
     return samples
 
@@ -269,14 +278,11 @@ def _launches(program: Program) -> Counter[int]:
 
 
 def fitted(samples: Iterable[Sample]) -> dict[str, Costs]:
-    """By kind what its launches and its neighbours cost; kinds of few segments take what all segments say together."""
+    """By kind of enough segments what its launches and its neighbours cost."""
     by_kind: dict[str, list[Sample]] = defaultdict(list)
-    every = list(samples)
-    for sample in every:
+    for sample in samples:
         by_kind[sample.kind].append(sample)
-    return {
-        kind: _fitted(own if len(own) >= ENOUGH else every) for kind, own in by_kind.items() if len(every) >= ENOUGH
-    }
+    return {kind: _fitted(own) for kind, own in by_kind.items() if len(own) >= ENOUGH}
 
 
 def _fitted(samples: Sequence[Sample]) -> Costs:

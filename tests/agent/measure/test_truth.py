@@ -22,9 +22,10 @@ from agent_sdk.measure.truth import (
     observations,
     pressure,
     retimed,
+    segment_samples,
     together_us,
 )
-from hope_schema import HOST, Overheads, Processor
+from hope_schema import HOST, Overheads, Processor, Transfer
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, whole_plan
 from tests.agent.engine.generate import random_model as simulated_model
 from tests.agent.engine.simulated import SimulatedProcessor
@@ -101,11 +102,36 @@ def test_launch_and_slowdown_are_told_apart(
 
 
 def test_too_few_segments_are_no_launch_and_no_slowdown() -> None:
-    """A network in one segment says what it takes, not why; few segments of a kind take what all say."""
+    """Few segments of a kind say what they take, not why, and nothing of another kind holds for them."""
     assert fitted([Sample("wide", 300.0, 200.0, 1, 0.0)]) == {}
     narrow = [Sample("narrow", 10.0 + alone, alone, 1, 0.0) for alone in range(20, 30)]
-    found = fitted([*narrow, Sample("wide", 210.0, 200.0, 1, 0.0)])
-    assert found["wide"].launch_us == pytest.approx(10.0)
+    found = fitted([*narrow, Sample("wide", 290.0, 200.0, 1, 0.0)])
+    assert list(found) == ["narrow"]
+    assert found["narrow"].launch_us == pytest.approx(10.0)
+
+
+def test_what_a_plan_charged_a_kind_of_few_segments_stays_charged(device: Device) -> None:
+    """The ops get what is left of their segments beyond launches, neighbours and fetches, as the plan has them."""
+    model = random_model(6)
+    first = next(iter(device.processors))
+    plan = whole_plan(model, first)
+    launch_us, fetch_us = 5.0, 2.0
+    finish = {step: place + 1.0 + launch_us + fetch_us for place, step in enumerate(plan.order)}
+    start = {step: finish[step] - 1.0 if place else 0.0 for place, step in enumerate(plan.order)}
+    steps = tuple(one.model_copy(update={"start_us": start[one.id], "finish_us": finish[one.id]}) for one in plan.steps)
+    fetch = Transfer(
+        tensor=model.graph.inputs[0], source=HOST, target=device.processors[first].spec.place, reader=plan.order[0],
+        start_us=0.0, finish_us=fetch_us,
+    )  # fmt: skip
+    charged = plan.model_copy(update={"steps": steps, "transfers": (fetch,)})
+    with Executor(build_program(charged, model, device.processors), device) as executor:
+        trace = executor.run(image(model))[1]
+    [sample] = segment_samples([trace], [device.processors[first].spec]).values()
+    assert sample.charged_us == pytest.approx(launch_us)
+    found = observations([trace], [device.processors[first].spec], soc="soc", frequency="fixed", device_id="device")
+    assert found is not None
+    total = sum(us * count for us, count in zip(found.latencies.us, found.latencies.count, strict=True) if us)
+    assert total == pytest.approx(trace.segments[0].us - launch_us)
 
 
 @pytest.mark.parametrize(
