@@ -1,0 +1,65 @@
+"""What the engine's benchmark found is held against what was asked for: another list for few cores than for many."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.engine_table import main
+
+
+def one_network(name: str, cores: int, ours_us: float, openvino_us: float) -> dict[str, Any]:
+    """A file of the benchmark: ONNX Runtime takes 100 µs, the plan 120 µs, half of which two processors work."""
+    us = {"ort_1": 150.0, "ort_all": 100.0, "openvino_all": openvino_us, "ours": ours_us, "ours_planned": 120.0}
+    rows = [
+        {
+            "model": name,
+            "config": config,
+            "median_us": took,
+            "ratio_to_best_ort": took / 100.0,
+            "ratio_to_best_single": took / min(100.0, openvino_us),
+            "prediction_error": 0.05,
+            "planner_error": 0.1,
+            "max_rel_error": 1e-6,
+            "overlap": 0.5,
+            "segments": 3,
+        }
+        for config, took in us.items()
+    ]
+    facts = {"model": name, "answered_by": "plan", "planned_us": 110.0, "lower_bound_us": 90.0}
+    circumstances = {"machine": f"test, {cores} cores", "date": "2026-01-01", "commit": "abc"}
+    return {"rows": rows, "models": [facts], "machine": {"cores": cores}, "circumstances": circumstances}
+
+
+def verdicts(cores: int, folder: Path) -> dict[str, tuple[float, bool]]:
+    """What is said of two networks, on so many cores."""
+    found = [one_network("a", cores, 64.0, 200.0), one_network("b", cores, 100.0, 80.0)]
+    files = [folder / f"{index}.json" for index in range(len(found))]
+    for path, content in zip(files, found, strict=True):
+        path.write_text(json.dumps(content))
+    main([*map(str, files), "--json", str(folder / "engine.json")])
+    written = json.loads((folder / "engine.json").read_text())
+    assert written["machine"] == f"test, {cores} cores"
+    assert [row[0] for row in written["tables"][0]["rows"]] == ["a", "b"]
+    return {row["measure"]: (row["value"], row["ok"]) for row in written["rows"]}
+
+
+def test_of_two_cores_the_networks_are_judged_together(tmp_path: Path) -> None:
+    """By the geometric mean beside ONNX Runtime, and by the worst beside any runtime."""
+    assert verdicts(2, tmp_path) == {
+        "ours / best ONNX Runtime, geometric mean of 2": (pytest.approx(0.8), True),
+        "ours / best single runtime, worst (b)": (1.25, False),
+        "largest error of an answer": (1e-6, True),
+    }
+
+
+def test_of_many_cores_each_network_is_judged(tmp_path: Path) -> None:
+    """Beside ONNX Runtime's best, by its predictions and by its answer; and how many won by working side by side."""
+    found = verdicts(16, tmp_path)
+    assert len(found) == 2 * 4 + 2
+    assert found["a: ours (plan) / best ONNX Runtime (ort_all)"] == (0.64, True)
+    assert found["b: the plan, as the planner timed it, against measured"] == (0.1, False)
+    assert found["networks <= 0.85 with two or more at work for a third of the run"] == (1, False)
