@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 
+from agent_sdk.measure import neighbours, profiler, timing
 from agent_sdk.measure.witness import Witness
 from agent_sdk.selection import trial
 
 
 def measure_hastily(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait until the machine is quiet: take every core for steady, and try nobody for long."""
+    """Do not wait until the machine is quiet: take every core for steady, and measure and try nobody for long."""
 
     def at_once(self: Witness, call: Callable[[], Any]) -> tuple[Any, float]:
         return call(), 1.0
 
+    monkeypatch.setattr(timing, "MAX_REPEATS", timing.MIN_REPEATS)
+    monkeypatch.setattr(profiler, "ROUNDS", timing.LEAST)
+    monkeypatch.setattr(neighbours, "ROUNDS", timing.LEAST)
     monkeypatch.setattr(trial, "STAGES", ((1, trial.inf), (1, 1.3)))
     monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: 1.0)
     monkeypatch.setattr(Witness, "kept_waiting", at_once)

@@ -34,8 +34,11 @@ from tests.agent.planner.test_supplier import (
 
 CARELESS = """
 import sys
+import pytest
 from agent_sdk import Agent
+from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING
+measure_hastily(pytest.MonkeyPatch())
 agent = Agent({planner}, processors="ort@0")
 session = agent.load(BRANCHING, background=False)
 print(session.obtained.source)

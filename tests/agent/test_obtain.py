@@ -22,6 +22,8 @@ from agent_sdk.verify import relative_error
 from hope_schema import PlanRequest
 from tests.agent.models import BRANCHING, expected
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 
 def test_an_illegal_plan_never_runs_and_is_not_kept(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

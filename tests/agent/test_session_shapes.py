@@ -26,7 +26,7 @@ from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected, one_op_model
 
 Feed = dict[str, np.ndarray]
-CALLS = 2000 if CAMPAIGN else 200
+CALLS = 2000 if CAMPAIGN else 80
 TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
 
 

@@ -30,8 +30,8 @@ from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import random_inputs, random_legal_plan, random_model
 from tests.agent.engine.simulated import SimulatedProcessor
 
-PLANS, BLOCK = (10_000, 250) if CAMPAIGN else (36, 18)
-REAL_EVERY = 50 if CAMPAIGN else 18
+PLANS, BLOCK = (10_000, 250) if CAMPAIGN else (24, 12)
+REAL_EVERY = 50 if CAMPAIGN else 12
 """One plan in so many is of a real network."""
 REAL = ("squeezenet", "inception_v1", "shufflenet", "lstm", "inception_v2", "nasnet_mobile", "densenet121")
 WATCHDOG_S = 60.0

@@ -94,7 +94,7 @@ def test_random_plans_of_real_models(name: str, device: Device, reference: Refer
     model = read_model(name)
     feeds = random_inputs(model, 1)
     expected = reference(model, feeds)
-    for _ in range(1 if name == "nasnet_mobile" else 2):
+    for _ in range(4 if CAMPAIGN else 1):
         plan = random_legal_plan(model, list(device.processors.values()), rng)
         with Executor(build_program(plan, model, device.processors), device) as executor:
             for _ in range(2):

@@ -321,17 +321,27 @@ def test_a_runtime_that_is_not_named_is_left_alone(tmp_path: Path, processors: d
     assert discovered(ids[0], tmp_path).stdout == f"{ids[:1]} False\n"
 
 
+def broken_openvino(failure: str, folder: Path) -> Path:
+    """Where OpenVINO is found first, and fails when it is imported."""
+    (folder / "openvino").mkdir()
+    (folder / "openvino" / "__init__.py").write_text(f"raise {failure}('lib.so: cannot open')")
+    return folder
+
+
 @pytest.mark.parametrize("failure", ["ImportError", "RuntimeError", "OSError"])
 def test_a_runtime_that_does_not_start_is_left_out(
     failure: str, tmp_path: Path, processors: dict[str, Processor]
 ) -> None:
-    """A broken OpenVINO costs its own processors: it is told, the others are found, and naming it is an error."""
-    (tmp_path / "openvino").mkdir()
-    (tmp_path / "openvino" / "__init__.py").write_text(f"raise {failure}('lib.so: cannot open')")
-    found = discovered(None, tmp_path, tmp_path)
+    """A broken OpenVINO costs its own processors: it is told, and the others are found."""
+    found = discovered(None, tmp_path, broken_openvino(failure, tmp_path))
     assert found.stdout == f"{[processor.id for processor in of(processors, 'ort')]} False\n"
     assert "OpenVINO" in found.stderr
     assert "lib.so: cannot open" in found.stderr
+
+
+def test_naming_a_runtime_that_does_not_start_is_an_error(tmp_path: Path) -> None:
+    """Nothing is said of it where it is not named."""
+    broken_openvino("ImportError", tmp_path)
     assert discovered("ort@0", tmp_path, tmp_path).stderr == ""
     assert "UnknownNameError: unknown processor 'ov@0'; did you mean ort@0" in (
         discovered("ov@0", tmp_path, tmp_path).stderr
