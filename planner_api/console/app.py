@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount
 
 from planner_api.console import session as sessions
 from planner_api.console.assets import PREFIX
@@ -62,13 +64,14 @@ class Console:
         self._required = required
         self._per_bearer = per_bearer
         self._per_address = per_address
-        self._pages = _pages(service)
+        self._mount = Mount(HOME, _pages(service))
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Serve one request."""
-        path = scope["path"]
-        if scope["type"] != "http" or not (path == HOME or path.startswith(HOME + "/")):
-            return await self._app(scope, receive, send)
+    def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
+        """Serve one request, or pass it on."""
+        ours = scope["path"].startswith(HOME) and scope["path"][len(HOME) :][:1] in ("", "/")
+        return (self._serve if ours else self._app)(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
 
         async def guarded(message: Any) -> None:
@@ -80,7 +83,8 @@ class Console:
             instead = await self._admit(request)
         except PlannerError as error:
             instead = error_page(request, error)
-        await (self._pages if instead is None else instead)(scope, receive, guarded)
+        scope["route"] = self._mount  # and not the page's: they are counted together
+        await (self._mount.app if instead is None else instead)({**scope}, receive, guarded)
 
     async def _admit(self, request: Request) -> Response | None:
         """Find out who asks, and return what they are answered with instead of the page; None: nothing.

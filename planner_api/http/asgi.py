@@ -13,3 +13,8 @@ Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
 MAX_REQUEST_ID = 128
 GIVEN_ID = re.compile(rb"[A-Za-z0-9._\-]{1,%d}" % MAX_REQUEST_ID)
 """An ``X-Request-ID`` that is taken over; any other is replaced."""
+
+
+def route_of(scope: Scope) -> str:
+    """The template of the route that answered a request: a bounded set, whatever paths clients ask for."""
+    return getattr(scope.get("route"), "path_format", None) or "other"

@@ -7,12 +7,15 @@ bytes of a head alone, at half the requests per second.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sized
 from typing import Any
+from weakref import WeakSet
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from planner_api.http.error import HttpError
 from planner_api.http.problems import answer
@@ -22,7 +25,12 @@ MAX_HEAD_BYTES = 32 * 1024
 PIECE_BYTES = 16 * 1024
 MAX_FIELDS = 100
 HEAD_S = 10.0
-"""Longest time from a connection's beginning, or from the first byte after an answer, to the end of a head."""
+"""Longest time from a connection's beginning to its first byte, and from the first byte to the end of a head."""
+LOOK_S = 0.5
+"""How often connections are looked at whose time may be up: a timer for each request would cost it a tenth."""
+
+_WATCHED: WeakSet[ServerState] = WeakSet()
+"""Servers whose connections are looked at; while they have any."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -36,7 +44,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread = 0
         """Bytes that came since the parser last completed a head, a piece of a body or a message."""
         self._in_body = False
-        self._clock: asyncio.TimerHandle | None = None
+        self.due = math.inf
+        """When (by the loop's clock) what the client owes must have come."""
         self._refusal = HttpError(400, "malformed-request", "this is not a request of HTTP/1.1")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,12 +53,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
         self.transport = self._joined = _Joined(transport)  # type: ignore[assignment]
-        self._clock = self.loop.call_later(HEAD_S, self._overdue)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
-        self._stop_clock()
-        super().connection_lost(exc)
+        self.due = self.loop.time() + HEAD_S
+        if self.server_state not in _WATCHED:
+            _WATCHED.add(self.server_state)
+            self.loop.call_later(LOOK_S, _look, self.loop, self.server_state)
 
     def data_received(self, data: bytes) -> None:
         """Take in what arrived, piece by piece: the parser reads on whatever it is given."""
@@ -58,6 +65,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 if not self.transport.is_closing():
                     self.data_received(data[start : start + PIECE_BYTES])
             return
+        if not self._unread and not self._in_body:
+            self.due = math.inf
         self._unread += len(data)
         super().data_received(data)
         if (self._unread or self._in_body) and not self.transport.is_closing():
@@ -67,8 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Go on to the body."""
         self._unread = 0
         self._in_body = True
-        if self._clock is not None:
-            self._stop_clock()
+        self.due = math.inf
         if len(self.headers) > MAX_FIELDS:
             self._refusal = HttpError(431, "head-too-large", f"a request may have {MAX_FIELDS} header fields")
             raise self._refusal
@@ -83,31 +91,47 @@ class BoundedProtocol(HttpToolsProtocol):
         """Have the whole request."""
         self._unread = 0
         self._in_body = False
-        if self._clock is not None:
-            self._stop_clock()
+        self.due = math.inf
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Have answered."""
+        """Have answered: go on with what waits, or wait for the next request (uvicorn's own sets a timer each time)."""
         self._joined.flush()
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif not self._in_body:
+            self.due = self.loop.time() + (HEAD_S if self._unread else self.timeout_keep_alive)
 
     def send_400_response(self, msg: str) -> None:
         """Say why this connection ends, and end it."""
-        self._stop_clock()
         headers, body = answer(self._refusal, None, None)
         headers = [*self.server_state.default_headers, *headers, (b"connection", b"close")]
         head = b"".join(b"%b: %b\r\n" % pair for pair in headers)
         self.transport.write(b"".join((STATUS_LINE[self._refusal.status], head, b"\r\n", body)))
         self.transport.close()
 
+    def end_wait(self) -> None:
+        """Wait no longer for what the client owes."""
+        self.due = math.inf
+        if self._in_body and self.flow.read_paused:
+            self.due = self.loop.time() + self.body_timeout_s  # it is we who keep it waiting
+        elif self._in_body:
+            self._refuse(408, "body-timeout", f"the body did not arrive within {self.body_timeout_s:g} s")
+        elif self._unread:
+            self._refuse(408, "head-timeout", f"the head did not arrive within {HEAD_S:g} s")
+        else:
+            self.transport.close()  # nothing was asked
+
     def _bound_the_rest(self) -> None:
         """Limit what is still to come of a request."""
         if self._unread > MAX_HEAD_BYTES:
             self._refuse(431, "head-too-large", f"the head of a request may have {MAX_HEAD_BYTES} bytes")
-        elif self._clock is None and (self._in_body or self.cycle is None or self.cycle.response_complete):
-            limit_s = self.body_timeout_s if self._in_body else HEAD_S
-            self._clock = self.loop.call_later(limit_s, self._overdue)
+        elif self.due == math.inf and (self._in_body or self.cycle is None or self.cycle.response_complete):
+            self.due = self.loop.time() + (self.body_timeout_s if self._in_body else HEAD_S)
 
     def _refuse(self, status: int, kind: str, detail: str) -> None:
         self._refusal = HttpError(status, kind, detail)
@@ -116,21 +140,17 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.transport.close()  # in the middle of an answer
 
-    def _overdue(self) -> None:
-        self._clock = None
-        if self._in_body and self.flow.read_paused:
-            self._clock = self.loop.call_later(self.body_timeout_s, self._overdue)  # it is we who keep it waiting
-        elif self._in_body:
-            self._refuse(408, "body-timeout", f"the body did not arrive within {self.body_timeout_s:g} s")
-        elif self._unread:
-            self._refuse(408, "head-timeout", f"the head did not arrive within {HEAD_S:g} s")
-        else:
-            self.transport.close()  # nothing was asked
 
-    def _stop_clock(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+def _look(loop: asyncio.AbstractEventLoop, server: ServerState) -> None:
+    """End the connections whose time is up, and look again while there are any."""
+    now = loop.time()
+    for connection in list(server.connections):
+        if isinstance(connection, BoundedProtocol) and connection.due <= now:
+            connection.end_wait()
+    if server.connections:
+        loop.call_later(LOOK_S, _look, loop, server)
+    else:
+        _WATCHED.discard(server)
 
 
 class _Flow(FlowControl):
@@ -163,8 +183,8 @@ class _Joined:
     def write(self, data: bytes) -> None:
         """Hold it, or send it with what was held."""
         if self._held:
-            held, self._held = self._held, b""
-            self._transport.writelines((held, data))
+            self._transport.writelines((self._held, data))
+            self._held = b""
         elif data.startswith(b"HTTP/1.1 100 "):
             self._transport.write(data)
         else:

@@ -11,7 +11,7 @@ import structlog
 
 from planner_api.devices.principal import principal_of
 from planner_api.errors import NotFoundError, PlannerError
-from planner_api.http.asgi import GIVEN_ID, Asgi, Scope
+from planner_api.http.asgi import GIVEN_ID, Asgi, Scope, route_of
 from planner_api.http.problems import send_problem
 from planner_api.ops.logs import request_id
 from planner_api.ops.metrics import Metrics
@@ -63,7 +63,7 @@ class Observe:
             await send_problem(send_with_id, scope, error)
         finally:
             seconds = time.perf_counter() - started
-            self._metrics.request(scope["method"], scope["path"], status, seconds)
+            self._metrics.request(scope["method"], route_of(scope), status, seconds)
             if status >= 400 or seconds >= SLOW_S:
                 self._log(log.warning if status >= 500 else log.info, scope, status, seconds)
             elif self._log_routine:

@@ -6,41 +6,29 @@ Spans go to the provider the environment configures, e.g. ``opentelemetry-instru
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any
 
 import structlog
 
 from planner_api.http.asgi import Asgi, Scope
-from planner_api.ops.metrics import route_of
 
 log = structlog.get_logger(__name__)
 
 
 def traced(app: Asgi) -> Asgi:
-    """Return the app with a server span around each request, named and attributed by OpenTelemetry's HTTP conventions.
+    """Return the app with a server span around each request, which knows the request's id.
 
     Where OpenTelemetry is not installed, that is said once and the app returned as it is.
     """
     try:
         from opentelemetry import trace
+        from starlette.middleware.opentelemetry import OpenTelemetryMiddleware
     except ImportError:
         log.warning("telemetry_not_installed", cure="install the extra 'telemetry'")
         return app
-    tracer = trace.get_tracer("planner_api")
 
-    async def serve(scope: Scope, receive: Any, send: Any) -> None:
-        method, route = scope["method"], route_of(scope["path"])
-        with tracer.start_as_current_span(f"{method} {route}") as span:
-            span.set_attributes({"http.request.method": method, "http.route": route})
+    async def identified(scope: Scope, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+        trace.get_current_span().set_attribute("hope.request_id", scope["state"]["request_id"])
 
-            def send_traced(message: Any) -> Awaitable[None]:
-                if message["type"] == "http.response.start":
-                    span.set_attribute("http.response.status_code", message["status"])
-                    span.set_attribute("hope.request_id", scope["state"]["request_id"])
-                sent: Awaitable[None] = send(message)
-                return sent
-
-            await app(scope, receive, send_traced)
-
-    return serve
+    return OpenTelemetryMiddleware(identified)

@@ -9,8 +9,6 @@ from planner_api.plans.stored import StoredPlan
 
 OVERHEAD_BYTES = 2048
 """What an entry costs beside its bodies."""
-SETTLED_AT_ONCE = 100
-"""Hits that are noted before they are counted."""
 
 
 class PlanCache:
@@ -27,7 +25,6 @@ class PlanCache:
         self._diverted: frozenset[str] = frozenset()
         self.generation = 0
         self.hits: Counter[str] = Counter()
-        self._noted: list[str] = []
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -40,16 +37,15 @@ class PlanCache:
         return self._plans.get(plan_id)
 
     def hit(self, plan_id: str) -> None:
-        """Note that a plan is served."""
-        self._noted.append(plan_id)
-        if len(self._noted) >= SETTLED_AT_ONCE:
-            self._settle()
+        """Count that a plan is served, and keep it longest."""
+        self.hits[plan_id] += 1
+        if plan_id in self._plans:
+            self._plans.move_to_end(plan_id)
 
     def put(self, stored: StoredPlan, generation: int) -> None:
         """Keep a plan that was read from the database when ``generation`` stood."""
         if generation != self.generation or _size(stored) > self._capacity or stored.plan_id in self._diverted:
             return
-        self._settle()
         self._drop(stored.plan_id)
         self._plans[stored.plan_id] = stored
         self._bytes += _size(stored)
@@ -73,17 +69,8 @@ class PlanCache:
 
     def take_hits(self) -> Counter[str]:
         """Return the hits per plan since the last call."""
-        self._settle()
         hits, self.hits = self.hits, Counter()
         return hits
-
-    def _settle(self) -> None:
-        """Count what was served, and keep it longest."""
-        self.hits.update(self._noted)
-        for plan_id in self._noted:
-            if plan_id in self._plans:
-                self._plans.move_to_end(plan_id)
-        self._noted.clear()
 
     def _drop(self, plan_id: str) -> None:
         found = self._plans.pop(plan_id, None)

@@ -11,11 +11,17 @@ from typing import Any
 
 from planner_api.http.asgi import Asgi, Scope
 from planner_api.plans.cache import PlanCache
+from planner_api.plans.routes import read_plan, request_plan, router
 
 MAX_KEY_BYTES = 2048
 """Longest ``POST /plans`` body that is remembered: a key is about 150 bytes."""
 MAX_KEYS = 50_000
 JSON, IDENTITY = b"application/json", b"identity"
+_BY_ID, _BY_KEY = (
+    next(route for route in router.routes if getattr(route, "endpoint", None) is endpoint)
+    for endpoint in (read_plan, request_plan)
+)
+"""The routes in whose place it answers."""
 
 
 class PlanLayer:
@@ -37,27 +43,28 @@ class PlanLayer:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Answer from memory, or pass the request on."""
         headers = scope["state"]["headers"]
-        stored = key = if_none_match = None
+        stored = key = message = if_none_match = route = None
         if headers and not scope["query_string"]:
             method, path = scope["method"], scope["path"]
             if method == "GET" and path.startswith("/plans/"):
-                stored = self._cache.get(path[7:])
+                stored, route = self._cache.get(path[7:]), _BY_ID
                 if_none_match = headers.get(b"if-none-match")
             elif method == "POST" and path == "/plans" and _plain(headers):
+                route = _BY_KEY
                 message = await receive()
-                receive = _Replay(message, receive)
                 if message["type"] == "http.request" and not message.get("more_body"):
                     key = message.get("body", b"")
                     stored = self._cache.get(self._keys.get(key, ""))
                     if stored is not None and stored.provisional and b"prefer" in headers:
                         stored = None
         if stored is None:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive if message is None else _Replay(message, receive), send)
             if key is not None and len(key) <= MAX_KEY_BYTES and "plan_id" in scope["state"]:
                 self._keys[key] = scope["state"]["plan_id"]
                 if len(self._keys) > MAX_KEYS:
                     self._keys.popitem(last=False)
             return
+        scope["route"] = route
         self._cache.hit(stored.plan_id)
         answer = stored.answer(headers.get(b"accept-encoding"), if_none_match)
         await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
