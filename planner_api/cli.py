@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from planner_api.db.engine import DatabaseUrlError, parse_url
 from planner_api.devices.commands import add_commands as add_token_commands
 from planner_api.operators.commands import add_commands as add_operator_commands
 from planner_api.profiles.commands import add_commands as add_profile_commands
-from planner_api.settings import Settings, mistyped
+from planner_api.settings import Settings, is_loopback, mistyped
 from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
@@ -126,16 +126,6 @@ def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
     return settings
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _serve(options: argparse.Namespace) -> int:
     """Serve the planner. On loopback it is open; on any other address every call needs a token."""
     _check_port(options.port)
@@ -144,6 +134,8 @@ def _serve(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     if not is_loopback(options.host):
         settings = settings.model_copy(update={"tokens_required": True})
+    if settings.oidc_issuer is not None and find_spec("joserfc") is None:
+        raise UsageError("HOPE_OIDC_ISSUER takes more than is installed: pip install 'hope-inference[oidc]'")
     from planner_api.runtime import SchemaError, prepare
     from planner_api.server import Tls, serve
 

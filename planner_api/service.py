@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -20,6 +20,9 @@ from planner_api.releases.service import Releases
 from planner_api.runtime import Planner
 from planner_api.settings import Settings
 from planner_api.solving.queue import build_queue
+
+if TYPE_CHECKING:
+    from planner_api.console.oidc import Provider
 
 T = TypeVar("T")
 
@@ -40,6 +43,7 @@ class Service(Planner):
         self.probes = Probes(self.database, self.metrics)
         self.tokens = Tokens(self.database, self.events)
         self.overviews = Overviews(self.database)
+        self.provider = _provider(settings)
         self.reports = Reports(self.database)
         self.releases = Releases(self.database, self.splits)
         self._house: asyncio.Task[None] | None = None
@@ -99,6 +103,15 @@ class Service(Planner):
                 await _attempt(self.quotas.prune(self.database))
                 await _attempt(audit.prune(self.database, self.settings.audit_days))
             await asyncio.sleep(self.settings.fold_interval_s)
+
+
+def _provider(settings: Settings) -> Provider | None:
+    """Whom people may sign in with, where one is set; what that takes is installed with the extra ``oidc``."""
+    if settings.oidc_issuer is None:
+        return None
+    from planner_api.console.oidc import Provider
+
+    return Provider(settings)
 
 
 async def _attempt(chore: Awaitable[T]) -> T | None:

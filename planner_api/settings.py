@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Iterable
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MEBIBYTE = 2**20
@@ -84,6 +86,22 @@ class Settings(BaseSettings):
     """Whether the console answers at ``/console``."""
     console_session_s: float = Field(43_200.0, ge=60, le=30 * 86_400)
     """After this a console session ends, and its token is asked for again."""
+    oidc_issuer: str | None = Field(None, max_length=2048, pattern=r"^https?://[^\s?#]+$")
+    """The OpenID Connect provider that people may sign in to the console with; null: tokens alone."""
+    oidc_client_id: str | None = Field(None, min_length=1, max_length=256)
+    """What the provider calls this planner; its redirect address is ``/console/oidc/callback``."""
+    oidc_client_secret: SecretStr | None = None
+    """Null for a public client, which PKCE protects by itself."""
+    oidc_scopes: str = Field("openid profile email", max_length=1000, pattern=r"^openid( |$)")
+    """What is asked of the provider, separated by blanks."""
+    oidc_role_claim: str = Field("roles", min_length=1, max_length=256)
+    """The claim of the ID token that decides who may come in, or the way to it: ``realm_access.roles``."""
+    oidc_operators: str = "hope-operator"
+    """Values of that claim that may do everything, separated by commas; ``*``: any."""
+    oidc_viewers: str = "hope-viewer"
+    """Values of that claim that may look, separated by commas; ``*``: any."""
+    oidc_name_claim: str = Field("sub", min_length=1, max_length=256)
+    """The claim that people are known by in the audit log; one that nobody can choose for themselves."""
 
     worker_in_process: bool | None = None
     """Whether ``serve`` also solves; null: yes on SQLite, no on PostgreSQL (there ``hope-planner worker`` does)."""
@@ -107,6 +125,28 @@ class Settings(BaseSettings):
     """Whether to trace with OpenTelemetry, if that is installed."""
     metrics: bool = True
     """Whether ``GET /metrics`` answers; it needs no token, so keep it from outside (the chart's ingress does)."""
+
+    @model_validator(mode="after")
+    def _provider_is_complete(self) -> Settings:
+        if self.oidc_issuer is not None:
+            if self.oidc_client_id is None:
+                raise ValueError("HOPE_OIDC_ISSUER takes HOPE_OIDC_CLIENT_ID too: what the provider calls this planner")
+            if not is_private(self.oidc_issuer):
+                raise ValueError("HOPE_OIDC_ISSUER must begin with https://, for what it says opens the console")
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_private(url: str) -> bool:
+    """Whether nobody can listen in on what goes to an address: TLS, or this machine alone."""
+    return url.startswith("https://") or (url.startswith("http://") and is_loopback(urlsplit(url).hostname or ""))
 
 
 _OTHERS = re.compile(

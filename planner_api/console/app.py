@@ -28,6 +28,8 @@ from planner_api.service import Service
 
 LOGIN = f"{HOME}/login"
 LOGOUT = f"{HOME}/logout"
+OIDC = frozenset({f"{HOME}/oidc", f"{HOME}/oidc/callback"})
+"""The way to a provider and back, which nobody has a session on."""
 SECURITY: Headers = [
     (
         b"content-security-policy",
@@ -98,7 +100,7 @@ class Console:
         changes = request.method not in ("GET", "HEAD")
         if changes:
             check_origin(scope)
-        if path == LOGIN and changes:
+        if (path == LOGIN and changes) or path in OIDC:
             refuse_for(self._per_address.hit(address_of(scope)))
         secret = cookie_of(scope)
         session = await self._session(secret)
@@ -110,7 +112,7 @@ class Console:
                 raise ForbiddenError("read-only", "You signed in to look only; nothing was changed.")
             if changes and secret is None:
                 raise ForbiddenError("no-cookie", "Your browser sent no cookie; open the page again.")
-        elif path != LOGIN:
+        elif path != LOGIN and path not in OIDC:
             return _to_login(request, expired=secret is not None)
         return None
 

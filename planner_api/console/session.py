@@ -47,7 +47,7 @@ class Session:
     Attributes:
         principal: as the rest of the planner knows them.
         secret: what their cookie holds.
-        label: the note on their token; None where nobody needs one.
+        label: the note on their token, or what their provider calls them; None where nobody needs either.
         expires_at: when they will be asked for their token again; None where nobody is.
     """
 
@@ -103,12 +103,25 @@ async def sign_in(
         raise UnauthorisedError(WRONG_KIND if claim else "This token is unknown, expired or revoked.")
     if found.scope not in ("operator", "viewer"):
         raise UnauthorisedError(WRONG_KIND)
-    scope = "viewer" if look_only else found.scope
-    principal = bearer(scope, found.id)
-    secret, expires_at = new_secret(), now + timedelta(seconds=lifetime_s)
+    principal = bearer("viewer" if look_only else found.scope, found.id)
+    return await begin(database, principal, token_id=found.id, lifetime_s=lifetime_s, request_id=request_id)
+
+
+async def begin(
+    database: Database, principal: Principal, *, token_id: int | None, lifetime_s: float, request_id: str | None
+) -> Session:
+    """Begin the session of somebody who is known: by a token, or by name where a provider vouches for them."""
+    secret, now = new_secret(), datetime.now(UTC)
+    expires_at = now + timedelta(seconds=lifetime_s)
     async with database.write() as session:
         await repository.add(
-            session, hash_token(secret), token_id=found.id, scope=scope, now=now, expires_at=expires_at
+            session,
+            hash_token(secret),
+            token_id=token_id,
+            person=principal.name if token_id is None else None,
+            scope=principal.role,
+            now=now,
+            expires_at=expires_at,
         )
         await record(session, Actor(principal.name, request_id), "console.sign-in", principal.name)
     return Session(principal, secret, "", expires_at)
@@ -120,13 +133,17 @@ async def resume(database: Database, secret: str) -> Session | None:
         found = await repository.find(session, hash_token(secret))
     if found is None:
         return None
-    return Session(bearer(found.scope, found.token_id), secret, found.label, found.expires_at)
+    if found.token_id is not None:
+        return Session(bearer(found.scope, found.token_id), secret, found.label, found.expires_at)
+    assert found.person is not None
+    return Session(Principal(found.scope, found.person), secret, found.person.partition(":")[2], found.expires_at)
 
 
-async def sign_out(database: Database, secret: str) -> None:
+async def sign_out(database: Database, secret: str, actor: Actor) -> None:
     """End a session."""
     async with database.write() as session:
-        await repository.remove(session, hash_token(secret))
+        if await repository.remove(session, hash_token(secret)) is not None:
+            await record(session, actor, "console.sign-out", actor.name)
 
 
 def cookie_of(scope: Scope) -> str | None:

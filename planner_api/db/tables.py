@@ -485,15 +485,18 @@ class TokenRow(Base):
 
 
 class ConsoleSessionRow(Base):
-    """Somebody signed in to the console; it ends with its token, if not before."""
+    """Somebody signed in to the console: with a token, with which it ends, or vouched for by a provider."""
 
     __tablename__ = "console_sessions"
+    __table_args__ = (CheckConstraint("(token_id IS NULL) != (person IS NULL)", name="one_who"),)
 
     session_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     """SHA-256 of the cookie in hexadecimal."""
-    token_id: Mapped[int] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
+    token_id: Mapped[int | None] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
+    person: Mapped[str | None] = mapped_column(String(160))
+    """``Principal.name`` of whom a provider vouches for."""
     scope: Mapped[str] = mapped_column(String(16))
-    """The token's, or ``viewer`` for an operator who signed in to look only."""
+    """The token's or the person's, or ``viewer`` for an operator who signed in to look only."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime] = mapped_column(index=True)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
+from planner_api.audit.service import actor_of
 from planner_api.console import session as sessions
 from planner_api.console.forms import read_fields, read_form
 from planner_api.console.rendering import render
@@ -23,8 +25,8 @@ async def show(
 ) -> Response:
     """Ask for a token."""
     if request.state.session is not None:
-        return RedirectResponse(_ours(to), status_code=303)
-    return render(request, "login.html", to=_ours(to), ended=ended, problem=None)
+        return RedirectResponse(ours(to), status_code=303)
+    return page(request, to=ours(to), ended=ended)
 
 
 @router.post("/login")
@@ -32,7 +34,7 @@ async def sign_in(request: Request) -> Response:
     """Begin a session and go where somebody wanted to."""
     fields = await read_fields(request)
     planner = request.app.state.planner
-    to, lifetime_s = _ours(fields.get("to", HOME)), planner.settings.console_session_s
+    to, lifetime_s = ours(fields.get("to", HOME)), planner.settings.console_session_s
     try:
         session = await sessions.sign_in(
             planner.database,
@@ -42,7 +44,7 @@ async def sign_in(request: Request) -> Response:
             request_id=request.state.request_id,
         )
     except UnauthorisedError as error:
-        return render(request, "login.html", code=401, to=to, ended=False, problem=error.detail)
+        return page(request, to=to, problem=error.detail, code=401)
     answer = RedirectResponse(to, status_code=303)
     request.scope["state"]["principal"] = session.principal
     set_cookie(request, answer, session.secret, lifetime_s)
@@ -55,13 +57,20 @@ async def sign_out(request: Request) -> Response:
     await read_form(request)
     secret = cookie_of(request.scope)
     if secret is not None:
-        await sessions.sign_out(request.app.state.planner.database, secret)
+        await sessions.sign_out(request.app.state.planner.database, secret, actor_of(request.scope))
     answer = RedirectResponse(f"{HOME}/login", status_code=303)
     answer.delete_cookie(sessions.COOKIE, path=HOME)
     return answer
 
 
-def _ours(to: str) -> str:
+def page(request: Request, *, to: str, ended: bool = False, problem: str | None = None, code: int = 200) -> Response:
+    """Return the sign-in page, with what went wrong where something did."""
+    issuer = request.app.state.planner.settings.oidc_issuer
+    provider = urlsplit(issuer).hostname if issuer else None
+    return render(request, "login.html", code=code, to=to, ended=ended, problem=problem, provider=provider)
+
+
+def ours(to: str) -> str:
     """Where to go after signing in: nowhere but within the console."""
     inside = to == HOME or to.startswith((f"{HOME}/", f"{HOME}?"))
     return to if inside and "\\" not in to and to.isprintable() else HOME

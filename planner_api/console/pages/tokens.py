@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Request, Response
 from starlette.responses import RedirectResponse
 
 from planner_api.audit.service import actor_of, record
+from planner_api.console import repository as sessions
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
 from planner_api.devices import repository
@@ -25,6 +26,7 @@ LIFETIMES = {"1": "a day", "30": "30 days", "365": "a year", "": "no end"}
 MAX_LABEL = 128
 MAX_USES = 10_000_000
 
+SessionHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 Number = Annotated[int, Path(ge=1, le=2**62)]
 
 
@@ -93,6 +95,18 @@ async def revoke_claim(request: Request, number: Number) -> Response:
     return RedirectResponse("/console/tokens", status_code=303)
 
 
+@router.post("/tokens/sessions/{session_hash}")
+async def end_session(request: Request, session_hash: SessionHash) -> Response:
+    """End the session of somebody whom a provider vouches for."""
+    await read_form(request)
+    async with request.app.state.planner.database.write() as session:
+        ended = await sessions.remove(session, session_hash)
+        if ended is None:
+            raise NotFoundError("session-unknown", "There is no such session, or it has ended already.")
+        await record(session, actor_of(request.scope), "console.end", ended)
+    return RedirectResponse("/console/tokens", status_code=303)
+
+
 async def _page(request: Request, *, made: str | None = None, kind: str | None = None) -> Response:
     async with request.app.state.planner.database.read() as session:
         people = [
@@ -100,12 +114,14 @@ async def _page(request: Request, *, made: str | None = None, kind: str | None =
             *await repository.list_tokens(session, "viewer", LISTED),
         ]
         claims = await repository.list_claims(session, LISTED)
+        signed_in = await sessions.people(session, LISTED)
     now = datetime.now(UTC)
     return render(
         request,
         "tokens.html",
         people=sorted(people, key=lambda token: -token.id),
         claims=claims,
+        signed_in=signed_in,
         now=now,
         made=made,
         kind=kind,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from planner_api.console.pages.sign_in import _ours
+from planner_api.console.pages.sign_in import ours
 from planner_api.console.session import COOKIE, HOME, anonymous, new_secret
 from planner_api.db.tables import ConsoleSessionRow
 from planner_api.devices import repository as devices
@@ -251,7 +251,7 @@ def test_a_planner_may_have_no_console(database_url: str) -> None:
 def test_signing_in_leads_nowhere_else(to: str) -> None:
     """Whatever the address says, the way back lies within the console."""
     for wanted in (to, HOME + to, f"{HOME}/{to}"):
-        found = _ours(wanted)
+        found = ours(wanted)
         assert found == HOME or re.match(r"/console[/?]", found)
         assert "\\" not in found
         assert "\n" not in found

@@ -1,0 +1,102 @@
+"""Signing in through a provider: there, and back with its answer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import RedirectResponse
+
+from planner_api.console import session as sessions
+from planner_api.console.pages.sign_in import ours, page
+from planner_api.console.rendering import render
+from planner_api.console.session import HOME, new_secret, set_cookie
+from planner_api.devices.principal import Principal
+from planner_api.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from planner_api.console.oidc import Provider
+
+# NOTE: no StrictRoute: providers add parameters of their own to their answers.
+router = APIRouter()
+
+PATH = f"{HOME}/oidc"
+COOKIE = "hope_console_oidc"
+ATTEMPT_S = 600
+MAX_COOKIE = 3 * 1024
+MAX_ANSWER = 4096
+"""Characters of one parameter of an answer."""
+
+
+@router.get("/oidc")
+async def leave(request: Request, to: Annotated[str, Query(max_length=2048)] = HOME) -> Response:
+    """Send a browser to the provider, with a cookie that knows it again."""
+    from planner_api.console.oidc import Attempt, SignInError
+
+    secret, to = new_secret(), ours(to)
+    try:
+        address = await _provider(request).address(Attempt(secret), _callback(request))
+    except SignInError as error:
+        return page(request, to=to, problem=error.detail, code=error.code)
+    answer = RedirectResponse(address, status_code=303)
+    answer.set_cookie(
+        COOKIE,
+        f"{secret}.{base64.urlsafe_b64encode(to.encode()).decode().rstrip('=')}",
+        max_age=ATTEMPT_S,
+        path=PATH,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="lax",  # the way back begins on the provider's pages
+    )
+    return answer
+
+
+@router.get("/oidc/callback")
+async def come_back(request: Request) -> Response:
+    """Begin the session of whom the provider vouches for."""
+    from planner_api.console.oidc import Attempt, SignInError
+
+    planner, provider = request.app.state.planner, _provider(request)
+    secret, to = _attempt(request.cookies.get(COOKIE, ""))
+    said = {name: value for name, value in request.query_params.items() if len(value) <= MAX_ANSWER}
+    try:
+        person = await provider.person(Attempt(secret), _callback(request), said)
+    except SignInError as error:
+        answer = page(request, to=to, problem=error.detail, code=error.code)
+    else:
+        lifetime_s = planner.settings.console_session_s
+        principal = Principal(person.role, person.name)
+        session = await sessions.begin(
+            planner.database, principal, token_id=None, lifetime_s=lifetime_s, request_id=request.state.request_id
+        )
+        # NOTE: a page that leads on, not a redirect: where that leads, a browser that comes from another site would not
+        # send the session's cookie (SameSite=Strict).
+        answer = render(request, "signed_in.html", to=to)
+        request.scope["state"]["principal"] = principal
+        set_cookie(request, answer, session.secret, lifetime_s)
+    answer.delete_cookie(COOKIE, path=PATH)
+    return answer
+
+
+def _provider(request: Request) -> Provider:
+    found: Provider | None = request.app.state.planner.provider
+    if found is None:
+        raise NotFoundError("not-found", "This planner knows no provider: sign in with a token.")
+    return found
+
+
+def _callback(request: Request) -> str:
+    return f"{request.url.scheme}://{request.url.netloc}{PATH}/callback"
+
+
+def _attempt(cookie: str) -> tuple[str, str]:
+    """The secret of an attempt and where it wants to go; a secret that fits nothing where there is no such attempt."""
+    secret, _, to = cookie.partition(".")
+    try:
+        if not cookie.isascii() or len(cookie) > MAX_COOKIE or len(secret) != sessions.SECRET_LENGTH:
+            raise ValueError
+        return secret, ours(base64.urlsafe_b64decode(to + "=" * (-len(to) % 4)).decode())
+    except (ValueError, binascii.Error):
+        return new_secret(), HOME
