@@ -37,6 +37,7 @@ from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
 from agent_sdk.verify import executor_error, random_inputs, reference, relative_error
 from benchmarks import dispatch
+from benchmarks.memory import peak_bytes
 from benchmarks.results import circumstances
 from benchmarks.runtimes import Run, baselines
 from benchmarks.segmentation import loss
@@ -127,7 +128,7 @@ def rows_for(
             "lower_bound_us": session.plan.lower_bound_us,
             "predicted_us": predicted_us["ours_planned"],
             "method": session.plan.method,
-            "peak_bytes": trace.peak_bytes,
+            "peak_bytes": peak_bytes(trace),
             "allocated_bytes": session.plan_executor.allocated_bytes,
         }
         return rows, facts

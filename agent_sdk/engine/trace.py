@@ -6,13 +6,12 @@ worked out when somebody asks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from agent_sdk.engine.program import Program, ProgramSegment
+from agent_sdk.engine.program import Program
 
 SpanKind = Literal["segment", "wait", "transfer"]
 
@@ -99,61 +98,3 @@ class Trace:
     def segments(self) -> tuple[Span, ...]:
         """The computing spans, by segment index."""
         return tuple(sorted((s for s in self.spans if s.kind == "segment"), key=lambda span: span.segment))
-
-    @cached_property
-    def peak_bytes(self) -> dict[str, int]:
-        """Per processor the most bytes of boundary tensors that were live at one time in this run.
-
-        A tensor lives on a processor from the start of the segment that makes or fetches it until the end of the
-        last segment that reads that memory, there or from another processor; graph inputs from the start, outputs
-        to the end. Memory that two processors look at counts once, where it was allocated.
-        """
-        program = self.program
-        begin: dict[tuple[str, int], float] = {}
-        end: dict[tuple[str, int], float] = {}
-        for span in self.spans:
-            if span.kind != "wait":
-                begin.setdefault((span.lane, span.position), span.start_us)
-                end[span.lane, span.position] = span.end_us
-        born: dict[tuple[str, str], float] = {}
-        dies: dict[tuple[str, str], float] = {}
-        owner: dict[tuple[str, str], str] = {}
-        for work in program.work:
-            here, memory = work.processor, program.processors[work.processor].place.memory
-            queue = program.lanes[work.lane]
-            start, over = begin[queue, work.position], end[queue, work.position]
-            for move in work.moves:
-                source = (move.tensor, owner[move.tensor, move.source])
-                owner[move.tensor, move.target] = here
-                born[move.tensor, here] = start
-                dies[source] = max(dies.get(source, 0.0), start)
-            if not isinstance(work, ProgramSegment):
-                continue
-            for name in (part for read in work.segment.inputs for part in program.parts(read)):
-                if (name, memory) not in owner:
-                    owner[name, memory] = here
-                    born[name, here] = 0.0
-                key = (name, owner[name, memory])
-                dies[key] = max(dies.get(key, 0.0), over)
-            for name in work.segment.outputs:
-                owner[name, memory] = here
-                born[name, here] = start
-                dies[name, here] = over
-        for name in (part for kept in program.graph.outputs for part in program.parts(kept)):
-            dies[name, program.home[name]] = self.total_us
-        return self._peaks(born, dies)
-
-    def _peaks(self, born: dict[tuple[str, str], float], dies: dict[tuple[str, str], float]) -> dict[str, int]:
-        events: list[tuple[float, int, str]] = []
-        for (name, processor), start in born.items():
-            size = self.program.graph.tensor[name].bytes
-            # A segment starts at the very clock reading at which the one before it ended and freed its inputs: at equal
-            # times deaths come first. Whatever is born lives for an instant at least.
-            end = max(dies.get((name, processor), start), math.nextafter(start, math.inf))
-            events += [(start, size, processor), (end, -size, processor)]
-        live = dict.fromkeys(self.program.processors, 0)
-        peak = dict(live)
-        for _, size, processor in sorted(events, key=lambda event: event[:2]):
-            live[processor] += size
-            peak[processor] = max(peak[processor], live[processor])
-        return peak

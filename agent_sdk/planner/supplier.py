@@ -28,8 +28,9 @@ from agent_sdk.errors import (
 )
 from agent_sdk.files import one_at_a_time
 from agent_sdk.planner.blocking import BlockingPlanner
-from agent_sdk.planner.cache import PlanCache, Settled, Unsent
+from agent_sdk.planner.cache import PlanCache, Settled
 from agent_sdk.planner.client import PlannerClient, ServedPlan
+from agent_sdk.records import Records
 from hope_schema import DeviceReport, Missing, MissingRequest, ModelGraph, Observations, Plan, PlanRequest
 from hope_schema.hashing import digest
 
@@ -41,6 +42,8 @@ OFFLINE: Final = (PlannerUnavailableError, ServerError, RateLimitedError, Planne
 """Failures of the planner that a device outlives with what it has; refusals (3xx, 4xx) are the caller's to mend."""
 REFUSED: Final = (BadRequestError, ConflictError, PermissionDeniedError)
 """What the planner answers to figures that it will never take."""
+MAX_UNSENT: Final = 16
+"""Uploads kept until the planner takes them, because measuring again takes long; the oldest are dropped first."""
 PROFILING_S: Final = 90.0
 """How long another process that measures for the same planner is waited for."""
 
@@ -96,7 +99,7 @@ class PlanSupplier:
         self._connect = connect
         self._address = address
         self._plans = PlanCache(directory / "plans")
-        self._unsent = Unsent(directory / "unsent" / digest(address)[:32])
+        self._unsent = Records(directory / "unsent" / digest(address)[:32], Observations, MAX_UNSENT)
         self._lock_file = directory / "profiling.lock"
         self._opening = threading.Lock()
         self._planner: BlockingPlanner | None = None
@@ -175,21 +178,21 @@ class PlanSupplier:
 
     def hold(self, observations: Observations) -> bool:
         """Keep figures until they are sent; say whether the disk took them."""
-        return self._unsent.keep(observations)
+        return self._unsent.keep(digest(observations.upload_id), observations)
 
     def send(self, observations: Observations, attempts: int | None = None) -> None:
         """Upload figures; they are kept until the planner has taken them, or says that it never will."""
         try:
             self._call(lambda client: client.upload(observations, attempts=attempts))
         except REFUSED:
-            self._unsent.drop(observations)
+            self._unsent.drop(digest(observations.upload_id))
             raise
-        self._unsent.drop(observations)
+        self._unsent.drop(digest(observations.upload_id))
 
     def send_earlier(self) -> list[str]:
         """Send what an earlier start measured and could not send; sentences about what became of the rest."""
         notes = []
-        for observations in self._unsent.load():
+        for observations in self._unsent.all():
             try:
                 self.send(observations, attempts=1)
             except PlannerError as error:

@@ -14,36 +14,41 @@ from pathlib import Path
 from typing import Final
 
 from agent_sdk.errors import ExecutionError
-from agent_sdk.files import read_whole, replace_whole
+from agent_sdk.records import Records
+from hope_schema.base import Contract
 from hope_schema.hashing import digest
 
 PROBE_S: Final = 120.0
 """A child that takes longer is ended; what hangs there would hang here."""
+MAX_PROBES: Final = 1024
+"""Networks of which it is remembered what became of a child."""
 
 log = logging.getLogger(__name__)
 
 
+class _Ended(Contract):
+    """How a child ended, in words; empty where it lived."""
+
+    crash: str
+
+
 class Probes:
-    """What became of runtimes in children, kept in a directory; where that cannot be written, every start probes."""
+    """What became of runtimes in children, kept in a directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._records = Records(directory, _Ended, MAX_PROBES)
 
     def crash(self, runtime: str, version: str, network: str, file: Path) -> str:
         """How a child ended that compiled ``file`` with a runtime, in words; empty where it lived.
 
         ``network`` is by what the network is known again.
         """
-        path = self._directory / f"{digest([runtime, version, network])[:32]}.txt"
-        try:
-            return read_whole(path).decode()
-        except (OSError, UnicodeError):
-            found = _crash(runtime, file)
-        try:
-            replace_whole(path, found.encode())
-        except OSError as error:
-            log.info("it is not kept that %s was probed: %s", runtime, error)
-        return found
+        key = digest([runtime, version, network])[:32]
+        ended = self._records.get(key)
+        if ended is None:
+            ended = _Ended(crash=_crash(runtime, file))
+            self._records.keep(key, ended)
+        return ended.crash
 
 
 def _crash(runtime: str, file: Path) -> str:

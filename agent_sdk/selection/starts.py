@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from pydantic import ValidationError
-
-from agent_sdk.files import read_whole, replace_whole
+from agent_sdk.records import Records
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.whole import Openable
 from hope_schema.base import Contract
@@ -19,6 +18,8 @@ from hope_schema.hashing import digest
 WholeName = Literal["onnxruntime", "openvino"]
 WHOLE: Final[tuple[WholeName, ...]] = get_args(WholeName)
 """The runtimes that load whole networks, as processors name them."""
+MAX_STARTS: Final = 1024
+"""Networks of which it is remembered how to begin."""
 
 
 class Start(Contract):
@@ -46,31 +47,28 @@ def _runtime(name: str) -> WholeName | None:
 
 
 class Starts:
-    """Starts by network in a directory; what is damaged or cannot be written costs the next start time."""
+    """Starts by network in a directory."""
 
     def __init__(self, directory: Path, kinds: Collection[str]) -> None:
-        self._directory, self._kinds = directory, sorted(kinds)
+        self._records = Records(directory, Start, MAX_STARTS)
+        self._kinds = sorted(kinds)
 
     def known(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None) -> Start | None:
         """How to begin, if that is known."""
-        try:
-            return Start.model_validate_json(read_whole(self._path(source, shapes)))
-        except (OSError, ValidationError):
-            return None
+        return self._records.get(self._key(source, shapes))
 
     def keep(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None, start: Start) -> None:
         """Remember how to begin."""
-        try:
-            replace_whole(self._path(source, shapes), start.model_dump_json().encode())
-        except OSError:
-            return
+        self._records.keep(self._key(source, shapes), start)
 
-    def _path(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None) -> Path:
+    def _key(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None) -> str:
         """By what tells files apart without reading them: a wrong guess costs time, never the answer."""
         if isinstance(source, bytes):
             named: list[object] = [hashlib.sha256(source).hexdigest()]
         else:
-            about = os.stat(source)
-            named = [os.path.realpath(source), about.st_size, about.st_mtime_ns]
+            named = [os.path.realpath(source)]
+            with suppress(OSError):  # whoever loads it says that it is not there
+                about = os.stat(source)
+                named += [about.st_size, about.st_mtime_ns]
         bound = sorted((name, [*shape]) for name, shape in (shapes or {}).items())
-        return self._directory / f"{digest([named, bound, self._kinds])[:32]}.json"
+        return digest([named, bound, self._kinds])[:32]

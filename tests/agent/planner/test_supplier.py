@@ -17,9 +17,10 @@ from agent_sdk.engine import IllegalPlanError
 from agent_sdk.model import read_model
 from agent_sdk.planner import cache as plan_cache
 from agent_sdk.planner.blocking import BlockingPlanner
-from agent_sdk.planner.cache import PlanCache, Unsent
+from agent_sdk.planner.cache import PlanCache
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
+from agent_sdk.records import Records
 from hope_schema import Job, Missing, MissingRequest, Observations, Plan, PlanRequest, Processor
 from hope_schema.hashing import digest
 from hope_schema.profile import LatencyColumns
@@ -339,9 +340,8 @@ def test_kept_figures_that_a_planner_chokes_on_do_not_keep_it_from_planning(tmp_
 def test_kept_figures_cost_a_start_no_more_than_a_note(answer: httpx.Response, tmp_path: Path) -> None:
     """Whatever the planner says of an upload from an earlier start, a plan that is current is confirmed at once."""
     obtain(tmp_path, httpx.Response(200, json=NOTHING_MISSING), plan_answer(small_plan()))
-    Unsent(tmp_path / "unsent" / digest("http://planner")[:32]).keep(
-        observed(Missing.model_validate(ONE_MISSING, strict=False))
-    )
+    figures = observed(Missing.model_validate(ONE_MISSING, strict=False))
+    Records(tmp_path / "unsent" / digest("http://planner")[:32], Observations, 1).keep("kept", figures)
     obtained, paths = obtain(tmp_path, answer, httpx.Response(304), measure=never, attempts=4)
     assert paths == ["POST /profiles", "GET /plans/plan-1"]
     assert obtained.source == "planner"
@@ -358,26 +358,25 @@ def test_figures_that_can_neither_be_sent_nor_kept_are_said_to_be_lost(tmp_path:
 
 def test_figures_are_kept_whoever_tidies_up_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process may send and remove a file of the same folder while the oldest are looked for."""
-    unsent = Unsent(tmp_path)
+    unsent = Records(tmp_path, Observations, 1)
     figures = observed(Missing.model_validate(ONE_MISSING, strict=False))
     glob = Path.glob
     monkeypatch.setattr(Path, "glob", lambda here, pattern: [*glob(here, pattern), here / "gone.json"])
-    assert unsent.keep(figures)
+    assert unsent.keep("kept", figures)
 
 
-def test_kept_figures_are_bounded_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_figures_are_bounded_and_whole(tmp_path: Path) -> None:
     """A long time without a planner keeps the newest uploads only, and a damaged file counts as none."""
-    monkeypatch.setattr(plan_cache, "MAX_UNSENT", 2)
-    unsent = Unsent(tmp_path)
+    unsent = Records(tmp_path, Observations, 2)
     figures = observed(Missing.model_validate(ONE_MISSING, strict=False))
     for age, name in ((300, "a"), (200, "b"), (100, "c")):
         before = set(tmp_path.iterdir())
-        unsent.keep(figures.model_copy(update={"upload_id": name}))
+        unsent.keep(name, figures.model_copy(update={"upload_id": name}))
         (new,) = set(tmp_path.iterdir()) - before
         os.utime(new, (new.stat().st_mtime - age,) * 2)
-    assert {kept.upload_id for kept in unsent.load()} == {"b", "c"}
+    assert {kept.upload_id for kept in unsent.all()} == {"b", "c"}
     new.write_bytes(b"{")
-    assert {kept.upload_id for kept in unsent.load()} == {"b"}
+    assert {kept.upload_id for kept in unsent.all()} == {"b"}
     assert not new.exists()
 
 
