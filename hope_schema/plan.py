@@ -19,8 +19,8 @@ Objective = Literal["latency", "lateness"]
 """What is made small: the time at which all jobs are done, or the largest weighted lateness of one."""
 MAX_JOBS: Final = 64
 """Most networks that one plan may hold."""
-Method = Literal["auto", "cuts", "ilp", "greedy", "partitiontuner", "codl"]
-"""How a plan is found. ``cuts`` is ``auto`` where ops may be computed in parts as well."""
+Method = Literal["auto", "ilp", "greedy", "partitiontuner", "codl"]
+"""How a plan is found; ``auto`` and ``codl`` also compute ops in parts."""
 
 
 class Cause(StrEnum):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agent_sdk.session import Session
     from hope_schema.plan import Method
 
-METHODS: Final = ("auto", "cuts", "ilp", "greedy", "partitiontuner", "codl")
+METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner", "codl")
 """What ``hope_schema.plan.Method`` lists, without loading it."""
 DEADLINE_S: Final = 10.0
 """Seconds a call to the planner may take by default."""

@@ -13,6 +13,7 @@ from planner_api.planning.judge.causes import causes, next_best
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.optimise import Outcome
 from planner_api.planning.problem import Problem
+from planner_api.planning.problem.parts import RULE
 
 MAX_GAP = 1e9
 """What a gap reads when the bound is zero and the makespan is not."""
@@ -63,7 +64,7 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
         bound_method=bound.method,
         single_processor_us={problem.processors[p]: plan.makespan_us for p, plan in outcome.singles.items()},
         profile_version=profile.version,
-        filled=tuple(sentence[:1024] for sentence in problem.filled),
+        filled=tuple(sentence[:1024] for sentence in (*problem.filled, *([RULE] if cuts else []))),
         notes=tuple(note[:1024] for note in outcome.solution.notes[:64]),
     )
 

@@ -85,10 +85,9 @@ METHODS: dict[str, Method] = {
     "partitiontuner": Method(f"{_HERE}.construct.partitiontuner:solve", serves=frozenset({"neighbours"})),
     "ilp": Method(f"{_HERE}.ilp:solve", at_once=False, serves=frozenset({"queues", "neighbours"})),
     "auto": Method(f"{_HERE}.optimise:auto", at_once=False),
-    "cuts": Method(f"{_HERE}.optimise:auto", at_once=False),
 }
 """Every method by name; imported on first use."""
-CUTTING = frozenset({"cuts", "codl"})
+CUTTING = frozenset({"auto", "codl"})
 """Methods for which ops of a network may be cut into parts."""
 
 

@@ -21,7 +21,7 @@ from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import Schedule, simulate
-from planner_api.planning.methods import Bound, Solution, UnknownMethod, features, method, solve
+from planner_api.planning.methods import Bound, Method, Solution, UnknownMethod, features, method, solve
 from planner_api.planning.problem import Machine, PlanningError, Problem
 from planner_api.planning.problem.feasible import any_placement, prune
 
@@ -35,8 +35,10 @@ MANY_OPS = 1500
 """Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out,"""
 MANY_CHOICES = 15_000
 """and above so many pairs of op and processor."""
-WHOLE_SHARE = 0.4
+WHOLE_SHARE = 0.6
 """Part of the budget for whole ops where they may also be cut."""
+NOISE = 0.02
+"""Relative gain below which ops stay whole: figures are no better than that, and parts are more to launch."""
 PIECES_SHARE = 0.4
 """Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
 QUIET_S = 2.0
@@ -67,7 +69,7 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
         PlanningError: the method is unknown, or no legal plan was found.
     """
     chosen = method(name)
-    problem = prune(problem)
+    problem = _cuttable(prune(problem), chosen)
     alone = singles(problem)
     bound = trivial(problem)
     if chosen.entry != method("auto").entry and not chosen.at_once and budget.left() > 0:
@@ -82,25 +84,38 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     return Outcome(solution, _clipped(bound, solution), alone)
 
 
+def _cuttable(problem: Problem, chosen: Method) -> Problem:
+    """The problem without its cutter where a method has no use for it: bounds on whole ops are better."""
+    if problem.cutter is None or chosen.entry == method("codl").entry:
+        return problem
+    if chosen.entry == method("auto").entry and "jobs" not in features(problem):
+        from planner_api.planning.split.choices import choices_of
+
+        if choices_of(problem).axes:
+            return problem
+    return replace(problem, cutter=None)
+
+
 def auto(problem: Problem, budget: Budget) -> Solution:
     """The best plan that the budget buys, with the best lower bound proven on the way.
 
-    Whole ops first; where ops may be cut, the rest of the budget goes to a search for cuts around that plan.
+    Whole ops first. Where cutting some is worth what it costs to work side by side, and the bound of plans with cuts
+    leaves room for a gain beyond ``NOISE``, the rest of the budget goes to a search for cuts around that plan.
 
     Raises:
         PlanningError: no method finds a legal plan.
     """
-    if problem.cutter is None or "jobs" in features(problem):
+    if problem.cutter is None or budget.left() <= 0 or budget.rounds == 0:
         return _whole(problem, budget)
-    if budget.left() > 0 and budget.rounds != 0:
-        budget = _after_loading(_after_loading(budget, "pieces"), "search")
+    budget = _after_loading(_after_loading(budget, "pieces"), "search")
     whole = _whole(replace(problem, cutter=None), budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())))
     best, bound = whole, trivial(problem)
-    if budget.left() > 0 and budget.rounds != 0 and not closed(best, bound):
+    enough = (1 - NOISE) * whole.schedule.value_us
+    if bound.us < enough:
         from planner_api.planning.split.search import search_cuts
 
         found = search_cuts(problem, whole.schedule, budget)
-        if found is not None and found.cuts and found.schedule.value_us < best.schedule.value_us:
+        if found.schedule.value_us < enough:
             best = Solution(found.schedule, "cuts", cuts=tuple(found.cuts.values()), cut=found.problem)
     return replace(best, bound=_clipped(bound, best))
 

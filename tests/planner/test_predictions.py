@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from hope_schema import Missing, ModelGraph, Op, Tensor, TensorType, merge
+from hope_schema import Missing, ModelGraph, Op, PlanReply, Tensor, TensorType, merge
 from planner_api.prediction.features import Features, features
 from tests.planner.samples import SOC, Api, chain, measure, missing_request, plan_request, serving
 
@@ -31,6 +33,8 @@ def convolutions(*filters: int, size: int = 14, name: str = "convolutions") -> M
     return ModelGraph(name=name, tensors=tensors, ops=ops, inputs=("t0",), outputs=(f"t{len(filters)}",))
 
 
+LATEST_S = 60.0
+"""By when what happens by itself has happened, on a busy machine."""
 KNOWN = convolutions(*(8 * k for k in range(1, 25)))
 UNSEEN = convolutions(20, 300, 100, 60, size=28, name="unseen")
 FEATURES: dict[str, Features] = {
@@ -70,6 +74,30 @@ def test_an_unseen_network_is_planned_in_the_first_reply(api: Api):
     assert not any(step.predicted_spread for step in better.steps)
     assert not better.filled
     assert better.single_processor_us["ort@0"] == pytest.approx(true, rel=1e-3)
+
+
+def test_its_plan_gets_better_without_anybody_asking(tmp_path: Path):
+    """Planned from predictions in the first reply, then solved, then made anew of what a device measured: one POST."""
+    url = f"sqlite:///{tmp_path / 'planner.sqlite'}"
+    with serving(url, fold_interval_s=0.2, worker_in_process=True, solve_budget_s=0.2) as planner:
+        planner.learn(KNOWN, cost=cost)
+        end = time.monotonic() + LATEST_S
+        while planner.missing(KNOWN).latencies and time.monotonic() < end:
+            time.sleep(0.05)
+        assert planner.post("/models", UNSEEN).status_code == 201
+        first = planner.plan(UNSEEN)
+        assert first.provisional
+        assert all(step.predicted_spread for step in first.plan.steps)
+        versions = [first]
+        planner.learn(UNSEEN, cost=cost)
+        while any(step.predicted_spread for step in versions[-1].plan.steps) or versions[-1].provisional:
+            assert time.monotonic() < end, "the plan still rests on predictions"
+            reply = PlanReply.model_validate_json(planner.client.get(f"/plans/{first.plan_id}").content)
+            if reply.version > versions[-1].version:
+                versions.append(reply)
+            time.sleep(0.05)
+        true = sum(min(cost(op.signature, kind) for kind in ("big", "little")) for op in merge(UNSEEN))
+        assert versions[-1].plan.makespan_us <= true * 1.05
 
 
 def test_what_would_tell_the_most_is_asked_first(api: Api):

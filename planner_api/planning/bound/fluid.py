@@ -25,7 +25,7 @@ from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from hope_schema.cutting import CutError, Region
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
-from planner_api.planning.split.choices import Choices
+from planner_api.planning.split.choices import choices_of
 
 
 @lru_cache(maxsize=4)
@@ -46,7 +46,7 @@ def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """What an op takes at the best rate of any of its parts, and its shortest part: (n, P) microseconds."""
     assert problem.cutter is not None
     whole, least = problem.latency_us.copy(), problem.latency_us.copy()
-    choices = Choices(problem)
+    choices = choices_of(problem)
     for name, axes in choices.axes.items():
         op = choices.index[name]
         runs = np.isfinite(problem.latency_us[op])

@@ -14,7 +14,7 @@ import numpy as np
 from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, merge
 from planner_api.planning.problem import FloatArray, Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.feasible import prune
-from planner_api.planning.problem.parts import RULE, cutter_of
+from planner_api.planning.problem.parts import cutter_of
 from planner_api.planning.problem.transfers import TransferTable
 
 SHOWN = 5
@@ -87,7 +87,6 @@ def build_problem(
             machine,
             labels,
         )
-        filled.append(RULE)
     problem = Problem(
         machine=machine,
         ops=tuple(f"{job}:{op.id}" if several else op.id for job, op in supers),

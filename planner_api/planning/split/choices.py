@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -16,10 +17,17 @@ from planner_api.planning.problem.cuts import TENTHS, Shape, border
 LEAST = 0.002
 """Of all ops' fastest latencies together: an op that takes less stays whole."""
 WORTH = 0.9
-"""A team gets one more processor where that takes its ideal time below this part of what it was."""
+"""A team gets one more processor where that takes its ideal time below this part of what it was, and saves more than
+a crossing costs."""
 
 Team = tuple[int, ...]
 """Processors that compute a part each."""
+
+
+@lru_cache(maxsize=4)
+def choices_of(problem: Problem) -> Choices:
+    """What may be cut of a problem that knows how; bound and search ask alike."""
+    return Choices(problem)
 
 
 class Choices:
@@ -37,6 +45,7 @@ class Choices:
         self.fastest = problem.latency_us.min(axis=1)
         self.axes: dict[str, tuple[int, ...]] = {}
         self.teams: dict[str, list[Team]] = {}
+        self.sync_us = sync_us(problem)
         self._steps: dict[tuple[str, int], int] = {}
         least = LEAST * float(self.fastest.sum())
         for op, node in enumerate(self.cutter.nodes):
@@ -70,8 +79,10 @@ class Choices:
                 break
             if any(self.problem.conflicts[processor, other] for other in team):
                 continue
-            if team and _ideal(row, [*team, processor]) > WORTH * _ideal(row, team):
-                break
+            if team:
+                before = _ideal(row, team)
+                if _ideal(row, [*team, processor]) > min(WORTH * before, before - self.sync_us):
+                    break
             team.append(processor)
             if len(team) > 1:
                 found.append(tuple(sorted(team)))
@@ -103,6 +114,14 @@ class Choices:
         """What of an op each part of a cut is."""
         extent = self._extent(cut.op, cut.axis)
         return [(high - low) / extent for low, high in pairwise([0, *cut.at, extent])]
+
+
+def sync_us(problem: Problem) -> float:
+    """The least that working on one op side by side costs: a launch with its hand-over, a move there and back."""
+    machine = problem.machine
+    moves = problem.transfer_us[(problem.transfer_us > 0) & np.isfinite(problem.transfer_us)]
+    apart = len(set(machine.place.tolist())) == problem.host
+    return float(machine.lag_us.min() + machine.launch_us.min() + (2 * moves.min() if apart and moves.size else 0.0))
 
 
 def _ideal(row: np.ndarray, team: Sequence[int]) -> float:

@@ -30,7 +30,7 @@ from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.cuts import TENTHS, cut_problem
-from planner_api.planning.split.choices import Choices, Team
+from planner_api.planning.split.choices import Team, choices_of
 from planner_api.planning.split.plan import CutPlan, homes_of
 
 DELTA = 1
@@ -50,7 +50,7 @@ class _Choice:
 class _Planner:
     def __init__(self, problem: Problem, pair: Team) -> None:
         self.problem, self.pair = problem, pair
-        self.choices = Choices(problem)
+        self.choices = choices_of(problem)
         self.cutter = self.choices.cutter
         a, b = (int(problem.machine.place[processor]) for processor in pair)
         there, back = problem.transfer_us[:, a, b], problem.transfer_us[:, b, a]

@@ -18,7 +18,7 @@ from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.cuts import TENTHS, cut_problem
 from planner_api.planning.search.search import Search
-from planner_api.planning.split.choices import Choices, Team
+from planner_api.planning.split.choices import Choices, Team, choices_of
 from planner_api.planning.split.codl import planned
 from planner_api.planning.split.plan import CutPlan, Cuts, carried
 
@@ -28,20 +28,20 @@ TURNS = 30
 """Turns of annealing for each start,"""
 TURNS_NEAR = 4
 """and where a change of cuts is."""
+STALE = 60
+"""Changes without progress after which no more are made; half as many where no start was better than whole ops."""
 WARMTH = 0.002
 """Relative worsening that is taken with probability 1/e at the beginning; none at the end."""
 MOST_AT_ONCE = 4
 """Neighbouring ops that one change is about."""
 
 
-def search_cuts(problem: Problem, whole: Schedule, budget: Budget) -> CutPlan | None:
-    """The best plan with cuts that the budget buys, starting from one without; None where no op can be cut.
+def search_cuts(problem: Problem, whole: Schedule, budget: Budget) -> CutPlan:
+    """The best plan with cuts that the budget buys, or the one without that it starts from.
 
     A budget of rounds counts changes of cuts.
     """
-    choices = Choices(problem)
-    if not choices.axes or budget.left() <= 0 or budget.rounds == 0:
-        return None
+    choices = choices_of(problem)
     plain = _plain(problem, whole)
     starts = [plain]
     with suppress(PlanningError):
@@ -50,7 +50,8 @@ def search_cuts(problem: Problem, whole: Schedule, budget: Budget) -> CutPlan | 
         for axes, chained in (((2, 1), True), ((2, 1), False), ((1, 2), False)):
             if budget.left() > 0.5 * budget.seconds or budget.rounds is not None:
                 starts.append(_heaviest(choices, plain, count, axes, budget.seed, chained=chained))
-    return _improve(choices, min(starts, key=lambda plan: plan.schedule.value_us), budget)
+    best = min(starts, key=lambda plan: plan.schedule.value_us)
+    return _improve(choices, best, budget, STALE if best.cuts else STALE // 2)
 
 
 def _plain(problem: Problem, schedule: Schedule) -> CutPlan:
@@ -97,13 +98,13 @@ def _annealed(plan: CutPlan, seed: int) -> CutPlan:
     return replace(plan, schedule=search.schedule())
 
 
-def _improve(choices: Choices, plan: CutPlan, budget: Budget) -> CutPlan:
+def _improve(choices: Choices, plan: CutPlan, budget: Budget, stale: int) -> CutPlan:
     """Change a few cuts at a time; a little worse is taken now and then, and the best is kept."""
     chance = random.Random(budget.seed)
     names = list(choices.axes)
     weights = [float(choices.fastest[choices.index[op]]) for op in names]
-    best, made, left = plan, 0, budget.left()
-    while budget.left() > 0 if budget.rounds is None else made < budget.rounds:
+    best, made, last, left = plan, 0, 0, budget.left()
+    while made - last < stale and (budget.left() > 0 if budget.rounds is None else made < budget.rounds):
         done = 1 - budget.left() / left if budget.rounds is None else made / budget.rounds
         made += 1
         first = names.index(chance.choices(names, weights)[0])
@@ -121,7 +122,7 @@ def _improve(choices: Choices, plan: CutPlan, budget: Budget) -> CutPlan:
         if worse <= 0 or chance.random() < math.exp(-worse / (WARMTH * max(1e-6, 1 - done))):
             plan = new
             if plan.schedule.value_us < best.schedule.value_us:
-                best = plan
+                best, last = plan, made
     return best
 
 
