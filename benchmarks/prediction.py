@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks import results
 from benchmarks.figures import PAPERS_CPU
 from benchmarks.profiles import BadProfile, PhoneProfile, find, op_type, phone_problem
-from benchmarks.results import Measure, verdict
+from benchmarks.results import Measure, Table, verdict
 from planner_api.planning import Budget, PlanningError, Problem, optimise, simulate
 from planner_api.prediction.asking import most_telling
 from planner_api.prediction.features import LANES, POOLS, Features
@@ -47,7 +47,7 @@ def phone_features(profile: PhoneProfile, op: dict[str, Any]) -> Features:
     shapes = [[max(1, size) for size in profile.shapes[name]] for name in op["inputs"]]
     out = [max(1, size) for size in profile.shapes[op["outputs"][0]]]
     (_, channels, height, width), (_, filters, rows, columns) = _four(shapes[0] if shapes else out), _four(out)
-    type_, stride, kernel, weights = op_type(op["name"]), max(1, round(height / rows)), (1, 1), 0
+    type_, stride, kernel, weights = _type_of(op["name"]), max(1, round(height / rows)), (1, 1), 0
     if type_ in POOLS | {"Conv", "DepthwiseConv"}:
         named = re.findall(r"(\d+)x(\d+)", op["name"])
         pointwise = op["name"].endswith("separable_conv2d") or not named
@@ -79,6 +79,14 @@ def phone_features(profile: PhoneProfile, op: dict[str, Any]) -> Features:
         inputs=len(shapes),
         packed=all(_four(shape)[1] % LANES == 0 for shape in shapes) and filters % LANES == 0,
     )
+
+
+def _type_of(name: str) -> str:
+    """The type of an op; of what turns one layout into the other also which way, as far as who reads it tells."""
+    if op_type(name) != "Layout":
+        return op_type(name)
+    reader = op_type(name.rpartition("___tr4")[2])
+    return {"Conv": "Pack", "AveragePool": "Pack", "Concat": "Repack"}.get(reader, "Unpack")
 
 
 def _four(shape: list[int]) -> tuple[int, int, int, int]:
@@ -221,6 +229,47 @@ def judge(rows: Sequence[dict[str, Any]]) -> list[Measure]:
     return found
 
 
+def floor(networks: Sequence[Network]) -> Table:
+    """What bounds every predictor: how often the figures of one signature agree, within a file and between two."""
+    lines: list[list[str | float | None]] = []
+    for phone in dict.fromkeys(network.profile.phone for network in networks):
+        mine = [network for network in networks if network.profile.phone == phone]
+        for kind, name in enumerate(KINDS):
+            own = [network.within(kind, {s.op: s.us for s in samples([network], kind)}) for network in mine]
+            between, known = [], 0
+            for network in mine:
+                there = samples([other for other in mine if other is not network], kind)
+                elsewhere = {sample.op: sample.us for sample in there}
+                shared = Network(network.profile, [], _only(network.figures, elsewhere))
+                if shared.figures[kind]:
+                    between.append(shared.within(kind, elsewhere))
+                known += sum(map(len, shared.figures[kind].values()))
+            ops = sum(len(network.ops) for network in mine)
+            lines.append([phone, name, fmean(own), known / ops, fmean(between) if between else None])
+    columns = ["phone", "kind", "of its own file's median", "ops that another file has too", "of that file's median"]
+    return Table(
+        "What bounds a predictor: share of figures within 10 % of the median of their signature", columns, lines
+    )
+
+
+def _only(figures: tuple[Figures, Figures], ops: Mapping[Features, float]) -> tuple[Figures, Figures]:
+    cpu, gpu = ({op: us for op, us in one.items() if op in ops} for one in figures)
+    return cpu, gpu
+
+
+def by_count(rows: Sequence[dict[str, Any]]) -> Table:
+    """What each number of measured signatures buys, over all networks."""
+    lines: list[list[str | float | None]] = []
+    for left_out in ("network", "phone"):
+        for k in MEASURED:
+            here = [row for row in rows if (row["left_out"], row["measured"]) == (left_out, k)]
+            if here:
+                means = [fmean(row[name] for row in here) for name in ("within_cpu", "within_gpu", "plan_loss")]
+                lines.append([left_out, k, *means, max(row["plan_loss"] for row in here)])
+    columns = ["left out", "measured", "within 10 %, CPU", "within 10 %, GPU", "plan loss, mean", "plan loss, worst"]
+    return Table("Predictions by what was measured: a network, or a phone, left out", columns, lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction", description=__doc__.splitlines()[0])
@@ -237,14 +286,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for profile in profiles:
             if PAPERS_CPU.get(profile.phone) not in profile.keys:
                 raise BadProfile(f"{profile.stem} is none of the phones {', '.join(PAPERS_CPU)}")
-        measures, rows = run(
-            [Network.of(profile) for profile in profiles], Budget(rounds=options.rounds, seed=options.seed)
-        )
+        networks = [Network.of(profile) for profile in profiles]
+        measures, rows = run(networks, Budget(rounds=options.rounds, seed=options.seed))
     except (BadProfile, PlanningError) as error:
         print(f"benchmarks.prediction: {error}", file=sys.stderr)
         return 2
+    tables = [by_count(rows), floor(networks)]
+    for table in tables:
+        table.show()
     if options.json:
-        results.write(options.json, measures, cases=rows)
+        results.write(options.json, measures, tables, cases=rows)
     return 0
 
 

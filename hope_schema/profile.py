@@ -137,6 +137,26 @@ class TransferColumns(Contract):
         return self
 
 
+class PartColumns(Contract):
+    """What parts of a super-op take that nobody measured: ``fixed + (1 - fixed) * share`` of the whole op's latency.
+
+    ``axis`` is that of its output along which it is cut, ``share`` how much of that axis the part makes.
+    """
+
+    signature: Annotated[tuple[Label, ...], Field(max_length=MAX_ROWS)] = ()
+    kind: Annotated[tuple[Kind, ...], Field(max_length=MAX_ROWS)] = ()
+    axis: Annotated[tuple[Annotated[int, Field(ge=0, lt=8)], ...], Field(max_length=MAX_ROWS)] = ()
+    fixed: Annotated[
+        tuple[Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)], ...], Field(max_length=MAX_ROWS)
+    ] = ()
+
+    @model_validator(mode="after")
+    def _columns_are_equally_long(self) -> PartColumns:
+        if len({len(getattr(self, name)) for name in type(self).model_fields}) > 1:
+            raise ValueError("part columns differ in length")
+        return self
+
+
 class Channel(Contract):
     """The way from one place to another.
 
@@ -239,7 +259,9 @@ class Profile(Measured):
     A row that is present with ``us = null`` is *unsupported*; a row that is missing is *absent*: not measured
     yet, asked of devices (``POST /profiles/missing``) or filled by a stated rule and flagged in the plan. ``predicted``
     holds rows for what is absent, while a plan is made: ``spread_us`` is then the prediction's standard deviation.
+    ``parts`` says what is predicted of parts, likewise.
     """
 
     version: Annotated[int, Field(ge=0)]
     predicted: LatencyColumns = LatencyColumns()
+    parts: PartColumns = PartColumns()

@@ -214,7 +214,8 @@ async def load_problem(
     if found is None:
         raise profile_unknown(request.soc, request.frequency)
     networks, profile = await asyncio.to_thread(_parse, graphs, found[1])
-    return networks, await predictions.complete(networks, profile)
+    parts = request.method in ("auto", "codl") and len(networks) == 1 and len(profile.processors) > 1
+    return networks, await predictions.complete(networks, profile, parts=parts)
 
 
 def _parse(graphs: list[bytes], profile: bytes) -> tuple[tuple[ModelGraph, ...], Profile]:

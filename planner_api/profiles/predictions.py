@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hope_schema import ModelGraph, Profile
+from hope_schema import ModelGraph, Profile, merge
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database
 from planner_api.models import repository as models
@@ -34,8 +34,11 @@ class Predictions:
         self._trained: OrderedDict[tuple[str, str, int], Predictors] = OrderedDict()
         self._training: SharedCalls[Predictors] = SharedCalls()
 
-    async def complete(self, graphs: Sequence[ModelGraph], profile: Profile) -> Profile:
-        """The profile with predicted rows for what these networks need and it lacks, as far as enough is known."""
+    async def complete(self, graphs: Sequence[ModelGraph], profile: Profile, *, parts: bool = False) -> Profile:
+        """The profile with predicted rows for what these networks need and it lacks, as far as enough is known.
+
+        With ``parts`` also for parts of their ops.
+        """
         # NOTE: imported here, as NumPy is, so that a process that only serves plans never loads it.
         from planner_api.prediction.complete import complete, ops_of
 
@@ -43,10 +46,13 @@ class Predictions:
         kinds = {processor.kind for processor in profile.processors}
         rows = profile.latencies
         measured = set(zip(rows.signature, rows.kind, strict=True))
-        if all((signature, kind) in measured for signature in ops for kind in kinds):
+        lacking = any((signature, kind) not in measured for signature in ops for kind in kinds)
+        if not lacking and not parts:
             return profile
         predictors = await self._of(profile)
-        return await asyncio.to_thread(complete, profile, predictors, ops) if predictors else profile
+        if predictors and lacking:
+            profile = await asyncio.to_thread(complete, profile, predictors, ops)
+        return await asyncio.to_thread(_with_parts, graphs, profile, predictors) if predictors and parts else profile
 
     async def ordered(
         self, body_zstd: bytes, unknown: Sequence[Latency], signatures: Mapping[str, int]
@@ -107,6 +113,13 @@ class Predictions:
         async with self._database.read() as session:
             stored = await models.features(session, list(dict.fromkeys(profile.latencies.signature)))
         return {signature: read(body) for signature, body in stored.items()}
+
+
+def _with_parts(graphs: Sequence[ModelGraph], profile: Profile, predictors: Predictors) -> Profile:
+    from planner_api.prediction.parts import predicted_parts
+
+    supers = [op for graph in graphs for op in merge(graph)]
+    return profile.model_copy(update={"parts": predicted_parts(supers, predictors)})
 
 
 def _parse(body_zstd: bytes) -> Profile:

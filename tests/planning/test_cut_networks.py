@@ -6,7 +6,18 @@ from itertools import combinations
 
 import pytest
 
-from hope_schema import Channel, LatencyColumns, ModelGraph, Op, Processor, Profile, Tensor, TensorType, merge
+from hope_schema import (
+    Channel,
+    LatencyColumns,
+    ModelGraph,
+    Op,
+    PartColumns,
+    Processor,
+    Profile,
+    Tensor,
+    TensorType,
+    merge,
+)
 from hope_schema.cutgraph import cut_graph, part_super_op
 from hope_schema.cutting import Region
 from planner_api.planning import plan
@@ -90,6 +101,17 @@ def test_a_plan_with_cuts_runs_the_ops_of_the_cut_graph(method: str):
     assert found.lower_bound_us <= found.makespan_us < 0.7 * min(found.single_processor_us.values())
     assert any("parts that were never measured" in sentence for sentence in found.filled)
     assert {move.tensor for move in found.transfers} <= set(cut.tensor)
+
+
+def test_what_is_predicted_of_parts_counts():
+    """Ops whose halves are predicted to take as long as they do stay whole; what was measured of halves goes before."""
+    slow = PartColumns(
+        signature=tuple(signature for signature, _ in WHOLE for _ in (1, 2)),
+        kind=tuple(kind for _, kind in WHOLE for _ in (1, 2)),
+        axis=(1, 2) * len(WHOLE),
+        fixed=(1.0,) * 2 * len(WHOLE),
+    )
+    assert not plan(GRAPH, profile(WHOLE).model_copy(update={"parts": slow}), rounds=5).jobs[0].cuts
 
 
 def test_what_was_measured_of_parts_counts():

@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.prediction import main
-from hope_schema import ModelGraph, Op, SuperOp, Tensor, TensorType, merge
+from hope_schema import ModelGraph, Op, PartColumns, SuperOp, Tensor, TensorType, merge
+from hope_schema.cutgraph import part_super_op
+from hope_schema.cutting import Region
 from planner_api.prediction.asking import most_telling
 from planner_api.prediction.features import Features, blocks, features
 from planner_api.prediction.lines import TERMS, Lines, terms
+from planner_api.prediction.parts import predicted_parts
 from planner_api.prediction.predictor import Predictor, Sample, TooLittle
 from tests.planning.phones import FOLDER, phone
 
@@ -99,6 +102,19 @@ def test_a_prediction_knows_how_far_it_is_from_what_was_measured():
     strange = predictor([replace(ops[0], type="Softmax"), ops[0]])
     assert strange[0].spread > 5 * strange[1].spread
     assert predictor([]) == []
+
+
+def test_parts_are_predicted_as_ops_of_their_own():
+    """A part takes what the formula says of an op of its size; a matrix product's launch makes its parts dearer."""
+    ops = drawn(6, 120)
+    predictor = Predictor([Sample(op, true_us(op)) for op in ops])
+    whole = convolution((1, 64, 28, 28), 128)
+    parts = predicted_parts([whole, whole], {"cpu": predictor})
+    assert (parts.signature, parts.axis) == ((whole.signature,) * 2, (1, 2))
+    for axis, fixed in zip(parts.axis, parts.fixed, strict=True):
+        half = true_us(features(part_super_op(whole, Region(axis, 0, (64, 14)[axis - 1]))))
+        assert fixed == pytest.approx(2 * half / true_us(features(whole)) - 1, abs=0.1)
+    assert predicted_parts([whole], {}) == PartColumns()
 
 
 def test_a_wild_figure_is_not_believed():

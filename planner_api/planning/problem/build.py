@@ -14,7 +14,7 @@ import numpy as np
 from hope_schema import HOST, ModelGraph, Processor, Profile, SuperOp, merge
 from planner_api.planning.problem import FloatArray, Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.feasible import prune
-from planner_api.planning.problem.parts import cutter_of
+from planner_api.planning.problem.parts import FIXED, cutter_of
 from planner_api.planning.problem.transfers import TransferTable
 
 SHOWN = 5
@@ -82,6 +82,7 @@ def build_problem(
             [op for _, op in supers],
             latency,
             partial(_measured_us, known, kinds),
+            partial(_fixed, _predicted_parts(profile), kinds),
             profile.latencies.signature,
             table,
             machine,
@@ -209,6 +210,15 @@ def _known(profile: Profile) -> dict[str, _Known]:
         if us:
             known[kind].predicted[signature] = _Way(us, spread=spread_us / us)
     return known
+
+
+def _predicted_parts(profile: Profile) -> dict[tuple[str, str, int], float]:
+    rows = profile.parts
+    return dict(zip(zip(rows.signature, rows.kind, rows.axis, strict=True), rows.fixed, strict=True))
+
+
+def _fixed(parts: Mapping[tuple[str, str, int], float], kinds: Sequence[str], op: SuperOp, axis: int) -> FloatArray:
+    return np.array([parts.get((op.signature, kind, axis), FIXED) for kind in kinds])
 
 
 def _measured_us(known: Mapping[str, _Known], kinds: Sequence[str], op: SuperOp) -> list[float | None]:

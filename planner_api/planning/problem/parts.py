@@ -1,8 +1,8 @@
 """How a network's super-ops can be cut, and what a profile, or else a stated rule, says of their parts.
 
 A part is a super-op like any other (``hope_schema.cutgraph``): it takes what was measured for its signature. One that a
-chain made larger takes as much more than the part on the grid of which that is known. All others take ``FIXED`` of what
-their op takes and their share of the rest. Slices and joins of what is
+chain made larger takes as much more than the part on the grid of which that is known. All others take a fixed part of
+what their op takes, as predicted, else ``FIXED``, and their share of the rest. Slices and joins of what is
 contiguous are views; others copy at ``BYTES_PER_US``. A region moves as a tensor of its shape does.
 """
 
@@ -27,7 +27,7 @@ FIXED = 0.05
 """Of an op's latency: what each of its parts takes however small it is."""
 BYTES_PER_US = 10_000.0
 """What a slice or a join copies in a microsecond: ten gigabytes a second."""
-RULE = f"parts that were never measured: {FIXED:.0%} of their op's latency and their share of the rest"
+RULE = f"parts that were never measured: as predicted, else {FIXED:.0%} of their op's latency and a share of the rest"
 
 Measured = Callable[[SuperOp], Sequence[float | None]]
 """Of a super-op: microseconds on each processor; None where it was not measured."""
@@ -38,6 +38,7 @@ def cutter_of(
     supers: Sequence[SuperOp],
     latency_us: FloatArray,
     measured: Measured,
+    fixed: Callable[[SuperOp, int], FloatArray],
     signatures: Collection[str],
     table: TransferTable,
     machine: Machine,
@@ -50,6 +51,7 @@ def cutter_of(
         supers: its super-ops.
         latency_us: (n, P) what they take whole.
         measured: what was measured of a super-op.
+        fixed: of a super-op and an axis: (P,) of its latency, what each of its parts takes however small it is.
         signatures: of which something was measured at all.
         table: what moves cost.
         machine: what there is to plan for.
@@ -82,7 +84,8 @@ def cutter_of(
             base = known_us(op, Region(region.axis, inner[0], inner[-1]))
             more = size / (inner[-1] - inner[0])
             known = [other and other * more if us is None else us for us, other in zip(known, base, strict=True)]
-        by_rule = latency_us[op] * (FIXED + (1 - FIXED) * size / extent)
+        least = fixed(supers[op], region.axis)
+        by_rule = latency_us[op] * (least + (1 - least) * size / extent)
         return np.array([rule if us is None else us for us, rule in zip(known, by_rule.tolist(), strict=True)])
 
     @cache
