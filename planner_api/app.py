@@ -42,8 +42,8 @@ def create_app(settings: Settings | None = None) -> App:
     """Return the application; its lifespan opens and closes the database.
 
     A request passes through: observation (id, metrics, log, errors), the console, which answers what is its own, the
-    guard (token, role, rate), the plans in memory, the routes. An embedded planner has the first and the last of them
-    alone: nobody needs a token there, and it looks at what was uploaded before it answers with a plan.
+    guard (token, role, rate), the plans in memory, the reports, the routes. An embedded planner has the first and the
+    last of them alone: nobody needs a token there, and it looks at what was uploaded before it answers with a plan.
 
     Raises:
         DatabaseUrlError: a database this planner cannot use.
@@ -57,6 +57,7 @@ def create_app(settings: Settings | None = None) -> App:
     else:
         # NOTE: imported here, because an agent with the planner inside needs none of it.
         from planner_api.devices.guard import Guard
+        from planner_api.devices.layer import ReportLayer
         from planner_api.devices.rate import RateLimit
         from planner_api.plans.layer import PlanLayer
         from planner_api.service import Service
@@ -66,8 +67,8 @@ def create_app(settings: Settings | None = None) -> App:
         per_token = RateLimit(settings.rate_per_token, settings.burst_per_token)
         per_address = RateLimit(settings.rate_per_address, settings.burst_per_address)
         required = settings.tokens_required
-        plans_first = PlanLayer(api, service.plan_cache)
-        inner = Guard(plans_first, service.tokens, required=required, per_token=per_token, per_address=per_address)
+        layers = PlanLayer(ReportLayer(api, service.reports), service.plan_cache)
+        inner = Guard(layers, service.tokens, required=required, per_token=per_token, per_address=per_address)
         if settings.console:
             from planner_api.console.app import Console
 

@@ -1,30 +1,25 @@
-"""Reports of 100 000 devices a minute over HTTP, beside devices that revalidate their plans, on two API processes."""
+"""Reports of 100 000 devices a minute over HTTP, beside devices that revalidate their plans, on two API processes.
+
+Every device sends its own token, once: none is remembered from a call before.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from sqlalchemy import insert
-
+from benchmarks.fleet import people
+from benchmarks.fleet.cost import Cost, Meter
 from benchmarks.service.fixtures import FREQUENCY, key
 from benchmarks.service.measures import fresh, prepare
 from benchmarks.service.pump import Pump, Tally, request
-from benchmarks.service.stage import Stage, call
+from benchmarks.service.stage import Server, Stage, call
 from hope_schema import DeviceReport, MeasuredRun
-from planner_api.db.tables import DeviceRow
 
-CONNECTIONS = 16
-"""Sockets per process and kind of request."""
-CHUNK = 5000
-
-
-async def pace(addresses: list[tuple[str, int]], requests: list[bytes], per_second: float) -> Tally:
-    """Send each request at its moment."""
-    connections = CONNECTIONS * len(addresses)
-    return await Pump(addresses, iter(requests), connections=connections, per_second=per_second).run()
+SOCKETS = 128
+"""Per process and kind of request; a real device has one of its own."""
+SOCS = 500
 
 
 @dataclass(frozen=True)
@@ -34,64 +29,93 @@ class Reported:
     Attributes:
         accepted: reports that were answered with 204.
         stored: of these, how many are found in the database.
-        counted: and in the sums of the plan's version.
+        counted: and in the sums of the plans' versions.
         per_minute: reports a minute.
+        slowest_s: within which 99 of 100 were answered.
         get_ratio: GETs answered per second beside reports / without.
-        get_cpu_s: seconds of processor time of the API processes per GET, without reports.
-        report_cpu_s: and per report, beside GETs.
+        get: cost of a GET, without reports.
+        report: and of a report, beside GETs.
     """
 
     accepted: int
     stored: int
     counted: int
     per_minute: float
+    slowest_s: float
     get_ratio: float
-    get_cpu_s: float
-    report_cpu_s: float
+    get: Cost
+    report: Cost
 
 
 async def measure(stage: Stage, devices: int, per_minute: float, gets_per_s: float) -> Reported:
-    """Every device reports once; half as long, before and beside it, plans are revalidated at a steady rate."""
+    """Every device reports once; half as long, before and beside it, other devices revalidate plans at a steady rate.
+
+    Each plan of ``SOCS`` is one of as many SoCs.
+    """
     servers = [await stage.server(f"reports{i}") for i in range(2)]
     addresses = [server.address for server in servers]
-    prefix, soc = fresh("dev"), fresh("soc")
-    graph = await prepare(stage, servers[0], 60, "reports", soc)
-    first = await call(addresses[0], stage.request("POST", "/plans", key(graph, soc)))
-    plan_id = str(json.loads(first.body)["plan_id"])
-    tag = next(line[6:].decode() for line in first.head.split(b"\r\n") if line.lower().startswith(b"etag: "))
-    now = datetime.now(UTC)
-    for start in range(0, devices, CHUNK):
-        part = range(start, min(devices, start + CHUNK))
-        async with stage.database.write() as session:
-            people = [{"id": f"{prefix}-{i}", "soc": soc, "enrolled_at": now} for i in part]
-            await (await session.connection()).execute(insert(DeviceRow), people)
+    plans, tag = await _plans(stage, servers[0])
     seconds = devices / per_minute * 60.0
-    get = stage.request("GET", f"/plans/{plan_id}", if_none_match=tag)
-    gets = [get] * round(gets_per_s * seconds / 2)
-    sends = []
-    for i in range(devices):
-        run = MeasuredRun(plan_id=plan_id, plan_version=1, measured_us=100.0 + i % 7, runs=64)
-        body = DeviceReport(soc=soc, frequency=FREQUENCY, measured=(run,)).model_dump_json().encode()
-        sends.append(request("PUT", f"/devices/{prefix}-{i}/report", body, token=stage.token))
-    for _ in range(2):  # the first round warms up
-        before = sum(server.cpu_s() for server in servers)
-        alone = await pace(addresses, gets, gets_per_s)
-        get_cpu_s = (sum(server.cpu_s() for server in servers) - before) / len(gets)
-    before = sum(server.cpu_s() for server in servers)
+    gets = round(gets_per_s * seconds / 2)
+    reporters, readers = fresh("reporter") + "-", fresh("reader") + "-"
+    await people.enrol(stage, reporters, devices, SOCS)
+    await people.enrol(stage, readers, 4 * gets, SOCS)
+    await people.run(stage, "ANALYZE")
+    sends = [report(reporters, plans, number) for number in range(1, devices + 1)]
+    asks = [get(readers, plans, number, tag) for number in range(1, 4 * gets + 1)]
+    meter = await Meter.on(stage, servers)
+    await pace(addresses, asks[:gets], gets_per_s)  # warms up
+    before = meter.read()
+    alone = await pace(addresses, asks[gets : 2 * gets], gets_per_s)
+    between = meter.read()
     beside, told = await asyncio.gather(
-        pace(addresses, gets + gets, gets_per_s), pace(addresses, sends, per_minute / 60.0)
+        pace(addresses, asks[2 * gets :], gets_per_s), pace(addresses, sends, per_minute / 60.0)
     )
-    used = sum(server.cpu_s() for server in servers) - before - get_cpu_s * 2 * len(gets)
-    stored = await stage.rows(f"SELECT COUNT(*) FROM drift_reports WHERE plan_id = '{plan_id}'")
-    counted = await stage.rows(f"SELECT reports FROM plan_versions WHERE plan_id = '{plan_id}' AND version = 1")
+    of_get = (between - before) / gets
+    used = meter.read() - between - of_get * (2 * gets)
+    stored = await stage.rows("SELECT COUNT(*) FROM drift_reports WHERE plan_id LIKE :plans", plans=f"{plans}%")
+    counted = await stage.rows("SELECT SUM(reports) FROM plan_versions WHERE plan_id LIKE :plans", plans=f"{plans}%")
     for server in servers:
         await asyncio.to_thread(server.stop)
     return Reported(
         accepted=told.statuses[204],
         stored=int(str(stored[0][0])),
         counted=int(str(counted[0][0])),
-        per_minute=told.rate * 60.0,
-        get_ratio=beside.rate / alone.rate,
-        get_cpu_s=get_cpu_s,
-        report_cpu_s=used / len(sends),
+        per_minute=told.statuses[204] / told.elapsed * 60.0,
+        slowest_s=told.percentile(0.99),
+        get_ratio=beside.statuses[304] / beside.elapsed / (alone.statuses[304] / alone.elapsed),
+        get=of_get,
+        report=used / len(sends),
     )
+
+
+async def _plans(stage: Stage, server: Server) -> tuple[str, str]:
+    """A plan for each SoC; returns what their ids begin with, and their tag."""
+    soc = fresh("soc")
+    graph = await prepare(stage, server, 60, "reports", soc)
+    first = await call(server.address, stage.request("POST", "/plans", key(graph, soc)))
+    tag = next(line[6:].decode() for line in first.head.split(b"\r\n") if line.lower().startswith(b"etag: "))
+    plans = fresh("p") + "-"
+    await people.copy_plan(stage, str(json.loads(first.body)["plan_id"]), plans, SOCS, status="'done'")
+    return plans, tag
+
+
+def report(prefix: str, plans: str, number: int) -> bytes:
+    """The report of a device on the plan of its SoC."""
+    soc = number % SOCS
+    run = MeasuredRun(plan_id=f"{plans}{soc}", plan_version=1, measured_us=100.0 + number % 7, runs=64)
+    body = DeviceReport(soc=f"soc-{soc}", frequency=FREQUENCY, measured=(run,)).model_dump_json().encode()
+    device_id = f"{prefix}{number}"
+    return request("PUT", f"/devices/{device_id}/report", body, token=people.SECRET.format(device_id=device_id))
+
+
+def get(prefix: str, plans: str, number: int, tag: str) -> bytes:
+    """A device asks whether the plan of its SoC is still the newest."""
+    token = people.SECRET.format(device_id=f"{prefix}{number}")
+    return request("GET", f"/plans/{plans}{number % SOCS}", token=token, headers={"if-none-match": tag})
+
+
+async def pace(addresses: list[tuple[str, int]], requests: list[bytes], per_second: float) -> Tally:
+    """Send each request at its moment."""
+    connections = SOCKETS * len(addresses)
+    return await Pump(addresses, iter(requests), connections=connections, per_second=per_second).run()

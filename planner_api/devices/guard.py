@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -19,8 +20,10 @@ from planner_api.db.engine import Database
 from planner_api.devices import repository
 from planner_api.devices.principal import Principal, bearer
 from planner_api.devices.rate import RateLimit
+from planner_api.devices.repository import FoundToken
 from planner_api.devices.tokens import hash_token
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
+from planner_api.gathering import Gathering
 from planner_api.http.asgi import Asgi, Scope
 
 if TYPE_CHECKING:
@@ -33,6 +36,10 @@ OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 ENROL = "/devices"
 """To post there takes a claim token, which the route itself checks."""
 
+ASKED_AT_ONCE = 500
+"""Tokens that one query asks for: devices of a large fleet come too seldom to be known from one call to the next."""
+ASKED_APART_S = 0.02
+"""Where several ask at once, those of this long are asked for together."""
 MAX_KNOWN = 200_000
 """Tokens remembered at once."""
 MAX_UNKNOWN = 10_000
@@ -64,6 +71,7 @@ class Tokens:
         self._known: dict[str, Known] = {}
         self._unknown: dict[str, float] = {}
         self._forgotten = 0
+        self._asked: Gathering[str, Known | None] = Gathering(self._ask, most=ASKED_AT_ONCE, apart_s=ASKED_APART_S)
         self._seen: dict[str, datetime] = {}
         self._flusher: asyncio.Task[None] | None = None
         events.on_token(self._forget)
@@ -90,22 +98,29 @@ class Tokens:
         """Ask the database, and remember the answer; None for a token that is unknown or revoked."""
         if self._unknown.get(token_hash, 0.0) > time.monotonic():
             return None
+        return await self._asked.add(token_hash)
+
+    async def _ask(self, token_hashes: Sequence[str]) -> list[Known | None]:
         forgotten = self._forgotten
         async with self._database.read() as session:
-            row = await repository.find_token(session, token_hash)
+            rows = await repository.find_tokens(session, token_hashes)
+        # What was read before a revocation was announced may be the very thing that was revoked.
+        return [self._remember(each, rows.get(each), keep=forgotten == self._forgotten) for each in token_hashes]
+
+    def _remember(self, token_hash: str, row: FoundToken | None, *, keep: bool) -> Known | None:
+        now = time.monotonic()
         if row is None:
             if len(self._unknown) >= MAX_UNKNOWN:
                 self._unknown.clear()
-            self._unknown[token_hash] = time.monotonic() + UNKNOWN_S
+            self._unknown[token_hash] = now + UNKNOWN_S
             return None
         if row.scope == "device":
             principal = Principal("device", f"device:{row.device_id}", row.device_id)
         else:
             principal = bearer(row.scope, row.id)
         expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
-        found = Known(principal, time.monotonic() + KNOWN_S, expires_at)
-        # What was read before a revocation was announced may be the very thing that was revoked.
-        if forgotten == self._forgotten:
+        found = Known(principal, now + KNOWN_S, expires_at)
+        if keep:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[token_hash] = found
@@ -136,8 +151,7 @@ class Tokens:
         if not seen:
             return
         try:
-            async with self._database.write() as session:
-                await repository.saw(session, seen)
+            await self._database.write_at_once(partial(repository.saw, seen=seen))
         except DatabaseAwayError as error:
             self._seen = {**seen, **self._seen}
             log.warning("devices_seen_not_written", error=error.reason)

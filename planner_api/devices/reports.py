@@ -11,13 +11,17 @@ from sqlalchemy import Connection
 
 from hope_schema import DeviceReport
 from planner_api.db.engine import Database
+from planner_api.db.tables import DriftRow
+from planner_api.db.upsert import put_all
 from planner_api.devices import repository
 from planner_api.gathering import Gathering
 from planner_api.releases.counting import Counting, Said
 
-BATCH_REPORTS = 128
+BATCH_REPORTS = 256
 BATCH_RUNS = 1024
 """One transaction holds at most this much, so that nobody waits long for it."""
+APART_S = 0.1
+"""Reports of this long come into one transaction: whoever sends one has time, and most of its cost is shared."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,11 @@ class Reports:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._sent: Gathering[Sent, None] = Gathering(
-            self._write, most=BATCH_REPORTS, weight=lambda sent: len(sent.report.measured), heaviest=BATCH_RUNS
+            self._write,
+            most=BATCH_REPORTS,
+            weight=lambda sent: len(sent.report.measured),
+            heaviest=BATCH_RUNS,
+            apart_s=APART_S,
         )
 
     async def add(self, device_id: str, report: DeviceReport) -> None:
@@ -63,8 +71,9 @@ def store(connection: Connection, group: Sequence[Sent]) -> None:
         for sent, run in known
     ]
     counting = Counting(connection, said)
-    repository.store_drift(
+    put_all(
         connection,
+        DriftRow,
         [
             {
                 "device_id": sent.device_id,
@@ -79,6 +88,7 @@ def store(connection: Connection, group: Sequence[Sent]) -> None:
             }
             for sent, run in known
         ],
+        key=("device_id", "plan_id"),
     )
     repository.add_results(connection, said)
     counting.add()

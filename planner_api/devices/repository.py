@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanVersionRow, TokenRow, UsageRow
-from planner_api.db.upsert import insert_or_ignore, upserting
+from planner_api.db.upsert import add_all, insert_or_ignore, put_all, upserting
 
 if TYPE_CHECKING:
     from planner_api.devices.reports import Sent
@@ -34,16 +34,19 @@ class FoundToken:
     expires_at: datetime | None
 
 
+async def find_tokens(session: AsyncSession, token_hashes: Collection[str]) -> dict[str, FoundToken]:
+    """The tokens with these hashes, but those that were revoked or whose device was."""
+    rows = await session.execute(
+        select(TokenRow.token_hash, TokenRow.id, TokenRow.scope, TokenRow.device_id, TokenRow.expires_at)
+        .outerjoin(DeviceRow, DeviceRow.id == TokenRow.device_id)
+        .where(TokenRow.token_hash.in_(token_hashes), TokenRow.revoked_at.is_(None), DeviceRow.revoked_at.is_(None))
+    )
+    return {row.token_hash: FoundToken(row.id, row.scope, row.device_id, row.expires_at) for row in rows}
+
+
 async def find_token(session: AsyncSession, token_hash: str) -> FoundToken | None:
     """The token with this hash, unless it or its device was revoked."""
-    row = (
-        await session.execute(
-            select(TokenRow.id, TokenRow.scope, TokenRow.device_id, TokenRow.expires_at)
-            .outerjoin(DeviceRow, DeviceRow.id == TokenRow.device_id)
-            .where(TokenRow.token_hash == token_hash, TokenRow.revoked_at.is_(None), DeviceRow.revoked_at.is_(None))
-        )
-    ).first()
-    return None if row is None else FoundToken(row.id, row.scope, row.device_id, row.expires_at)
+    return (await find_tokens(session, [token_hash])).get(token_hash)
 
 
 async def add_token(
@@ -178,13 +181,10 @@ async def prune_usage(session: WriteSession, before: str) -> None:
     await session.execute(delete(UsageRow).where(UsageRow.day < before))
 
 
-async def saw(session: WriteSession, seen: Mapping[str, datetime]) -> None:
+def saw(connection: Connection, seen: Mapping[str, datetime]) -> None:
     """Remember when devices were last seen."""
-    rows = [{"device": device_id, "at": at} for device_id, at in sorted(seen.items())]
-    connection = await session.connection()
-    await connection.execute(
-        update(DeviceRow).where(DeviceRow.id == bindparam("device")).values(last_seen_at=bindparam("at")), rows
-    )
+    rows = [{"id": device_id, "enrolled_at": at, "last_seen_at": at} for device_id, at in sorted(seen.items())]
+    put_all(connection, DeviceRow, rows, key=("id",), keep=("enrolled_at",))
 
 
 async def describe(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:
@@ -207,10 +207,7 @@ def store_devices(connection: Connection, group: Sequence[Sent]) -> None:
         }
         for sent in group
     ]
-    insert_into = upserting(connection.dialect, DeviceRow)
-    said = ("soc", "frequency", "versions", "clock_skew_s", "last_seen_at")
-    newest = {name: insert_into.excluded[name] for name in said}
-    connection.execute(insert_into.on_conflict_do_update(index_elements=["id"], set_=newest), rows)
+    put_all(connection, DeviceRow, rows, key=("id",), keep=("enrolled_at",))
 
 
 def predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
@@ -222,16 +219,6 @@ def predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tuple
         rows = connection.execute(query.where(PlanVersionRow.plan_id.in_(wanted[start : start + CHUNK])))
         found.update({(plan_id, version): makespan_us for plan_id, version, makespan_us in rows})
     return found
-
-
-def store_drift(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replace devices' reports on the plans in ``rows``."""
-    if not rows:
-        return
-    insert_into = upserting(connection.dialect, DriftRow)
-    key = ("device_id", "plan_id")
-    said = {name: insert_into.excluded[name] for name in rows[0] if name not in key}
-    connection.execute(insert_into.on_conflict_do_update(index_elements=key, set_=said), list(rows))
 
 
 def add_results(connection: Connection, said: Sequence[Said]) -> None:
@@ -246,20 +233,13 @@ def add_results(connection: Connection, said: Sequence[Said]) -> None:
             found["log_sum"] += logarithm  # type: ignore[assignment]
             found["log_squares"] += logarithm * logarithm  # type: ignore[assignment]
     rows = [
-        {"plan": plan_id, "at": version, **{f"more_{name}": found[name] for name in _SUMS}}
-        for (plan_id, version), found in sorted(sums.items())
+        {"plan_id": plan_id, "version": version, **{name: found[name] for name in _SUMS}}
+        for (plan_id, version), found in sums.items()
     ]
-    if rows:
-        connection.execute(_ADD_RESULTS, rows)
+    add_all(connection, PlanVersionRow, rows, key=("plan_id", "version"))
 
 
 _SUMS = ("reports", "timed", "log_sum", "log_squares", "runs", "failures", "wrong")
-_VERSIONS = PlanVersionRow.__table__
-_ADD_RESULTS = (
-    update(_VERSIONS)  # type: ignore[arg-type]
-    .where(_VERSIONS.c.plan_id == bindparam("plan"), _VERSIONS.c.version == bindparam("at"))
-    .values({name: _VERSIONS.c[name] + bindparam(f"more_{name}") for name in _SUMS})
-)
 
 
 async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, list[float]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from planner_api.errors import InvalidError
 
@@ -28,3 +30,8 @@ class StrictRoute(APIRoute):
             return await handle(request)
 
         return strictly
+
+
+def route_to(router: APIRouter, endpoint: Callable[..., Any]) -> BaseRoute:
+    """The route of a router that ends at a function: what a layer that answers in its place counts requests under."""
+    return next(route for route in router.routes if getattr(route, "endpoint", None) is endpoint)

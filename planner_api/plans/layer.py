@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from planner_api.http.asgi import Asgi, Scope
+from planner_api.http.asgi import Asgi, Scope, sends_plain_json, take_body
+from planner_api.http.route import route_to
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.routes import read_plan, request_plan, router
 
 MAX_KEY_BYTES = 2048
 """Longest ``POST /plans`` body that is remembered: a key is about 150 bytes."""
 MAX_KEYS = 50_000
-JSON, IDENTITY = b"application/json", b"identity"
-_BY_ID, _BY_KEY = (
-    next(route for route in router.routes if getattr(route, "endpoint", None) is endpoint)
-    for endpoint in (read_plan, request_plan)
-)
+_BY_ID, _BY_KEY = route_to(router, read_plan), route_to(router, request_plan)
 """The routes in whose place it answers."""
 
 
@@ -43,22 +40,21 @@ class PlanLayer:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Answer from memory, or pass the request on."""
         headers = scope["state"]["headers"]
-        stored = key = message = if_none_match = route = None
+        stored = key = if_none_match = route = None
         if headers and not scope["query_string"]:
             method, path = scope["method"], scope["path"]
             if method == "GET" and path.startswith("/plans/"):
                 stored, route = self._cache.get(path[7:]), _BY_ID
                 if_none_match = headers.get(b"if-none-match")
-            elif method == "POST" and path == "/plans" and _plain(headers):
+            elif method == "POST" and path == "/plans" and sends_plain_json(headers):
                 route = _BY_KEY
-                message = await receive()
-                if message["type"] == "http.request" and not message.get("more_body"):
-                    key = message.get("body", b"")
+                key, receive = await take_body(receive)
+                if key is not None:
                     stored = self._cache.get(self._keys.get(key, ""))
                     if stored is not None and stored.provisional and b"prefer" in headers:
                         stored = None
         if stored is None:
-            await self._app(scope, receive if message is None else _Replay(message, receive), send)
+            await self._app(scope, receive, send)
             if key is not None and len(key) <= MAX_KEY_BYTES and "plan_id" in scope["state"]:
                 self._keys[key] = scope["state"]["plan_id"]
                 if len(self._keys) > MAX_KEYS:
@@ -69,20 +65,3 @@ class PlanLayer:
         answer = stored.answer(headers.get(b"accept-encoding"), if_none_match)
         await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         await send({"type": "http.response.body", "body": answer.body})
-
-
-def _plain(headers: dict[bytes, bytes]) -> bool:
-    """Whether a body comes as JSON, as it is."""
-    return headers.get(b"content-type", JSON) == JSON and headers.get(b"content-encoding", IDENTITY) == IDENTITY
-
-
-class _Replay:
-    """A ``receive`` that hands out one message again before it goes on."""
-
-    def __init__(self, message: Any, receive: Any) -> None:
-        self._message = message
-        self._receive = receive
-
-    async def __call__(self) -> Any:
-        message, self._message = self._message, None
-        return message if message is not None else await self._receive()

@@ -239,13 +239,13 @@ def test_too_many_requests_are_told_when_to_return(sqlite_url: str) -> None:
 def test_guessing_tokens_is_slowed_down(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong tokens count against the address they come from, which then reaches the database with known ones only."""
     asked: list[str] = []
-    find = devices.find_token
+    find = devices.find_tokens
 
-    async def counted(session: Any, token_hash: str) -> Any:
-        asked.append(token_hash)
-        return await find(session, token_hash)
+    async def counted(session: Any, token_hashes: Any) -> Any:
+        asked.extend(token_hashes)
+        return await find(session, token_hashes)
 
-    monkeypatch.setattr(devices, "find_token", counted)
+    monkeypatch.setattr(devices, "find_tokens", counted)
     monkeypatch.setattr("planner_api.devices.guard.MAX_UNKNOWN", 2)
     with serving(sqlite_url, tokens_required=True, rate_per_address=0.1, burst_per_address=9) as api:
         good = operator_token(api)
@@ -268,7 +268,7 @@ def test_a_token_revoked_while_it_is_looked_up_is_not_remembered(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read before the revocation was announced is forgotten with it."""
-    find = devices.find_token
+    find = devices.find_tokens
     with serving(sqlite_url, tokens_required=True) as api:
         planner, token_hash = api.app.planner, hash_token(new_token("operator"))
 
@@ -276,7 +276,7 @@ def test_a_token_revoked_while_it_is_looked_up_is_not_remembered(
             async with planner.database.write() as session:
                 token_id = await devices.add_token(session, token_hash, "operator")
 
-            async def slow(session: Any, wanted: str) -> Any:
+            async def slow(session: Any, wanted: Any) -> Any:
                 found = await find(session, wanted)
                 async with planner.database.write() as writing:
                     (revoked,) = await devices.revoke(writing, token_id=token_id)
@@ -284,9 +284,9 @@ def test_a_token_revoked_while_it_is_looked_up_is_not_remembered(
                 await asyncio.sleep(0)
                 return found
 
-            monkeypatch.setattr(devices, "find_token", slow)
+            monkeypatch.setattr(devices, "find_tokens", slow)
             await planner.tokens.look_up(token_hash)
-            monkeypatch.setattr(devices, "find_token", find)
+            monkeypatch.setattr(devices, "find_tokens", find)
             return planner.tokens.known(token_hash) or await planner.tokens.look_up(token_hash)
 
         assert api.await_(race) is None
