@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +24,7 @@ from benchmarks.fleet import reports, rule, week
 from benchmarks.results import Measure, Table, verdict
 from benchmarks.service.stage import Stage, databases
 
-FLEET, SOCS, MODELS = 1_000_000, 500, 50
-"""The fleet that figures are extrapolated to."""
-SESSIONS, REPORTS = 4, 24
-"""Of one device on one day: plans revalidated, and reports sent."""
+MODELS = 50
 
 Found = tuple[list[Measure], list[Table]]
 
@@ -33,12 +32,11 @@ Found = tuple[list[Measure], list[Table]]
 def releases(options: argparse.Namespace) -> Found:
     """Releases with harm in a tenth of the SoCs, and releases without any, each to a fleet of its own."""
     size = {"devices": options.devices, "socs": options.socs}
-    bad = [rule.simulate(**size, hit=0.1, slower=0.1, seed=seed) for seed in range(options.harmful)]
+    with ProcessPoolExecutor() as pool:
+        bad = list(pool.map(partial(rule.simulate, **size, hit=0.1, slower=0.1), range(options.harmful)))
+        small = {name: number // 10 for name, number in size.items()}
+        fine = list(pool.map(partial(rule.simulate, **small, hit=0.0, slower=0.0), range(options.harmless)))
     shares = np.array([each.share for each in bad])
-    fine = [
-        rule.simulate(options.devices // 10, options.socs // 10, hit=0.0, slower=0.0, seed=seed)
-        for seed in range(options.harmless)
-    ]
     mistaken = sum(each.taken_back for each in fine)
     name = f"of {len(bad)} releases, 10 % slower on a tenth of the SoCs"
     measures = [
@@ -58,45 +56,62 @@ def releases(options: argparse.Namespace) -> Found:
 async def told(stage: Stage, options: argparse.Namespace) -> Found:
     """Reports of a minute beside normal load."""
     found = await reports.measure(stage, options.reports, 100_000.0, options.gets)
-    a_day = found.get * SESSIONS + found.report * REPORTS
     measures = [
         verdict("reports acknowledged and not stored, of two API processes", found.accepted - found.stored, 0.0),
         verdict("reports acknowledged and not counted", abs(found.accepted - found.counted), 0.0),
         verdict("reports a minute", found.per_minute, 95_000.0, at_least=True),
         verdict("GETs answered beside reports / without", found.get_ratio, 0.9, at_least=True),
     ]
-    rows = [
+    rows: list[list[str | float | None]] = [
         [name, cost.api_s * 1e6, cost.database_s * 1e6, cost.whole_s * 1e6]
         for name, cost in (
             ("a GET that is answered 304", found.get),
             ("a report", found.report),
-            (f"a device-day ({SESSIONS} GETs, {REPORTS} reports)", a_day),
-            (f"a second of {FLEET:,} devices, on average", a_day * (FLEET / 86_400.0)),
         )
     ]
     title = "Processor time, microseconds, every caller with a token that was not seen before"
     return measures, [Table(title, ("of", "API", "PostgreSQL", "together"), rows)]
 
 
-async def stored(stage: Stage, options: argparse.Namespace) -> Found:
-    """A week's tables."""
-    scale = options.scale
-    found = await week.live(stage, round(FLEET * scale), round(SOCS * scale), MODELS)
-    # What operators do does not grow with the fleet.
-    grown = {name: 1.0 if name == "audit" else 1.0 / scale for name in week.TABLES}
-    rows: list[list[str | float | None]] = [
-        [name, found.rows[name], size / 2**20, found.rows[name] * grown[name], size / 2**20 * grown[name]]
+async def lived(stage: Stage, options: argparse.Namespace) -> Found:
+    """A week, sampled in time, of a fleet that is there as a whole."""
+    found = await week.live(stage, options.fleet, options.fleet_socs, MODELS, options.window)
+    day, whole = found.device_day, f"{found.devices:,} devices"
+    measures = [
+        verdict("week: reports acknowledged and not counted", abs(found.reported - found.counted), 0.0),
+        verdict("week: calls refused or failed", 1.0 - _good(found.calls) / max(1, sum(found.calls.values())), 0.0),
+        verdict(
+            "week: calls refused or failed after the outage",
+            sum(found.after_away.values()) - _good(found.after_away),
+            0.0,
+        ),
+        verdict(f"week: a harmful release to {whole}, part of the fleet that got it", found.harmed, 0.05),
+        verdict("week: a harmful release that did not come back by itself", 1.0 - found.undone, 0.0),
+        verdict("week: processors that the whole fleet keeps busy", day.whole_s * found.devices / week.DAY_S, 2.0),
+        verdict(f"week: database of {whole}, GiB", sum(found.bytes.values()) / 2**30, 16.0),
+    ]
+    cost: list[list[str | float | None]] = [
+        ["API, milliseconds per device-day", day.api_s * 1e3],
+        ["PostgreSQL, milliseconds per device-day", day.database_s * 1e3],
+        ["both, processor-hours of the fleet per day", day.whole_s * found.devices / 3600.0],
+        [f"calls of {week.DAYS} windows of {found.window_s:g} s", float(sum(found.calls.values()))],
+        ["calls while the database was away that were told so (503)", float(found.away[503])],
+    ]
+    cost += [[f"seconds {name}", seconds] for name, seconds in found.took_s.items()]
+    sizes: list[list[str | float | None]] = [
+        [name, found.rows[name], size / 2**20, size / found.rows[name] if found.rows[name] else None]
         for name, size in found.bytes.items()
     ]
-    total = sum(size * grown[name] for name, size in found.bytes.items())
-    title = f"A week of {FLEET:,} devices, {SOCS} SoCs, {MODELS} models: {scale:g} inserted, the rest in proportion"
-    measures = [
-        verdict(f"database after a week of {FLEET:,} devices, GiB", total / 2**30, 16.0),
-        verdict(f"seconds to begin a release to {found.devices:,} devices", found.begin_s, 10.0),
-        verdict(f"seconds to look at a release to {found.devices:,} devices", found.steer_s, 1.0),
-        verdict(f"seconds to take a release back from {found.devices:,} devices", found.end_s, 10.0),
+    title = f"A week of {whole}, {options.fleet_socs} SoCs, {MODELS} models"
+    sampled = f"{title}: every row is there, of each day {found.window_s:g} s at the whole rate are lived"
+    return measures, [
+        Table(sampled, ("of the week", "value"), cost),
+        Table(f"{title}: tables with their indexes", ("table", "rows", "MiB", "bytes a row"), sizes),
     ]
-    return measures, [Table(title, ("table", "rows", "MiB", "rows, whole", "MiB, whole"), rows)]
+
+
+def _good(statuses: Mapping[int, int]) -> int:
+    return sum(count for status, count in statuses.items() if status < 400)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -113,7 +128,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--harmless", type=int, default=1000, help="releases to a tenth of it (default: %(default)s)")
     found.add_argument("--reports", type=int, default=100_000, help="devices that report (default: %(default)s)")
     found.add_argument("--gets", type=float, default=500.0, help="GETs a second beside them (default: %(default)s)")
-    found.add_argument("--scale", type=float, default=0.1, help="part of the week that is inserted")
+    found.add_argument("--fleet", type=int, default=1_000_000, help="devices of the week (default: %(default)s)")
+    found.add_argument("--fleet-socs", type=int, default=500, help="their SoCs (default: %(default)s)")
+    found.add_argument("--window", type=float, default=8.0, help="seconds of each day (default: %(default)s)")
     return found
 
 
@@ -125,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     tables: list[Table] = []
     if "rule" in chosen:
         _add(releases(options), measures, tables)
-    live: dict[str, Callable[[Stage, argparse.Namespace], object]] = {"week": stored, "reports": told}
+    live: dict[str, Callable[[Stage, argparse.Namespace], object]] = {"week": lived, "reports": told}
     wanted = [work for name, work in live.items() if name in chosen]
     if wanted:
         with databases(options.database) as urls:

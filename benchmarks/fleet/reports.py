@@ -96,7 +96,7 @@ async def _plans(stage: Stage, server: Server) -> tuple[str, str]:
     first = await call(server.address, stage.request("POST", "/plans", key(graph, soc)))
     tag = next(line[6:].decode() for line in first.head.split(b"\r\n") if line.lower().startswith(b"etag: "))
     plans = fresh("p") + "-"
-    await people.copy_plan(stage, str(json.loads(first.body)["plan_id"]), plans, SOCS, status="'done'")
+    await people.copy_plan(stage, str(json.loads(first.body)["plan_id"]), plans, SOCS)
     return plans, tag
 
 

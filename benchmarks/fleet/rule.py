@@ -38,15 +38,15 @@ class Outcome:
     days: float
 
 
-def simulate(devices: int, socs: int, *, hit: float, slower: float, seed: int) -> Outcome:
+def simulate(seed: int, *, devices: int, socs: int, hit: float, slower: float) -> Outcome:
     """Release a plan version to a fleet in which ``hit`` of the SoCs are ``slower`` with it.
 
     Args:
+        seed: of everything.
         devices: of the fleet.
         socs: dealt out to the devices at random.
         hit: part of the SoCs that are hit.
         slower: by how much (0.1: ten per cent).
-        seed: of everything.
     """
     rng = np.random.default_rng(seed)
     soc = rng.integers(0, socs, devices)
