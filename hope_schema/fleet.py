@@ -99,7 +99,10 @@ class DevicePage(Contract):
 
 
 class FleetSummary(Contract):
-    """The fleet in numbers. ``plans`` counts plans per status; ``hit_rate`` is null before the first request."""
+    """The fleet in numbers. ``plans`` counts plans per status; ``hit_rate`` is null before the first request.
+
+    ``median_drift`` is the drift of the plan that the middle one of all reports is about.
+    """
 
     socs: Total
     profiles: Total
@@ -163,7 +166,7 @@ class FleetModelPage(Contract):
 
 
 class FleetPlan(Contract):
-    """One plan. ``drift`` is the median of measured / predicted - 1 over the devices that reported its version."""
+    """One plan. ``drift``: measured / predicted - 1, the geometric mean over the reports on the version devices get."""
 
     plan_id: Label
     model_hash: Digest

@@ -7,6 +7,7 @@ file's lock) that begins every transaction IMMEDIATE, and several readers; Postg
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
@@ -160,6 +161,7 @@ def _tune_sqlite(engine: Engine, *, begin: str) -> None:
     def _connect(connection: Any, _record: Any) -> None:
         # NOTE: without this the driver begins transactions by itself, lazily and never IMMEDIATE.
         connection.isolation_level = None
+        connection.create_function("ln", 1, math.log)  # PostgreSQL has one, not every SQLite does
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         _switch_to_wal(cursor)

@@ -12,17 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import (
     DeviceRow,
-    DriftRow,
     FanoutPlanRow,
     FanoutRow,
     ModelRow,
     PlanRow,
+    PlanVersionRow,
     ProfileRow,
     SocRow,
 )
-
-MAX_DRIFTS = 10_000
-"""Newest reports that a median rests on."""
 
 
 async def count(session: AsyncSession, table: type[ProfileRow | ModelRow | DeviceRow]) -> int:
@@ -50,20 +47,29 @@ async def plan_totals(session: AsyncSession) -> Any:
     return (await session.execute(query)).one()
 
 
-async def drifts(session: AsyncSession, plan_ids: Sequence[str] | None = None) -> dict[str, list[float]]:
-    """Per plan: measured / predicted - 1 of the newest reports on its present version."""
-    query = (
-        select(DriftRow.plan_id, DriftRow.measured_us, DriftRow.predicted_us)
-        .join(PlanRow, (PlanRow.id == DriftRow.plan_id) & (PlanRow.version == DriftRow.plan_version))
-        .where(DriftRow.predicted_us > 0, DriftRow.measured_us.is_not(None))
-        .order_by(DriftRow.reported_at.desc())
-        .limit(MAX_DRIFTS)
+_SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (
+    PlanVersionRow.version == func.coalesce(PlanRow.served_version, PlanRow.version)
+)
+"""Joins a plan with the version that devices get."""
+
+
+async def median_drift(session: AsyncSession) -> float | None:
+    """The logarithm of measured / predicted of the plan that the middle one of all reports is about.
+
+    From the sums that are kept with every version: what it takes grows with the plans, not with the devices.
+    """
+    drift = PlanVersionRow.log_sum / PlanVersionRow.timed - func.ln(PlanVersionRow.makespan_us)
+    sums = (
+        select(
+            drift.label("drift"),
+            func.sum(PlanVersionRow.timed).over(order_by=drift).label("so_far"),
+            func.sum(PlanVersionRow.timed).over().label("whole"),
+        )
+        .join(PlanRow, _SERVED)
+        .where(PlanVersionRow.timed > 0, PlanVersionRow.makespan_us > 0)
+        .subquery()
     )
-    if plan_ids is not None:
-        query = query.where(DriftRow.plan_id.in_(plan_ids))
-    found: dict[str, list[float]] = {}
-    for row in await session.execute(query):
-        found.setdefault(row.plan_id, []).append(row.measured_us / row.predicted_us - 1.0)
+    found: float | None = await session.scalar(select(func.min(sums.c.drift)).where(sums.c.so_far * 2 >= sums.c.whole))
     return found
 
 
@@ -131,12 +137,16 @@ _PLAN_COLUMNS = (
     PlanRow.hits,
     PlanRow.misses,
     PlanRow.error,
+    PlanVersionRow.timed,
+    PlanVersionRow.log_sum,
+    PlanVersionRow.makespan_us.label("predicted_us"),
 )
 
 
 async def plans(session: AsyncSession, *, where: Mapping[str, str], after: str = "", limit: int = 100) -> Sequence[Any]:
-    """Plans (without their bodies) in the order of their ids."""
-    query = select(*_PLAN_COLUMNS).where(PlanRow.id > after).order_by(PlanRow.id).limit(limit)
+    """Plans (without their bodies) in the order of their ids, with the reports on the version that devices get."""
+    query = select(*_PLAN_COLUMNS).outerjoin(PlanVersionRow, _SERVED)
+    query = query.where(PlanRow.id > after).order_by(PlanRow.id).limit(limit)
     for name, value in where.items():
         query = query.where(getattr(PlanRow, name) == value)
     return (await session.execute(query)).all()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
-import statistics
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from hope_schema import (
     Fanout,
@@ -109,7 +110,7 @@ async def summary(database: Database) -> FleetSummary:
     """The fleet in numbers."""
     async with database.read() as session:
         totals = await repository.plan_totals(session)
-        drifts = await repository.drifts(session)
+        drift = await repository.median_drift(session)
         by_status = await count_by_status(session)
         return FleetSummary(
             socs=await repository.count_socs(session),
@@ -127,7 +128,7 @@ async def summary(database: Database) -> FleetSummary:
             hits=int(totals.hits),
             misses=int(totals.misses),
             hit_rate=_rate(totals.hits, totals.misses),
-            median_drift=_median([drift for values in drifts.values() for drift in values]),
+            median_drift=None if drift is None else math.expm1(drift),
         )
 
 
@@ -182,7 +183,6 @@ async def plans(database: Database, *, where: dict[str, str], after: str, limit:
     now = datetime.now(UTC)
     async with database.read() as session:
         rows = await repository.plans(session, where=where, after=after, limit=limit + 1)
-        drifts = await repository.drifts(session, [row.id for row in rows[:limit]])
     page = tuple(
         FleetPlan(
             plan_id=row.id,
@@ -200,7 +200,7 @@ async def plans(database: Database, *, where: dict[str, str], after: str, limit:
             hits=row.hits,
             misses=row.misses,
             hit_rate=_rate(row.hits, row.misses),
-            drift=_median(drifts.get(row.id, [])),
+            drift=_drift(row),
             error=row.error,
         )
         for row in rows[:limit]
@@ -212,5 +212,8 @@ def _rate(hits: int, misses: int) -> float | None:
     return hits / (hits + misses) if hits + misses else None
 
 
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None
+def _drift(row: Any) -> float | None:
+    """Measured / predicted - 1, the geometric mean of all reports on the version."""
+    if not row.timed or not row.predicted_us:
+        return None
+    return math.expm1(row.log_sum / row.timed - math.log(row.predicted_us))

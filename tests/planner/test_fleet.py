@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -14,7 +16,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from hope_schema import Fanout, FleetModelPage, FleetPlanPage, FleetProfilePage, FleetSummary
+from hope_schema import (
+    DeviceReport,
+    Fanout,
+    FleetModelPage,
+    FleetPlanPage,
+    FleetProfilePage,
+    FleetSummary,
+    MeasuredRun,
+)
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import PlanRow
 from planner_api.fleet.service import FANOUT_PRIORITY
@@ -318,3 +328,32 @@ def test_the_benchmark_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "choose from" in done.stderr
+
+
+def test_drift_is_worked_out_of_the_sums(database_url: str) -> None:
+    """Of each plan the geometric mean of what devices said of the version served; of the fleet the middle report's."""
+    drawn = random.Random(2)
+    with serving(database_url) as api:
+        know(api, *SOCS)
+        release(api)
+        plans = FleetPlanPage.model_validate_json(api.client.get("/fleet/plans").content).plans
+        assert api.client.get("/fleet").json()["median_drift"] is None
+        for plan in plans:
+            solve_one(api, plan.plan_id)
+        solved = FleetPlanPage.model_validate_json(api.client.get("/fleet/plans").content).plans
+        said: dict[str, list[float]] = {}
+        for plan, reports, factor in zip(solved, (3, 5, 4), (2.0, 1.1, 0.5), strict=True):
+            for number in range(reports):
+                off = said.setdefault(plan.plan_id, [])
+                off.append(factor * drawn.uniform(0.95, 1.05))
+                run = MeasuredRun(
+                    plan_id=plan.plan_id, plan_version=1, measured_us=(plan.makespan_us or 1.0) * off[-1], runs=9
+                )
+                body = DeviceReport(soc=plan.soc, frequency="max", measured=(run,)).model_dump_json()
+                path, headers = f"/devices/d-{plan.soc}-{number}/report", {"content-type": "application/json"}
+                assert api.client.put(path, content=body, headers=headers).status_code == 204
+        found = FleetPlanPage.model_validate_json(api.client.get("/fleet/plans").content).plans
+        means = {name: statistics.geometric_mean(off) - 1.0 for name, off in said.items()}
+        assert {plan.plan_id: plan.drift for plan in found} == {name: pytest.approx(m) for name, m in means.items()}
+        middle = means[solved[1].plan_id]
+        assert api.client.get("/fleet").json()["median_drift"] == pytest.approx(middle), "the sixth of twelve reports"
