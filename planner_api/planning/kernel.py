@@ -21,27 +21,28 @@ def kernel(function: Function) -> Function:
     Array assignments (``a[:] = b``) are written as loops in kernels: for their error message alone, numba compiles
     half a string library, which took six seconds of the eleven that the largest kernel needed.
     """
-    return _compiled(function, _nrt=False)
+    return _compiled(function, no_cfunc_wrapper=True)
 
 
 def inner_kernel(function: Function) -> Function:
-    """A `kernel` that becomes part of those that call it: passing thirty arrays takes longer than its work."""
-    return _compiled(function, _nrt=False, forceinline=True)
+    """A `kernel` that only kernels call: a way in from Python, where sixty arrays are unpacked, is half of the code."""
+    return _compiled(function, no_cfunc_wrapper=True, no_cpython_wrapper=True)
 
 
-def allocating_kernel(function: Function) -> Function:
-    """A `kernel` that makes arrays."""
-    return _compiled(function)
+def inlined_kernel(function: Function) -> Function:
+    """An `inner_kernel` that becomes part of those that call it: passing thirty arrays takes longer than its work."""
+    return _compiled(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True)
 
 
-def _compiled(function: Function, **options: Any) -> Function:
+def _compiled(function: Function, **options: bool) -> Function:
+    compiler: Any = njit  # its stubs do not know of all its options
     try:
-        return cast(Function, njit(cache=True, nogil=True, **options)(function))
+        return cast(Function, compiler(cache=True, nogil=True, _nrt=False, **options)(function))
     except RuntimeError:
-        return cast(Function, njit(nogil=True, **options)(function))
+        return cast(Function, compiler(nogil=True, _nrt=False, **options)(function))
 
 
-@kernel
+@inner_kernel
 def copy_into(target: Any, source: Any) -> None:
     """Copy a one-dimensional array over another of its length."""
     for index in range(len(source)):

@@ -12,7 +12,15 @@ from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import Job, Machine, Problem
 
 
-def draw(seed: int, most_ops: int, *, most_processors: int = 4, plain: bool = False, hope: bool = False) -> Problem:
+def draw(
+    seed: int,
+    most_ops: int,
+    *,
+    most_processors: int = 4,
+    plain: bool = False,
+    hope: bool = False,
+    rich: bool = False,
+) -> Problem:
     """A problem with everything that can occur: several tensors an op, constants, zero and infinite costs, gangs.
 
     Args:
@@ -21,16 +29,19 @@ def draw(seed: int, most_ops: int, *, most_processors: int = 4, plain: bool = Fa
         most_processors: upper limit of the number of processors.
         plain: every processor supports every op, every move exists, and the machine is HOPE's but for gangs.
         hope: the machine is HOPE's but for gangs; else it may have shares, queues, places, launches, neighbours, jobs.
+        rich: the machine has most of those, and there are at least half as many ops: what few draws should find.
     """
     random = np.random.default_rng(seed)
-    n, p = int(random.integers(1, most_ops + 1)), int(random.integers(1, most_processors + 1))
+    fewest = most_ops // 2 if rich else 1
+    n, p = int(random.integers(fewest, most_ops + 1)), int(random.integers(1 + rich, most_processors + 1))
     hope = hope or plain
-    rich = random.random() < 0.6 and not hope
+    often = 0.8 if rich else 0.3
+    rich = rich or (random.random() < 0.6 and not hope)
     inputs = int(random.integers(0, 3))
     producer = [-1] * inputs + [op for op in range(n) for _ in range(1 + (random.random() < 0.2))]
     t = len(producer)
     near = int(random.integers(1, n + 1))
-    jobs = 2 if rich and n > 1 and random.random() < 0.3 else 1
+    jobs = 2 if rich and n > 1 and random.random() < often else 1
     job = np.sort(random.integers(0, jobs, n))
     of_input = [int(random.integers(0, jobs)) for _ in range(inputs)]
     reads = []
@@ -45,9 +56,14 @@ def draw(seed: int, most_ops: int, *, most_processors: int = 4, plain: bool = Fa
         reads.append(tuple(int(tensor) for tensor in random.permutation(earlier)[:count]))
     scale = random.choice([1.0, 100.0, 5000.0])
     latency = np.round(random.uniform(0, scale, (n, p)), 3) * random.choice([0.0, 1.0], (n, p), p=[0.1, 0.9])
-    machine = _rich(random, p, scale) if rich else _hope(random, p, hope)
+    machine = _rich(random, p, scale, often) if rich else _hope(random, p, hope)
     places = len(machine.places)
-    transfer = np.round(random.uniform(0, scale * random.choice([0.0, 0.2, 1.0]), (t, places, places)), 3)
+    transfer = np.round(
+        random.uniform(
+            0, scale * random.choice([0.0, 0.2, 1.0], p=[0.1, 0.3, 0.6] if often > 0.5 else None), (t, places, places)
+        ),
+        3,
+    )
     if not plain:
         latency[random.random((n, p)) < 0.15] = np.inf
         blocked = ~np.isfinite(latency).any(axis=1)
@@ -89,12 +105,13 @@ def _hope(random: np.random.Generator, p: int, hope: bool) -> Machine:
     return Machine.apart([f"p{k}" for k in range(p)], conflicts, queued=not hope and random.random() < 0.3)
 
 
-def _rich(random: np.random.Generator, p: int, scale: float) -> Machine:
-    """Any machine."""
-    resources, places, queues = int(random.integers(1, p + 1)), int(random.integers(1, p + 2)), 2
+def _rich(random: np.random.Generator, p: int, scale: float, often: float) -> Machine:
+    """Any machine, with queues as often as not, or more ``often``."""
+    full = often > 0.5
+    resources, places, queues = int(random.integers(1, p + 1)), int(random.integers(1 + full, p + 2)), 2 - full
     uses = random.random((p, resources)) < 0.4
     uses[np.arange(p), random.integers(0, resources, p)] = True
-    queued = random.random() < 0.5
+    queued = random.random() < max(often, 0.5)
 
     def figures(most: float) -> np.ndarray:
         return np.round(random.uniform(0, most, p) * (random.random() < 0.5), 3)
@@ -104,7 +121,9 @@ def _rich(random: np.random.Generator, p: int, scale: float) -> Machine:
         uses=uses,
         places=("host", *(f"l{k}" for k in range(1, places))),
         place=random.integers(0, places, p),
-        busy=np.where(random.random((places, places)) < 0.5, random.integers(0, queues, (places, places)), -1)
+        busy=np.where(
+            random.random((places, places)) < max(often, 0.5), random.integers(0, queues, (places, places)), -1
+        )
         if queued
         else np.full((places, places), -1),
         queues=tuple(f"q{k}" for k in range(queues)) if queued else (),

@@ -142,6 +142,7 @@ def test_branches_are_maximal_chains_and_parallel_ones_share_a_level():
 
 
 @given(seed=st.integers(0, 10**6))
+@settings(max_examples=1000 if CAMPAIGN else 30)
 def test_levels_are_equal_exactly_for_the_same_ends_and_run_in_topological_order(seed: int):
     """On random graphs: chains partition the ops, equal levels share their input and output nodes, edges go forward."""
     problem = draw(seed, 30)
@@ -197,7 +198,7 @@ def test_mosaic_runs_one_slice_after_the_other():
 
 @pytest.mark.parametrize("method", ["mosaic", "partitiontuner"])
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=30)
+@settings(max_examples=300 if CAMPAIGN else 10)
 def test_rounds_are_legal_and_never_faster_than_the_same_placement_overlapped(method: str, seed: int):
     """On random problems the checker passes both; what runs in rounds loses, or is the same."""
     problem = draw(seed, 14, plain=True)

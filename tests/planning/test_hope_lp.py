@@ -19,6 +19,7 @@ from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import bisect, partition, up_rank
 from planner_api.planning.ilp.start import greedy_order, start
 from planner_api.planning.methods import solve
+from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum
 from tests.planning.phones import collapsed_module, phone
 
@@ -40,7 +41,7 @@ def test_fig_1_is_cut_at_upward_rank_5():
 
 
 @given(seed=st.integers(0, 10**6), limit=st.integers(1, 14))
-@settings(max_examples=60)
+@settings(max_examples=500 if CAMPAIGN else 20)
 def test_parts_are_small_ordered_and_complete(seed: int, limit: int):
     """Every op lies in exactly one part, edges point forward, and a part above NT is one level that cannot be cut."""
     lists = draw(seed, 40).lists
@@ -76,7 +77,7 @@ def test_inception_modules_of_the_redmi(module: str, milliseconds: float):
 
 
 @given(seed=st.integers(0, 10**6), cut=st.integers(0, 8))
-@settings(max_examples=40)
+@settings(max_examples=500 if CAMPAIGN else 15)
 def test_a_part_starts_from_a_legal_schedule_at_least_as_good_as_greedy(seed: int, cut: int):
     """What HiGHS starts from places exactly the part, ends no later than the greedy order, and replays as it says."""
     problem = draw(seed, 12, plain=True)
@@ -93,9 +94,9 @@ def test_a_part_starts_from_a_legal_schedule_at_least_as_good_as_greedy(seed: in
 
 
 def test_small_parts_start_from_their_optimum():
-    """The start of sixty small parts is the brute force's optimum, which greedy alone does not always reach."""
+    """The start of small parts is the brute force's optimum, which greedy alone does not always reach."""
     missed = 0
-    for seed in range(60):
+    for seed in range(60 if CAMPAIGN else 20):
         drawn = draw(seed, 5, most_processors=3, plain=True)
         problem = replace(drawn, is_output=np.zeros_like(drawn.is_output))  # a part ends with its last op
         order, best = problem.lists.order, optimum(problem)
@@ -108,7 +109,7 @@ def test_small_parts_start_from_their_optimum():
 @example(seed=6427)
 @example(seed=8582)
 @example(seed=12151)
-@settings(max_examples=60)
+@settings(max_examples=500 if CAMPAIGN else 20)
 def test_a_window_is_solved_to_the_optimum(seed: int):
     """HiGHS finds the brute-force optimum of a small blocking problem, and its objective is what the simulator says."""
     problem = draw(seed, 5, most_processors=3, plain=True)
@@ -128,7 +129,7 @@ def test_a_window_is_solved_to_the_optimum(seed: int):
 
 
 @given(seed=st.integers(0, 10**6), cut=st.integers(0, 12))
-@settings(max_examples=60)
+@settings(max_examples=500 if CAMPAIGN else 20)
 def test_no_cut_forbids_a_schedule_that_exists(seed: int, cut: int):
     """A feasible warm start is never cut off: with the limit at its own makespan the window stays feasible."""
     problem = draw(seed, 12, hope=True)

@@ -22,6 +22,7 @@ from planner_api.planning import (
     optimise,
     simulate,
 )
+from tests import CAMPAIGN
 from tests.planning.drawn import draw, shuffled
 from tests.planning.oracle import timing
 
@@ -106,10 +107,10 @@ def test_processors_that_share_a_resource_take_turns():
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=150)
+@settings(max_examples=1000 if CAMPAIGN else 40)
 def test_the_simulator_agrees_with_another_reading_of_its_rules(seed: int):
     """Every finish time is the smallest that obeys the rules, found without lines or queues, on any machine."""
-    problem = draw(seed, 10)
+    problem = draw(seed, 10, rich=True)
     placement, order = shuffled(problem, seed)
     schedule = simulate(problem, placement, order)
     finish, value = timing(problem, placement, order)
@@ -168,7 +169,7 @@ def test_the_checker_names_every_broken_rule():
 
 @given(seed=st.integers(0, 10**6), shift=st.floats(0.01, 0.9))
 @example(seed=18767, shift=0.5)
-@settings(max_examples=80)
+@settings(max_examples=500 if CAMPAIGN else 25)
 def test_no_op_of_a_semi_active_schedule_can_start_earlier(seed: int, shift: float):
     """Moving any op that waits forward in time breaks a rule: the simulator never leaves a gap that it need not."""
     problem = draw(seed, 8, hope=True)
@@ -188,10 +189,10 @@ def test_no_op_of_a_semi_active_schedule_can_start_earlier(seed: int, shift: flo
 
 
 @given(seed=st.integers(0, 10**6), part=st.floats(0.05, 0.95))
-@settings(max_examples=100)
+@settings(max_examples=500 if CAMPAIGN else 30)
 def test_no_schedule_of_any_machine_can_be_told_shorter(seed: int, part: float):
     """An op, a move or the whole that claims to take less than it does is found, whatever the machine."""
-    problem = draw(seed, 10)
+    problem = draw(seed, 10, rich=True)
     schedule = simulate(problem, *shuffled(problem, seed))
     if not math.isfinite(schedule.makespan_us) or schedule.makespan_us < 1.0:
         return

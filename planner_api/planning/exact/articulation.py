@@ -16,10 +16,10 @@ import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.exact.constants import constant_ops, put_back, without
-from planner_api.planning.exact.labels import MOST_OPS, Piece, expand, undominated
+from planner_api.planning.exact.labels import MOST_OPS, Labels, Piece, expand, undominated
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.methods import Bound
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import IntArray, Problem
 
 BEAM = 64
 """Labels kept per level when looking for a first plan of a piece."""
@@ -31,6 +31,9 @@ EFFORT = 300_000
 """Labels that the proof of one piece may need in all: what counts as work where no clock does."""
 MOST_PROCESSORS = 16
 """The set of processors that hold a tensor is a word of so many bits."""
+
+Past = tuple[IntArray, IntArray, IntArray]
+"""Of each label of a level: the label of the level before, and what was appended to it, where."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,7 @@ def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[P
         weights=weights,
         work=work,
         independent=independent,
+        most_lag=float(machine.lag_us.max()),
     )
     return piece, gate
 
@@ -330,51 +334,40 @@ def _grow(
         The best ending per processor of the last op, and whether nothing was left out.
     """
     m, host = piece.latency.shape
-    done = np.zeros(1, dtype=np.int64)
-    latest = np.zeros(1)
-    free = np.zeros((1, host))
-    finish = np.zeros((1, m))
-    peak = np.zeros(1)
-    where = np.zeros((1, len(gate), 2), dtype=np.uint16)
+    labels = Labels.room(1, piece)
     for tensor, kind in enumerate(gate):
-        where[0, tensor] = {0: (0, 0), 1: (1 << source, source), 2: (0, host)}[kind]
-    history: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        labels.where[0, tensor] = {0: (0, 0), 1: (1 << source, source), 2: (0, host)}[kind]
+    history: list[Past] = []
     complete = True
     effort = 0
     for level in range(m):
         if not beam and (budget.left() <= 0 or effort > EFFORT):
             return [None] * host, False
-        room = min(ROOM, len(done) * m * host)
-        grown = expand(piece, done, latest, free, finish, peak, where, limit, room)
-        count = grown[0]
+        children = Labels.room(min(ROOM, len(labels.done) * m * host), piece)
+        count = expand(piece, labels, children, limit)
         if count <= 0:
             return [None] * host, complete and count == 0
         effort += count
-        parent, op, processor, done, latest, free, finish, peak, where, bound = (field[:count] for field in grown[1:])
-        kept = np.lexsort((bound, done))
+        kept = np.lexsort((children.bound[:count], children.done[:count]))
         if level < m - 1:
             # Complete labels differ in where the last op ran, which matters to the next piece.
-            kept = undominated(kept, done, latest, free, finish, peak, where)
+            kept = kept[: undominated(kept, children)]
         if beam and len(kept) > beam:
             complete = False
-            kept = kept[np.argsort(bound[kept], kind="stable")[:beam]]
-        history.append((parent[kept], op[kept], processor[kept]))
-        done, latest, free = done[kept], latest[kept], free[kept]
-        finish, peak, where = finish[kept], peak[kept], where[kept]
-    return list(_endings(peak, history, host)), complete
+            kept = kept[np.argsort(children.bound[kept], kind="stable")[:beam]]
+        labels = children.take(kept)
+        history.append((labels.parent, labels.op, labels.processor))
+    return list(_endings(labels, history, host)), complete
 
 
-def _endings(
-    peak: np.ndarray, history: list[tuple[np.ndarray, np.ndarray, np.ndarray]], host: int
-) -> Iterator[Ending | None]:
-    last = history[-1][2]
+def _endings(labels: Labels, history: list[Past], host: int) -> Iterator[Ending | None]:
     for target in range(host):
-        labels = np.flatnonzero(last == target)
-        if len(labels) == 0:
+        found = np.flatnonzero(labels.processor == target)
+        if len(found) == 0:
             yield None
             continue
-        label = int(labels[np.argmin(peak[labels])])
-        us = float(peak[label])
+        label = int(found[np.argmin(labels.peak[found])])
+        us = float(labels.peak[label])
         plan = []
         for parent, op, processor in reversed(history):
             plan.append((int(op[label]), int(processor[label])))

@@ -16,11 +16,11 @@ programming there by more than a factor of ten.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from planner_api.planning.kernel import allocating_kernel
+from planner_api.planning.kernel import kernel
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray
 
 NO_MATTER = 255
@@ -49,6 +49,7 @@ class Piece(NamedTuple):
         weights: (w, P) rows of processor weights of which at most 1 in sum is busy at any time.
         work: (w, m) smallest weighted latency of each op.
         independent: True where no two processors share a resource.
+        most_lag: the largest of ``lag``.
     """
 
     latency: FloatArray
@@ -68,129 +69,147 @@ class Piece(NamedTuple):
     weights: FloatArray
     work: FloatArray
     independent: bool
+    most_lag: float
 
 
-@allocating_kernel
-def expand(
-    piece: Piece,
-    done: IntArray,
-    latest: FloatArray,
-    free: FloatArray,
-    finish: FloatArray,
-    peak: FloatArray,
-    where: np.ndarray,
-    limit: float,
-    room: int,
-) -> tuple[Any, ...]:
-    """All children of a level's labels that may still end before ``limit``.
+class Labels(NamedTuple):
+    """Partial schedules of a piece, one a row.
 
-    Args:
-        piece: the piece.
+    Attributes:
         done: (k,) ops done, as bit sets.
         latest: (k,) start of the op appended last.
         free: (k, P) when each processor is free, not before ``latest``.
         finish: (k, m) finish of the ops that someone waits for; 0 where it no longer matters.
         peak: (k,) latest finish plus export so far.
         where: (k, t, 2) of each live tensor: the set of processors that made it or took it in, and where it was made.
+        bound: (k,) no completion ends before it.
+        parent, op, processor: (k,) the label of the level before, and what was appended to it, where.
+    """
+
+    done: IntArray
+    latest: FloatArray
+    free: FloatArray
+    finish: FloatArray
+    peak: FloatArray
+    where: np.ndarray
+    bound: FloatArray
+    parent: IntArray
+    op: IntArray
+    processor: IntArray
+
+    @classmethod
+    def room(cls, count: int, piece: Piece) -> Labels:
+        """Space for so many labels of a piece, all zero."""
+        m, host = piece.latency.shape
+        return cls(
+            done=np.zeros(count, dtype=np.int64),
+            latest=np.zeros(count),
+            free=np.zeros((count, host)),
+            finish=np.zeros((count, m)),
+            peak=np.zeros(count),
+            where=np.zeros((count, len(piece.producer), 2), dtype=np.uint16),
+            bound=np.zeros(count),
+            parent=np.zeros(count, dtype=np.int64),
+            op=np.zeros(count, dtype=np.int64),
+            processor=np.zeros(count, dtype=np.int64),
+        )
+
+    def take(self, rows: IntArray) -> Labels:
+        """Some of them, in that order."""
+        return Labels._make(field[rows] for field in self)
+
+
+@kernel
+def expand(piece: Piece, labels: Labels, children: Labels, limit: float) -> int:
+    """All children of a level's labels that may still end before ``limit``.
+
+    Args:
+        piece: the piece.
+        labels: of the level.
+        children: filled.
         limit: labels that cannot end before it are dropped.
-        room: stop growing beyond this many children.
 
     Returns:
-        (count, parent, op, processor, done, latest, free, finish, peak, where, bound); ``count`` is -1 when there was
-        no room.
+        How many there are; -1 when there was no room for them.
     """
-    k, host = free.shape
-    m = piece.latency.shape[0]
+    m, host = piece.latency.shape
     tensors = len(piece.producer)
-    parent = np.empty(room, dtype=np.int64)
-    chosen = np.empty(room, dtype=np.int64)
-    placed = np.empty(room, dtype=np.int64)
-    child_done = np.empty(room, dtype=np.int64)
-    child_latest = np.empty(room)
-    child_free = np.empty((room, host))
-    child_finish = np.empty((room, m))
-    child_peak = np.empty(room)
-    child_where = np.empty((room, tensors, 2), dtype=np.uint16)
-    bound = np.empty(room)
+    room = len(children.done)
     everywhere = (1 << host) - 1
-    most_lag = piece.lag.max()
     count = 0
-    for label in range(k):
+    for label in range(len(labels.done)):
         for op in range(m):
-            if done[label] >> op & 1 or piece.before[op] & ~done[label]:
+            if labels.done[label] >> op & 1 or piece.before[op] & ~labels.done[label]:
                 continue
             for here in range(host):
                 if piece.latency[op, here] == np.inf:
                     continue
                 if count == room:
-                    return (
-                        -1, parent, chosen, placed, child_done, child_latest, child_free, child_finish, child_peak,
-                        child_where, bound,
-                    )  # fmt: skip
-                begin = free[label, here]
+                    return -1
+                begin = labels.free[label, here]
                 for r in range(piece.reads_at[op], piece.reads_at[op + 1]):
                     tensor = piece.reads[r]
-                    source = where[label, tensor, 1]
-                    exists = 0.0 if piece.producer[tensor] < 0 else finish[label, piece.producer[tensor]]
-                    if most_lag > 0.0 and source != here:
+                    source = labels.where[label, tensor, 1]
+                    exists = 0.0 if piece.producer[tensor] < 0 else labels.finish[label, piece.producer[tensor]]
+                    if piece.most_lag > 0.0 and source != here:
                         exists += piece.lag[source]
                     begin = max(begin, exists)
                 now = begin
                 launched = False
                 for tensor in range(tensors):
-                    child_where[count, tensor, 0] = where[label, tensor, 0]
-                    child_where[count, tensor, 1] = where[label, tensor, 1]
-                after = done[label] | (1 << op)
+                    children.where[count, tensor, 0] = labels.where[label, tensor, 0]
+                    children.where[count, tensor, 1] = labels.where[label, tensor, 1]
+                after = labels.done[label] | (1 << op)
                 for r in range(piece.reads_at[op], piece.reads_at[op + 1]):
                     tensor = piece.reads[r]
-                    if not child_where[count, tensor, 0] >> here & 1:
+                    if not children.where[count, tensor, 0] >> here & 1:
                         launched = True
-                        if not child_where[count, tensor, 0] & piece.mates[here]:
-                            source = child_where[count, tensor, 1]
+                        if not children.where[count, tensor, 0] & piece.mates[here]:
+                            source = children.where[count, tensor, 1]
                             now += piece.cost[tensor, piece.place[source], piece.place[here]]
-                        child_where[count, tensor, 0] |= 1 << here
+                        children.where[count, tensor, 0] |= 1 << here
                     if not piece.readers[tensor] & ~after:
-                        child_where[count, tensor, 0] = 0
-                        child_where[count, tensor, 1] = 0
-                    elif child_where[count, tensor, 0] == everywhere and most_lag == 0.0:
-                        child_where[count, tensor, 1] = NO_MATTER
+                        children.where[count, tensor, 0] = 0
+                        children.where[count, tensor, 1] = 0
+                    elif children.where[count, tensor, 0] == everywhere and piece.most_lag == 0.0:
+                        children.where[count, tensor, 1] = NO_MATTER
                 if launched:
                     now += piece.launch[here]
                 now += piece.latency[op, here]
-                top = max(peak[label], now + piece.export_us[op, here])
+                top = max(labels.peak[label], now + piece.export_us[op, here])
                 if max(top, now + piece.tail_us[op]) >= limit:
                     continue
                 for tensor in range(tensors):
                     if piece.producer[tensor] == op:
-                        child_where[count, tensor, 0] = 1 << here
-                        child_where[count, tensor, 1] = here
+                        children.where[count, tensor, 0] = 1 << here
+                        children.where[count, tensor, 1] = here
                 earliest = np.inf
                 for p in range(host):
-                    child_free[count, p] = max(begin, free[label, p])
+                    children.free[count, p] = max(begin, labels.free[label, p])
                     if piece.rivals[here, p]:
-                        child_free[count, p] = max(child_free[count, p], now)
-                    earliest = min(earliest, child_free[count, p])
+                        children.free[count, p] = max(children.free[count, p], now)
+                    earliest = min(earliest, children.free[count, p])
                 low = top
                 for other in range(m):
-                    value = now if other == op else finish[label, other]
-                    child_finish[count, other] = 0.0
+                    value = now if other == op else labels.finish[label, other]
+                    children.finish[count, other] = 0.0
                     if after >> other & 1:
                         low = max(low, value + piece.tail_us[other]) if value > earliest else low
-                        if value + most_lag > earliest:
+                        if value + piece.most_lag > earliest:
                             for later in range(m):
                                 if piece.before[later] >> other & 1 and not after >> later & 1:
-                                    child_finish[count, other] = value
+                                    children.finish[count, other] = value
                                     break
                     else:
                         fastest = np.inf
                         for p in range(host):
-                            fastest = min(fastest, child_free[count, p] + piece.latency[other, p])
+                            fastest = min(fastest, children.free[count, p] + piece.latency[other, p])
                         low = max(low, fastest + piece.tail_us[other])
                 for w in range(len(piece.weights)):
                     total = 0.0
                     if piece.independent:
                         for p in range(host):
-                            total += piece.weights[w, p] * child_free[count, p]
+                            total += piece.weights[w, p] * children.free[count, p]
                     else:
                         total = earliest
                     for other in range(m):
@@ -199,67 +218,60 @@ def expand(
                     low = max(low, total)
                 if low >= limit:
                     continue
-                parent[count] = label
-                chosen[count] = op
-                placed[count] = here
-                child_done[count] = after
-                child_latest[count] = begin
-                child_peak[count] = top
-                bound[count] = low
+                children.parent[count] = label
+                children.op[count] = op
+                children.processor[count] = here
+                children.done[count] = after
+                children.latest[count] = begin
+                children.peak[count] = top
+                children.bound[count] = low
                 count += 1
-    return (
-        count, parent, chosen, placed, child_done, child_latest, child_free, child_finish, child_peak, child_where,
-        bound,
-    )  # fmt: skip
+    return count
 
 
-@allocating_kernel
-def undominated(
-    order: IntArray,
-    done: IntArray,
-    latest: FloatArray,
-    free: FloatArray,
-    finish: FloatArray,
-    peak: FloatArray,
-    where: np.ndarray,
-) -> IntArray:
-    """Of labels listed by ops done, then by bound: those that no kept one with the same ops done dominates."""
-    kept = np.empty(len(order), dtype=np.int64)
-    count = 0
-    first = 0
+@kernel
+def undominated(order: IntArray, labels: Labels) -> int:
+    """Of labels listed by ops done, then by bound: those that no kept one with the same ops done dominates.
+
+    They stand first in ``order`` afterwards; returns how many there are.
+    """
+    count = first = 0
+    before = np.int64(-1)
     for position in range(len(order)):
         label = order[position]
-        if position == 0 or done[order[position - 1]] != done[label]:
+        if labels.done[label] != before:
+            before = labels.done[label]
             first = count
         dominated = False
         for r in range(first, count):
-            rival = kept[r]
-            if peak[rival] > peak[label] or latest[rival] > latest[label]:
+            rival = order[r]
+            if labels.peak[rival] > labels.peak[label] or labels.latest[rival] > labels.latest[label]:
                 continue
             worse = False
-            for p in range(free.shape[1]):
-                if free[rival, p] > free[label, p]:
+            for p in range(labels.free.shape[1]):
+                if labels.free[rival, p] > labels.free[label, p]:
                     worse = True
                     break
             if worse:
                 continue
-            for tensor in range(where.shape[1]):
-                here, there = where[rival, tensor, 0], where[label, tensor, 0]
+            for tensor in range(labels.where.shape[1]):
+                here, there = labels.where[rival, tensor, 0], labels.where[label, tensor, 0]
                 if here & there != there or (
-                    where[rival, tensor, 1] != where[label, tensor, 1] and where[rival, tensor, 1] != NO_MATTER
+                    labels.where[rival, tensor, 1] != labels.where[label, tensor, 1]
+                    and labels.where[rival, tensor, 1] != NO_MATTER
                 ):
                     worse = True
                     break
             if worse:
                 continue
-            for op in range(finish.shape[1]):
-                if finish[rival, op] > finish[label, op]:
+            for op in range(labels.finish.shape[1]):
+                if labels.finish[rival, op] > labels.finish[label, op]:
                     worse = True
                     break
             if not worse:
                 dominated = True
                 break
         if not dominated:
-            kept[count] = label
+            order[count] = label
             count += 1
-    return kept[:count]
+    return count

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner_api.planning.judge.simulator import FULL, line_length
-from planner_api.planning.kernel import inner_kernel, kernel
+from planner_api.planning.kernel import inlined_kernel, kernel
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Problem
 
 MOVES, TAKES, REACHED, RETIMED = 0, 1, 2, 3
@@ -230,7 +230,7 @@ def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) 
     )
 
 
-@inner_kernel
+@inlined_kernel
 def fits(ends: FloatArray, held: FloatArray, first: int, last: int, share: float) -> float:
     """From when on a resource, whose entries stand from ``first`` to ``last``, has room for one more share."""
     taken = 0.0
@@ -244,7 +244,7 @@ def fits(ends: FloatArray, held: FloatArray, first: int, last: int, share: float
     return 0.0
 
 
-@inner_kernel
+@inlined_kernel
 def count_in(ends: FloatArray, held: FloatArray, first: int, last: int, end: float, share: float) -> None:
     """Let a resource, whose entries stand from ``first`` to ``last``, count one more op."""
     at = first
@@ -258,7 +258,7 @@ def count_in(ends: FloatArray, held: FloatArray, first: int, last: int, end: flo
         held[at] = share
 
 
-@inner_kernel
+@inlined_kernel
 def accept(a: Arrays, s: State, first: int, until: int, high: int) -> None:
     """Make the last trial the schedule."""
     n = len(s.sequence)
@@ -460,7 +460,7 @@ def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, li
     return float(peak)
 
 
-@inner_kernel
+@inlined_kernel
 def reject(s: State, first: int) -> None:
     """Forget the last trial; the placement and the order must still be those that were tried."""
     for at in range(first, s.counts[REACHED]):

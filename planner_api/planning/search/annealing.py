@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner_api.planning.judge.evaluator import RETIMED, Arrays, State, accept, count_in, fits, reject, trial
-from planner_api.planning.kernel import copy_into, inner_kernel, kernel
+from planner_api.planning.kernel import copy_into, inlined_kernel, inner_kernel, kernel
 from planner_api.planning.problem import FloatArray, IntArray
 from planner_api.planning.search.moves import LONGEST_STRETCH, propose, take_back, uniform
 
@@ -112,7 +112,7 @@ class _Slices:
         return result
 
 
-@kernel
+@inner_kernel
 def _later(a: Arrays, s: State, w: Window, op: int, since: int) -> float:
     """Longest way from an op's finish through its readers at ``since`` or later to the end."""
     here = s.assignment[op]
@@ -132,7 +132,7 @@ def _later(a: Arrays, s: State, w: Window, op: int, since: int) -> float:
     return tail
 
 
-@kernel
+@inner_kernel
 def _retail(a: Arrays, s: State, w: Window, until: int) -> None:
     """Longest paths to the end of the ops from ``until`` back to the window's end."""
     slots, length = len(s.ends), a.length
@@ -162,7 +162,7 @@ def _retail(a: Arrays, s: State, w: Window, until: int) -> None:
         w.bypass_at[at] = bypass
 
 
-@inner_kernel
+@inlined_kernel
 def _on_resources(a: Arrays, s: State, w: Window, until: int) -> float:
     """Longest path that leaves what was timed up to ``until`` by a resource."""
     length = a.length
@@ -176,7 +176,7 @@ def _on_resources(a: Arrays, s: State, w: Window, until: int) -> float:
     return value
 
 
-@kernel
+@inner_kernel
 def _estimate(a: Arrays, s: State, w: Window, until: int, peak: float, limit: float) -> float:
     """The end of a schedule timed up to ``until``, as the tails see it; beyond ``limit`` any value that is, too."""
     value = max(peak, w.bypass_at[until], _on_resources(a, s, w, until))

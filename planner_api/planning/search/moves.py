@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from planner_api.planning.judge.evaluator import Arrays, State
-from planner_api.planning.kernel import inner_kernel
+from planner_api.planning.kernel import inlined_kernel
 from planner_api.planning.problem import IntArray
 
 LONGEST_STRETCH = 8
 """Ops of a chain that one move may flip together."""
 
 
-@inner_kernel
+@inlined_kernel
 def uniform(random: np.ndarray) -> float:
     """Next number of [0, 1) from a xorshift64* generator whose one-word state is advanced in place."""
     x = random[0]
@@ -23,7 +23,7 @@ def uniform(random: np.ndarray) -> float:
     return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
 
 
-@inner_kernel
+@inlined_kernel
 def _another(a: Arrays, s: State, op: int, random: np.ndarray) -> int:
     """A random other processor that supports the op, where there are many often a neighbour's; or the same one."""
     here = s.assignment[op]
@@ -51,7 +51,7 @@ def _another(a: Arrays, s: State, op: int, random: np.ndarray) -> int:
     return int(here)
 
 
-@inner_kernel
+@inlined_kernel
 def _shift(s: State, source: int, target: int) -> None:
     """Move the op at one position to another; those between move up by one."""
     op = s.sequence[source]
@@ -63,7 +63,7 @@ def _shift(s: State, source: int, target: int) -> None:
     s.position[op] = target
 
 
-@inner_kernel
+@inlined_kernel
 def propose(a: Arrays, s: State, low: int, high: int, flipped: IntArray, random: np.ndarray) -> tuple[int, int, int]:
     """Make one random change inside the window: flip an op (30 %), a stretch of a chain (20 %), move one (35 %), both.
 
@@ -121,7 +121,7 @@ def propose(a: Arrays, s: State, low: int, high: int, flipped: IntArray, random:
     return flips, -1, -1
 
 
-@inner_kernel
+@inlined_kernel
 def take_back(s: State, flips: int, source: int, target: int, flipped: IntArray) -> None:
     """Undo what `propose` did."""
     if source >= 0:
