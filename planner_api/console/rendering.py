@@ -67,6 +67,14 @@ def count(value: int | float | None) -> str:
     return "–" if value is None else f"{round(value):,}".replace(",", "\u202f")
 
 
+def skew(seconds: float | None) -> str:
+    """By how much a clock differs: ``+0.3 s``, ``−2 h``."""
+    if seconds is None:
+        return "–"
+    sign = "" if abs(seconds) < 0.05 else "+" if seconds > 0 else "−"
+    return f"{sign}{duration(round(abs(seconds), 1) * 1e6) if sign else '0 s'}"
+
+
 def ago(moment: datetime | None) -> Markup | str:
     """How long ago, with the moment itself behind it."""
     if moment is None:
@@ -118,7 +126,7 @@ def _environment() -> Environment:
     )
     found.filters |= {
         "duration": duration, "percent": percent, "count": count, "ago": ago, "clip": clip, "short": short,
-        "plural": plural, "reason": reason,
+        "plural": plural, "reason": reason, "skew": skew,
     }  # fmt: skip
     found.globals |= {"asset": ASSETS.url, "causes": TITLES}
     return found

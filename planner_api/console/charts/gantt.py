@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,18 +12,32 @@ from hope_schema.wording import TITLES, duration
 
 NARROW = 0.12
 """Bars below this width, in per cent, are drawn together with their neighbours of one cause."""
+LETTER = 0.64
+"""Width of a letter of a label, in per cent of a chart as wide as most are."""
+MOST_ZOOM = 32
+MARKS = 8
 TO_HOST = "outputs to host"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A stretch of a lane; ``at`` and ``width`` in per cent of the axis. ``steps``: the step it is, or several."""
+    """A stretch of a lane; ``at`` and ``width`` in per cent of the axis. ``steps``: the step it is, or several.
+
+    ``label`` is what is written on it where it is wide enough, ``zoom`` from which magnification on; 0: never.
+    """
 
     at: float
     width: float
     kind: str
     title: str
     steps: tuple[int, ...] = ()
+    label: str = ""
+
+    @property
+    def zoom(self) -> int:
+        """Magnification from which on the label fits: a power of two, as the buttons go."""
+        wanted = LETTER * (len(self.label) + 2) / self.width if self.width > 0 else math.inf
+        return 0 if wanted > MOST_ZOOM or not self.label else max(1, 2 ** math.ceil(math.log2(wanted)))
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,7 @@ def draw(plan: Plan, span_us: float = 0.0) -> Gantt:
         lanes.append(Lane(name, "carrier", (), _moves(carried, span), _share(busy, plan)))
     return Gantt(
         lanes=tuple(lanes),
-        ticks=tuple(ticks(span)),
+        ticks=tuple(ticks(span, MARKS)),
         span_us=span,
         makespan=place(plan.makespan_us, span),
         bound=place(plan.lower_bound_us, span),
@@ -92,7 +107,7 @@ def _steps(steps: Sequence[Step], span: float) -> tuple[Bar, ...]:
                 last.at, end - last.at, last.kind, f"{len(steps_of)} short steps. {TITLES[step.cause]}", steps_of
             )
         else:
-            bars.append(Bar(at, end - at, step.cause, title, (step.id,)))
+            bars.append(Bar(at, end - at, step.cause, title, (step.id,), "/".join(step.ops[-1].split("/")[-2:])))
     return tuple(bars)
 
 

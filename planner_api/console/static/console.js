@@ -60,8 +60,11 @@ function walkThrough(chart) {
   let chosen = -1;
   const resize = (factor) => {
     const middle = (scroll.scrollLeft + scroll.clientWidth / 2) / zoom;
-    zoom = Math.min(64, Math.max(1, zoom * factor));
+    zoom = Math.min(32, Math.max(1, zoom * factor));
     svg.setAttribute("width", `${zoom * 100}%`);
+    for (const label of svg.querySelectorAll(".label")) {
+      label.setAttribute("visibility", Number(label.dataset.zoom) <= zoom ? "visible" : "hidden");
+    }
     scroll.scrollLeft = middle * zoom - scroll.clientWidth / 2;
   };
   const choose = (number) => {
@@ -83,7 +86,7 @@ function walkThrough(chart) {
     const frame = scroll.getBoundingClientRect();
     if (box.left < frame.left || box.right > frame.right) scroll.scrollLeft += box.left - frame.left - frame.width / 3;
   };
-  for (const button of chart.querySelectorAll("[data-zoom]")) {
+  for (const button of chart.querySelectorAll("button[data-zoom]")) {
     button.addEventListener("click", () => resize(button.dataset.zoom === "in" ? 2 : 0.5));
   }
   svg.addEventListener("click", (event) => {
@@ -100,5 +103,6 @@ function walkThrough(chart) {
 }
 
 themeButton();
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 keepFresh();
 for (const chart of document.querySelectorAll(".gantt")) walkThrough(chart);
