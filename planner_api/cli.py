@@ -177,9 +177,11 @@ def _backup(options: argparse.Namespace) -> int:
 
 def _restore(options: argparse.Namespace) -> int:
     """Fill an empty database from a file that ``backup`` wrote."""
+    from planner_api.audit.service import local_actor
     from planner_api.db import backup
 
-    print(f"{backup.read(settings_of(options).database_url, options.file)} rows restored from {options.file}")
+    rows = backup.read(settings_of(options).database_url, options.file, local_actor().name)
+    print(f"{rows} rows restored from {options.file}")
     return 0
 
 

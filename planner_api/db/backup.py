@@ -1,7 +1,8 @@
 """A whole planner in one file: every row of every table of ours, as lines of JSON under gzip.
 
 What was written from one kind of database can be read into the other. What belongs to a running planner alone (the
-queue's jobs) is not in it: workers find the plans that wait, and those whose lease has run out, by themselves.
+queue's jobs) is not in it: workers find the plans that wait, and those whose lease has run out, by themselves. Nor are
+the console's sessions: whoever signed out since would be signed in again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,13 +21,14 @@ from sqlalchemy import Connection, LargeBinary, Table, func, insert, inspect, se
 
 from planner_api.db.engine import sync_engine
 from planner_api.db.migrate import HEAD, current_revision, upgrade
-from planner_api.db.tables import Base
+from planner_api.db.tables import AuditRow, Base, ConsoleSessionRow
 from planner_api.db.types import UtcDateTime
 from planner_api.usage import UsageError
 
 FORMAT = "hope-planner backup 1"
 BATCH = 500
 """Rows written at once."""
+LEFT_OUT = frozenset({ConsoleSessionRow.__tablename__})
 MAX_LINE = 256 * 2**20
 """Characters of a row's line, which is as large as a model or a plan may be and then some."""
 
@@ -45,7 +47,7 @@ def write(url: str, path: Path) -> int:
     try:
         with gzip.open(partial, "wt", encoding="utf-8") as out, _snapshot(url) as connection:
             _write_line(out, {"format": FORMAT, "revision": HEAD})
-            for table in Base.metadata.sorted_tables:
+            for table in (each for each in Base.metadata.sorted_tables if each.name not in LEFT_OUT):
                 _write_line(out, {"table": table.name})
                 for row in connection.execution_options(yield_per=BATCH).execute(select(table)).mappings():
                     _write_line(out, {name: _plain(value) for name, value in row.items()})
@@ -57,8 +59,10 @@ def write(url: str, path: Path) -> int:
     return rows
 
 
-def read(url: str, path: Path) -> int:
+def read(url: str, path: Path, actor: str | None = None) -> int:
     """Fill an empty database from a file, in one transaction; return the number of rows.
+
+    Where ``actor`` is said, the audit log says who did it, when, and of how many rows.
 
     Raises:
         UsageError: the database has rows already; the file is none of these, was cut short, or is of another revision.
@@ -71,7 +75,11 @@ def read(url: str, path: Path) -> int:
             for table in Base.metadata.sorted_tables:
                 if connection.execute(select(func.count()).select_from(table)).scalar_one():
                     raise UsageError(f"the database is not empty: table {table.name} has rows; restore into a new one")
-            return _read_into(connection, path)
+            rows = _read_into(connection, path)
+            if actor is not None:
+                entry = {"at": datetime.now(UTC), "actor": actor, "action": "planner.restore", "subject": path.name}
+                connection.execute(insert(AuditRow), {**entry, "detail": {"rows": str(rows)}})
+            return rows
     finally:
         engine.dispose()
 

@@ -57,7 +57,7 @@ PROCESSORS = (
 )
 
 
-def branches(name: str, blocks: int = 6, width: int = 4) -> ModelGraph:
+def branches(name: str, blocks: int, width: int = 4) -> ModelGraph:
     """A network of blocks, each of ``width`` branches of different work that meet in a Concat."""
     tensors, ops = [Tensor(name="image", shape=(1, 16, 32, 32), dtype="float32")], []
 
@@ -79,7 +79,7 @@ def branches(name: str, blocks: int = 6, width: int = 4) -> ModelGraph:
     return ModelGraph(name=name, tensors=tuple(tensors), ops=tuple(ops), inputs=("image",), outputs=(last,))
 
 
-CLASSIFIER, DETECTOR = branches("classifier"), branches("detector", blocks=9, width=3)
+CLASSIFIER, DETECTOR = branches("classifier", 3), branches("detector", 3, 3)
 
 
 def figure(*parts: str) -> float:

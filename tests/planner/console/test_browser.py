@@ -11,6 +11,7 @@ from hope_schema import DeviceReport, MeasuredRun
 from tests.planner.console.conftest import Running
 from tests.planner.console.sample_fleet import FREQUENCY, RELEASED, SOCS
 
+AXE = Axe().axe_script
 OF_COLOURS = ["color-contrast", "link-in-text-block"]
 """Axe's rules that another theme can break."""
 NARROW, WIDE, HUGE = {"width": 375, "height": 812}, {"width": 1440, "height": 900}, {"width": 3840, "height": 2160}
@@ -29,7 +30,7 @@ def pages(console: Running) -> dict[str, str]:
         "compare": f"/console/compare?left={plans[0]}@1&right={plans[1]}@2",
         "profiles": "/console/profiles",
         "profile": f"/console/profiles/{SOCS[0]}/{FREQUENCY}",
-        "devices": "/console/devices",
+        "devices": f"/console/devices?soc={SOCS[0]}",
         "device": f"/console/devices/{SOCS[0]}-phone-0",
         "groups": "/console/groups?change=early",
         "models": "/console/models",
@@ -53,9 +54,11 @@ def release_of(console: Running) -> str:
 def check(page: Page, name: str) -> list[str]:
     """What axe finds on a page, in both themes, narrow and wide, and whether it fits; one line each."""
     found = []
+    page.evaluate(AXE)
     for theme, more in (("light", {}), ("dark", {"runOnly": OF_COLOURS})):
         page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-        for violation in Axe().run(page, options={"resultTypes": ["violations"], **more}).response["violations"]:
+        options = {"resultTypes": ["violations"], "preload": False, **more}
+        for violation in page.evaluate("options => axe.run(options).then(found => found.violations)", options):
             nodes = [node["target"] for node in violation["nodes"][:3]]
             found.append(f"{name}, {theme}: {violation['id']} at {nodes}")
     for size in (NARROW, HUGE, WIDE):
