@@ -72,7 +72,7 @@ def test_an_unseen_network_is_planned_in_the_first_reply(api: Api):
     with serving(str(api.app.planner.settings.database_url), embedded=True, solve_budget_s=0.1) as embedded:
         better = embedded.plan(UNSEEN).plan
     assert not any(step.predicted_spread for step in better.steps)
-    assert not better.filled
+    assert all("parts" in sentence for sentence in better.filled)  # nobody measures a part before a plan cuts there
     assert better.single_processor_us["ort@0"] == pytest.approx(true, rel=1e-3)
 
 
