@@ -60,7 +60,6 @@ class Service(Planner):
         """Start as every planner does, then begin to listen, to keep house and, where nobody else does, to solve."""
         await super().start()
         await self.events.start()
-        await self.queue.open()
         await self.tokens.start()
         await self.releases.start()
         self._house = asyncio.create_task(self._keep_house(), name="housekeeping")
@@ -80,7 +79,6 @@ class Service(Planner):
         await self.releases.stop()
         await self.tokens.stop()
         await self.overviews.stop()
-        await self.queue.close()
         await self.events.stop()
         await super().stop()
 

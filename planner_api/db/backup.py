@@ -1,8 +1,8 @@
 """A whole planner in one file: every row of every table of ours, as lines of JSON under gzip.
 
-What was written from one kind of database can be read into the other. What belongs to a running planner alone (the
-queue's jobs) is not in it: workers find the plans that wait, and those whose lease has run out, by themselves. Nor are
-the console's sessions: whoever signed out since would be signed in again.
+What was written from one kind of database can be read into the other. Workers then find the plans that wait, and those
+whose lease has run out, by themselves. The console's sessions are not in it: whoever signed out since would be signed
+in again.
 """
 
 from __future__ import annotations

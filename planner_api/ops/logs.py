@@ -18,7 +18,7 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request being served, set by :class:`planner_api.ops.observe.Observe`."""
 
 _PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):([^@/\s]+)@")
-_LIBRARIES = ("procrastinate", "alembic", "sqlalchemy", "uvicorn.error")
+_LIBRARIES = ("alembic", "sqlalchemy", "uvicorn.error")
 
 Event = MutableMapping[str, Any]
 

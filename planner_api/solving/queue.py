@@ -1,4 +1,4 @@
-"""The solve queue: the plan row is the lock, whatever carries the jobs.
+"""The solve queue: the plan row is the job and the lock, on either database.
 
 A plan row is ``queued`` → ``solving`` (leased) → ``done`` or ``failed``. Taking the lease raises ``attempt``, the
 fencing token: only the newest lease may renew, finish, fail or hand back, so a worker that was thought dead and comes
@@ -8,64 +8,63 @@ back changes nothing.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 
+import structlog
+from sqlalchemy import event
+
 from planner_api.db.engine import Database, WriteSession
+from planner_api.errors import DatabaseAwayError
 from planner_api.settings import Settings
 from planner_api.solving import repository
 from planner_api.solving.events import Events
 from planner_api.solving.owner import is_gone, this_process
 from planner_api.solving.repository import Lease
+from planner_api.solving.slots import Slots
 
-LEASE_S = 6.0
-"""How long a lease lasts unless renewed (every third of it): the longest that work of a vanished machine waits."""
+log = structlog.get_logger(__name__)
 
-GRACE_S = 20.0
-"""How long running solves may go on after a stop before they are handed back."""
+POLL_S = 0.25
+"""How often an idle worker looks for work of other processes; work enqueued in its own wakes it at once."""
 
 Handler = Callable[[Lease], Awaitable[None]]
 """Solves one leased plan and ends its lease; must hand the lease back when cancelled."""
 
 
-class SolveQueue(ABC):
-    """Everything that happens on the plan row; one contract-test suite holds both databases to it.
-
-    They differ in how a row that became ready reaches a worker (``_carry``, ``work``).
+class SolveQueue:
+    """Leases on plan rows, for any number of workers in any number of processes.
 
     Args:
         database: where the plans are.
         events: told, in the same transaction, of plans that have failed for good.
-        ttl_s: how long a lease lasts unless renewed.
-        grace_s: how long running solves may go on after a stop.
+        ttl_s: how long a lease lasts unless renewed (every third of it): the longest that work of a vanished machine
+            waits.
+        grace_s: how long running solves may go on after a stop before they are handed back.
     """
 
-    def __init__(self, database: Database, events: Events, *, ttl_s: float = LEASE_S, grace_s: float = GRACE_S) -> None:
+    def __init__(self, database: Database, events: Events, *, ttl_s: float, grace_s: float) -> None:
         self._database = database
         self._events = events
         self.ttl_s = ttl_s
         self._grace_s = grace_s
         self._owner = this_process()
+        self._ready = asyncio.Event()
 
-    async def open(self) -> None:
-        """Connect what the queue needs beside the database."""
-        return
-
-    async def close(self) -> None:
-        """Undo :meth:`open`."""
-        return
-
-    @abstractmethod
-    async def _carry(self, session: WriteSession, plans: Sequence[tuple[str, int]]) -> None:
-        """Tell workers of ready ``(plan id, priority)``, once the session's transaction commits."""
-
-    @abstractmethod
     async def work(self, handler: Handler, stop: asyncio.Event, *, slots: int = 1) -> None:
         """Lease ready plans and pass them to ``handler``, ``slots`` at a time, until ``stop`` is set.
 
         Survives a database that goes away. When stopped it waits for its handlers up to the grace period, then
         cancels them.
         """
+        running = Slots(slots, stop)
+        while await running.free():
+            self._ready.clear()
+            lease = await self._next()
+            if lease is not None:
+                running.start(handler(lease))
+            else:
+                await running.wait(self._ready, POLL_S)
+        await running.drain(self._grace_s)
 
     async def enqueue(self, session: WriteSession, plan_id: str, *, priority: int = 0) -> bool:
         """Queue a plan's solve in the caller's transaction; nothing is queued unless that commits.
@@ -83,14 +82,15 @@ class SolveQueue(ABC):
     async def enqueue_all(self, session: WriteSession, plan_ids: Sequence[str], *, priority: int = 0) -> int:
         """:meth:`enqueue` for many; returns how many were queued."""
         queued = await repository.mark_queued(session, plan_ids, priority)
-        await self._carry(session, [(plan_id, priority) for plan_id in queued])
+        if queued:
+            self._wake(session)
         return len(queued)
 
     async def hasten(self, session: WriteSession, plan_id: str, *, priority: int) -> bool:
         """Raise the priority of a plan that waits with a lower one; False when it does not."""
         raised = await repository.raise_priority(session, plan_id, priority)
         if raised:
-            await self._carry(session, [(plan_id, priority)])
+            self._wake(session)
         return raised
 
     async def renew(self, lease: Lease) -> bool:
@@ -112,7 +112,7 @@ class SolveQueue(ABC):
         async with self._database.write() as session:
             again = await repository.fail(session, lease, error, permanent=permanent)
             if again:
-                await self._carry(session, [(lease.plan_id, lease.priority)])
+                self._wake(session)
             elif again is False:
                 await self._events.publish(session, lease.plan_id, 0, settled=True)
         return again
@@ -122,7 +122,7 @@ class SolveQueue(ABC):
         async with self._database.write() as session:
             held = await repository.hand_back(session, lease)
             if held:
-                await self._carry(session, [(lease.plan_id, lease.priority)])
+                self._wake(session)
         return held
 
     async def reap(self) -> list[str]:
@@ -133,21 +133,29 @@ class SolveQueue(ABC):
             return []
         async with self._database.write() as session:
             queued, failed = await repository.reap(session, [owner for owner in holders if is_gone(owner)])
-            await self._carry(session, queued)
+            if queued:
+                self._wake(session)
             for plan_id in failed:
                 await self._events.publish(session, plan_id, 0, settled=True)
-        return [plan_id for plan_id, _priority in queued]
+        return queued
 
-    async def _take(self, plan_id: str | None = None) -> Lease | None:
-        async with self._database.write() as session:
-            return await repository.take(session, self._owner, self.ttl_s, plan_id)
+    async def _next(self) -> Lease | None:
+        try:
+            # A look without the write lock first: idle workers must not hold up SQLite's writers.
+            async with self._database.read() as session:
+                if not await repository.any_ready(session):
+                    return None
+            async with self._database.write() as session:
+                return await repository.take(session, self._owner, self.ttl_s)
+        except DatabaseAwayError as error:
+            log.warning("queue_unreachable", error=error.reason)
+            return None
+
+    def _wake(self, session: WriteSession) -> None:
+        """Let this process's worker look once the session's transaction commits."""
+        event.listen(session.sync_session, "after_commit", lambda _session: self._ready.set(), once=True)
 
 
 def build_queue(database: Database, settings: Settings, events: Events) -> SolveQueue:
-    """The queue of this database's dialect."""
-    # NOTE: imported here, because both build on this module, and a planner on SQLite needs no procrastinate.
-    if database.dialect == "sqlite":
-        from planner_api.solving.lease import LeaseQueue as Kind
-    else:
-        from planner_api.solving.jobs import ProcrastinateQueue as Kind  # type: ignore[assignment]
-    return Kind(database, events, ttl_s=settings.lease_s, grace_s=settings.grace_s)
+    """The queue as the settings want it."""
+    return SolveQueue(database, events, ttl_s=settings.lease_s, grace_s=settings.grace_s)

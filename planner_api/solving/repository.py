@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Dialect, Interval, and_, func, literal, or_, select, text, update
+from sqlalchemy import ColumnElement, Dialect, Interval, and_, func, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -34,8 +34,6 @@ class Lease:
 
     plan_id: str
     attempt: int
-    priority: int = 0
-    """With which it waited, and waits again should it return to the queue."""
 
 
 def now_on(session: AsyncSession, delta_s: float = 0.0) -> ColumnElement[datetime]:
@@ -91,6 +89,7 @@ async def take(session: WriteSession, owner: str, ttl_s: float, plan_id: str | N
             .where(ready)
             .order_by(PlanRow.priority.desc(), PlanRow.queued_at)
             .limit(1)
+            .with_for_update(skip_locked=True)  # of two workers on PostgreSQL each takes another one
             .correlate(None)
             .scalar_subquery()
         )
@@ -100,11 +99,11 @@ async def take(session: WriteSession, owner: str, ttl_s: float, plan_id: str | N
         update(PlanRow)
         .where(chosen, ready)
         .values(status="solving", attempt=PlanRow.attempt + 1, lease_owner=owner, lease_until=now_on(session, ttl_s))
-        .returning(PlanRow.id, PlanRow.attempt, PlanRow.priority)
+        .returning(PlanRow.id, PlanRow.attempt)
         .execution_options(synchronize_session=False)
     )
     row = result.first()
-    return None if row is None else Lease(row.id, row.attempt, row.priority)
+    return None if row is None else Lease(row.id, row.attempt)
 
 
 def _held(lease: Lease) -> ColumnElement[bool]:
@@ -170,13 +169,13 @@ async def owners(session: AsyncSession) -> Sequence[str]:
     return [owner for owner in (await session.execute(query)).scalars() if owner is not None]
 
 
-async def reap(session: WriteSession, gone: Sequence[str]) -> tuple[list[tuple[str, int]], list[str]]:
+async def reap(session: WriteSession, gone: Sequence[str]) -> tuple[list[str], list[str]]:
     """Queue again what expired or belongs to an owner known to be ``gone``.
 
     A plan that has outlived too many workers is stored as failed instead.
 
     Returns:
-        ``(id, priority)`` of what is queued, and the ids of what has failed.
+        The ids of what is queued, and of what has failed.
     """
     lost = and_(
         PlanRow.status == "solving", or_(PlanRow.lease_until < now_on(session), PlanRow.lease_owner.in_(list(gone)))
@@ -190,14 +189,14 @@ async def reap(session: WriteSession, gone: Sequence[str]) -> tuple[list[tuple[s
         .execution_options(synchronize_session=False)
     )
     failed_ids = list(failed)
-    result = await session.execute(
+    queued = await session.scalars(
         update(PlanRow)
         .where(lost)
         .values(status="queued", **shared)
-        .returning(PlanRow.id, PlanRow.priority)
+        .returning(PlanRow.id)
         .execution_options(synchronize_session=False)
     )
-    return [(row.id, row.priority) for row in result], failed_ids
+    return list(queued), failed_ids
 
 
 async def any_ready(session: AsyncSession) -> bool:
@@ -210,19 +209,3 @@ async def count_by_status(session: AsyncSession) -> dict[str, int]:
     """Plans per status."""
     rows = await session.execute(select(PlanRow.status, func.count()).group_by(PlanRow.status))
     return {row[0]: row[1] for row in rows}
-
-
-async def orphans(session: WriteSession, queue: str, after_s: float) -> list[tuple[str, int]]:
-    """``(id, priority)`` of rows queued for longer than ``after_s`` seconds that no live job points at.
-
-    PostgreSQL only. Touches ``queued_at``, so that of two reapers one gets the row and asks again only later.
-    """
-    query = text(
-        "UPDATE plans SET queued_at = clock_timestamp() "
-        "WHERE status = 'queued' AND queued_at < clock_timestamp() - make_interval(secs => :after_s) "
-        "AND NOT EXISTS (SELECT 1 FROM procrastinate_jobs AS job WHERE job.queue_name = :queue "
-        "AND job.status IN ('todo', 'doing') AND job.args ->> 'plan_id' = plans.id) "
-        "RETURNING id, priority"
-    )
-    rows = await session.execute(query, {"after_s": after_s, "queue": queue})
-    return [(row.id, row.priority) for row in rows]

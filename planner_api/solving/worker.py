@@ -103,25 +103,13 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; then finish or hand back what runs, and end every child."""
-        await self._until_reachable(self._queue.open, stop)
         reaper = asyncio.create_task(self._reap_for_ever(), name="reaper")
         try:
-            if not stop.is_set():
-                await self._queue.work(self._handle, stop, slots=self._limits.slots)
+            await self._queue.work(self._handle, stop, slots=self._limits.slots)
         finally:
             reaper.cancel()
             await asyncio.gather(reaper, return_exceptions=True)
             await asyncio.gather(*(solver.kill() for solver in self._all))
-            await self._queue.close()
-
-    async def _until_reachable(self, call: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            try:
-                return await call()
-            except DatabaseAwayError as error:
-                log.warning("worker_waits_for_database", error=error.reason)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), RETRY_S)
 
     async def _reap_for_ever(self) -> None:
         while True:

@@ -14,9 +14,8 @@ from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ModelRow, PlanRow
 from planner_api.plans.store import RowPlanStore
 from planner_api.solving.events import Events, build_events
-from planner_api.solving.jobs import ProcrastinateQueue
-from planner_api.solving.lease import LeaseQueue
 from planner_api.solving.process import Solved
+from planner_api.solving.queue import SolveQueue
 from planner_api.solving.worker import Task
 from tests.planner.samples import Api
 
@@ -33,10 +32,11 @@ REQUEST = PlanRequest(jobs=(Job(model_hash="a" * 64),), soc="soc", frequency="ma
 TASK = Task((GRAPH,), PROFILE, REQUEST)
 
 
-def build_queue(database: Database, events: Events | None = None, **options: float) -> LeaseQueue | ProcrastinateQueue:
-    """The implementation that belongs to the database."""
-    kind = LeaseQueue if database.dialect == "sqlite" else ProcrastinateQueue
-    return kind(database, events or build_events(database), **options)
+def build_queue(
+    database: Database, events: Events | None = None, *, ttl_s: float = 6.0, grace_s: float = 20.0
+) -> SolveQueue:
+    """A queue as each process has one."""
+    return SolveQueue(database, events or build_events(database), ttl_s=ttl_s, grace_s=grace_s)
 
 
 async def insert_plan(session: WriteSession, plan_id: str) -> None:

@@ -14,7 +14,17 @@ import pytest
 import zstandard
 from sqlalchemy import update
 
-from hope_schema import Cause, Job, ModelGraph, PlanReply, ProblemDetails, UploadReceipt, merge
+from hope_schema import (
+    Cause,
+    Channel,
+    Job,
+    ModelGraph,
+    PlanReply,
+    ProblemDetails,
+    TransferColumns,
+    UploadReceipt,
+    merge,
+)
 from planner_api.db.tables import ModelRow
 from tests.planner.samples import (
     FREQUENCY,
@@ -429,6 +439,36 @@ def test_agents_of_the_first_schema_are_told_what_to_upgrade(idle: Api) -> None:
         )
 
 
+def test_a_machine_that_cannot_be_is_refused_in_one_sentence(api: Api) -> None:
+    """Shares beyond a processor's whole, channels to nowhere, too many jobs and impossible ones: one clear 422 each."""
+    good = json.loads(api.learn(GRAPH).model_dump_json()) | {"upload_id": "bad"}
+    rows, way = good["latencies"], {"source": "host", "target": "nowhere"}
+    job = {"model_hash": GRAPH.model_hash}
+    key = {"soc": SOC, "frequency": FREQUENCY}
+    late = job | {"release_us": 2.0, "deadline_us": 1.0}
+    for path, body, words in (
+        *(("/profiles", good | {"latencies": rows | {"share": [share] * len(rows["us"])}}, "share")
+          for share in (0.0, -0.5, 1.5)),
+        ("/profiles", good | {"channels": [way]}, "place 'nowhere', which no listed processor computes in"),
+        ("/profiles", good | {"channels": [way | {"target": "host"}]}, "a channel from 'host' to itself"),
+        ("/plans", key | {"jobs": [job] * 65}, "jobs"),
+        ("/plans", key | {"jobs": [late]}, "deadline_us lies before release_us"),
+    ):  # fmt: skip
+        assert words in problem(api.post(path, json.dumps(body).encode()), 422, "invalid").detail
+
+
+def test_a_circle_of_places_without_a_way_home_is_unplannable(api: Api) -> None:
+    """Where tensors can go round between two places and never reach the host, that is said, and nothing hangs."""
+    assert api.post("/models", GRAPH).status_code == 201
+    circle = tuple(each.model_copy(update={"place": f"ring{at}"}) for at, each in enumerate(PROCESSORS))
+    ways = [("ring0", "ring1"), ("ring1", "ring0")]
+    channels = tuple(Channel(source=one, target=other, fixed_us=1.0, us_per_byte=0.0) for one, other in ways)
+    upload = measure(api.missing(GRAPH), processors=circle, channels=channels, transfers=TransferColumns())
+    assert api.post("/profiles", upload).status_code == 202
+    found = problem(api.post("/plans", plan_request(GRAPH)), 422, "unplannable")
+    assert "cannot move between the host and op" in found.detail
+
+
 def test_no_cross_origin_access(idle: Api) -> None:
     """A browser on another site gets no permission to read answers."""
     response = idle.client.get("/openidle.json", headers={"origin": "https://elsewhere.example"})
@@ -487,7 +527,7 @@ with serving({sqlite_url!r}, embedded=True) as api:
     graph = chain()
     assert api.missing(graph).latencies == ()
     api.plan(graph)
-print(sorted(set(sys.modules) & {{"numba", "highspy", "numpy", "procrastinate", "psycopg", "alembic"}}))
+print(sorted(set(sys.modules) & {{"numba", "highspy", "numpy", "psycopg", "alembic"}}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -76,7 +76,7 @@ class Setup:
         except TimeoutError:
             return None
 
-    async def until(self, plan_id: str, status: str, timeout_s: float = 30.0) -> PlanRow:
+    async def until(self, plan_id: str, status: str, timeout_s: float = 90.0) -> PlanRow:
         """Wait until the plan has the status."""
         deadline = time.monotonic() + timeout_s
         while (found := await row(self.database, plan_id)).status != status:
@@ -146,12 +146,12 @@ def test_two_workers_share_the_queue_without_solving_anything_twice(database_url
     on(database_url, scenario)
 
 
-def test_an_endless_solve_ends_as_failed_and_frees_its_waiters(database_url: str) -> None:
+def test_an_endless_solve_ends_as_failed_and_frees_its_waiters(sqlite_url: str) -> None:
     """Killed at its limit each time, it fails for good with the cause; waiters are not left hanging."""
 
     async def scenario(setup: Setup) -> None:
         await setup.enqueue("p")
-        waiter = asyncio.create_task(setup.newer("p", 1, 60.0))
+        waiter = asyncio.create_task(setup.newer("p", 1, 90.0))
         async with Running(setup.worker("endless", timeout_s=0.3)):
             found = await setup.until("p", "failed")
             assert found.error is not None
@@ -159,10 +159,10 @@ def test_an_endless_solve_ends_as_failed_and_frees_its_waiters(database_url: str
             assert await asyncio.wait_for(waiter, 10) is not None
         assert setup.outcomes.seen == ["retried", "retried", "failed"]
 
-    on(database_url, scenario)
+    on(sqlite_url, scenario)
 
 
-def test_a_stopping_worker_hands_its_solve_to_the_next(database_url: str) -> None:
+def test_a_stopping_worker_hands_its_solve_to_the_next(postgres_url: str) -> None:
     """Graceful shutdown: what does not finish in time is queued again at once and solved by another worker."""
 
     async def scenario(setup: Setup) -> None:
@@ -177,10 +177,10 @@ def test_a_stopping_worker_hands_its_solve_to_the_next(database_url: str) -> Non
             await setup.until("p", "done")
         assert setup.outcomes.seen == ["handed_back", "done"]
 
-    on(database_url, scenario, grace_s=0.1)
+    on(postgres_url, scenario, grace_s=0.1)
 
 
-def test_a_worker_that_lost_its_lease_stores_nothing(database_url: str) -> None:
+def test_a_worker_that_lost_its_lease_stores_nothing(postgres_url: str) -> None:
     """A paused worker that wakes up after another took over notices at its next renewal and drops the solve."""
 
     async def scenario(setup: Setup) -> None:
@@ -198,7 +198,7 @@ def test_a_worker_that_lost_its_lease_stores_nothing(database_url: str) -> None:
         found = await row(setup.database, "p")
         assert (setup.outcomes.seen, found.version, found.solves) == (["lost"], 7, 0)
 
-    on(database_url, scenario, ttl_s=0.6)
+    on(postgres_url, scenario, ttl_s=0.6)
 
 
 def test_news_reach_other_processes(database_url: str) -> None:
@@ -391,9 +391,7 @@ def test_waiters_hear_of_a_plan_that_is_given_up(database_url: str) -> None:
         waiter = asyncio.create_task(setup.newer("p", 1))
         await asyncio.sleep(0.3)
         assert not waiter.done()
-        await queue.open()
         assert await queue.reap() == []
-        await queue.close()
         assert await asyncio.wait_for(waiter, 5) == 1
         assert (await row(setup.database, "p")).status == "failed"
 

@@ -14,7 +14,7 @@ from planner_api.db.tables import Base
 
 
 def ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Leave the tables of the job queue to the job queue."""
+    """Leave alone the tables of the job queue that programs of revision 0008 and before kept beside ours."""
     return not (kind == "table" and name is not None and name.startswith("procrastinate_"))
 
 

@@ -14,29 +14,6 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-DROP_QUEUE = """
-DO $$
-DECLARE item record;
-BEGIN
-    FOR item IN SELECT tablename FROM pg_tables
-        WHERE schemaname = current_schema() AND tablename LIKE 'procrastinate\\_%'
-    LOOP EXECUTE format('DROP TABLE %I CASCADE', item.tablename); END LOOP;
-    FOR item IN SELECT oid::regprocedure AS name FROM pg_proc
-        WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'procrastinate\\_%'
-    LOOP EXECUTE format('DROP FUNCTION %s CASCADE', item.name); END LOOP;
-    FOR item IN SELECT typname FROM pg_type
-        WHERE typnamespace = current_schema()::regnamespace AND typname LIKE 'procrastinate\\_%'
-    LOOP EXECUTE format('DROP TYPE IF EXISTS %I CASCADE', item.typname); END LOOP;
-END $$
-"""
-
-
-def execute_raw(statements: str) -> None:
-    """Run several statements as they are: SQLAlchemy would read their colons and percent signs as parameters."""
-    connection = op.get_bind().connection.driver_connection
-    assert connection is not None
-    connection.execute(statements)
-
 
 def upgrade() -> None:
     """Upgrade schema."""
@@ -274,17 +251,9 @@ def upgrade() -> None:
     with op.batch_alter_table("fanout_plans", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_fanout_plans_plan_id"), ["plan_id"], unique=False)
 
-    if op.get_bind().dialect.name == "postgresql":
-        # NOTE: imported here, because SQLite alone needs no job queue.
-        from procrastinate.schema import SchemaManager
-
-        execute_raw(SchemaManager.get_schema())
-
 
 def downgrade() -> None:
     """Downgrade schema."""
-    if op.get_bind().dialect.name == "postgresql":
-        execute_raw(DROP_QUEUE)
     with op.batch_alter_table("fanout_plans", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_fanout_plans_plan_id"))
 
