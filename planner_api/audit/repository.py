@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner_api.db import paging
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import Page
 from planner_api.db.tables import AuditRow
 
 
@@ -26,15 +27,15 @@ async def page(
     subject: str | None = None,
     before: int | None = None,
     limit: int = 100,
-) -> Sequence[AuditRow]:
+) -> Page[AuditRow]:
     """Entries, newest first."""
-    query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+    query = select(AuditRow).order_by(AuditRow.id.desc())
     for column, wanted in ((AuditRow.actor, actor), (AuditRow.action, action), (AuditRow.subject, subject)):
         if wanted is not None:
             query = query.where(column == wanted)
     if before is not None:
         query = query.where(AuditRow.id < before)
-    return (await session.scalars(query)).all()
+    return await paging.page(session, query, limit)
 
 
 async def prune(session: WriteSession, before: datetime, limit: int) -> int:

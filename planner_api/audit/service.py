@@ -62,7 +62,7 @@ async def record(session: WriteSession, actor: Actor, action: str, subject: str,
 async def page(database: Database, *, limit: int, before: int | None, **where: str | None) -> AuditPage:
     """Entries, newest first."""
     async with database.read() as session:
-        rows = await repository.page(session, before=before, limit=limit + 1, **where)
+        rows = await repository.page(session, before=before, limit=limit, **where)
     entries = tuple(
         AuditEntry(
             id=row.id,
@@ -73,9 +73,9 @@ async def page(database: Database, *, limit: int, before: int | None, **where: s
             detail=row.detail,
             request_id=row.request_id,
         )
-        for row in rows[:limit]
+        for row in rows
     )
-    return AuditPage(entries=entries, next=entries[-1].id if len(rows) > limit else None)
+    return AuditPage(entries=entries, next=rows.next(lambda row: row.id))
 
 
 async def prune(database: Database, days: int) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import distinct, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import Page, page_of_rows
 from planner_api.db.tables import (
     DeviceRow,
     FanoutPlanRow,
@@ -73,16 +74,15 @@ async def median_drift(session: AsyncSession) -> float | None:
     return found
 
 
-async def profiles(session: AsyncSession, *, offset: int, limit: int) -> Sequence[Any]:
+async def profiles(session: AsyncSession, *, offset: int, limit: int) -> Page[Any]:
     """Profiles with the name of their SoC."""
     query = (
         select(SocRow.name.label("soc"), SocRow.established_at, ProfileRow)
         .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
         .order_by(SocRow.name, ProfileRow.frequency)
         .offset(offset)
-        .limit(limit)
     )
-    return (await session.execute(query)).all()
+    return await page_of_rows(session, query, limit)
 
 
 async def pairs(session: AsyncSession) -> list[tuple[str, str]]:
@@ -96,7 +96,7 @@ async def pairs(session: AsyncSession) -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in await session.execute(query)]
 
 
-async def models(session: AsyncSession, *, offset: int, limit: int) -> Sequence[Any]:
+async def models(session: AsyncSession, *, offset: int, limit: int) -> Page[Any]:
     """Models with what their plans add up to."""
     pair = PlanRow.soc + "\n" + PlanRow.frequency
     sums = (
@@ -116,9 +116,8 @@ async def models(session: AsyncSession, *, offset: int, limit: int) -> Sequence[
         .outerjoin(sums, sums.c.model_hash == ModelRow.hash)
         .order_by(ModelRow.hash)
         .offset(offset)
-        .limit(limit)
     )
-    return (await session.execute(query)).all()
+    return await page_of_rows(session, query, limit)
 
 
 _PLAN_COLUMNS = (
@@ -143,13 +142,13 @@ _PLAN_COLUMNS = (
 )
 
 
-async def plans(session: AsyncSession, *, where: Mapping[str, str], after: str = "", limit: int = 100) -> Sequence[Any]:
+async def plans(session: AsyncSession, *, where: Mapping[str, str], after: str = "", limit: int = 100) -> Page[Any]:
     """Plans (without their bodies) in the order of their ids, with the reports on the version that devices get."""
     query = select(*_PLAN_COLUMNS).outerjoin(PlanVersionRow, _SERVED)
-    query = query.where(PlanRow.id > after).order_by(PlanRow.id).limit(limit)
+    query = query.where(PlanRow.id > after).order_by(PlanRow.id)
     for name, value in where.items():
         query = query.where(getattr(PlanRow, name) == value)
-    return (await session.execute(query)).all()
+    return await page_of_rows(session, query, limit)
 
 
 async def add_fanout(

@@ -135,7 +135,7 @@ async def summary(database: Database) -> FleetSummary:
 async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfilePage:
     """What is known of each SoC at each frequency."""
     async with database.read() as session:
-        rows = await repository.profiles(session, offset=offset, limit=limit + 1)
+        rows = await repository.profiles(session, offset=offset, limit=limit)
     page = tuple(
         FleetProfile(
             soc=soc,
@@ -149,15 +149,15 @@ async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfi
             established=established_at is not None,
             updated_at=row.updated_at,
         )
-        for soc, established_at, row in rows[:limit]
+        for soc, established_at, row in rows
     )
-    return FleetProfilePage(profiles=page, next=offset + limit if len(rows) > limit else None)
+    return FleetProfilePage(profiles=page, next=rows.next_offset(offset))
 
 
 async def models(database: Database, *, offset: int, limit: int) -> FleetModelPage:
     """Each model with the coverage, gaps and hit rate of its plans."""
     async with database.read() as session:
-        rows = await repository.models(session, offset=offset, limit=limit + 1)
+        rows = await repository.models(session, offset=offset, limit=limit)
         known = len(await repository.pairs(session))
     page = tuple(
         FleetModel(
@@ -173,16 +173,16 @@ async def models(database: Database, *, offset: int, limit: int) -> FleetModelPa
             misses=int(row.misses or 0),
             hit_rate=_rate(row.hits or 0, row.misses or 0),
         )
-        for row in rows[:limit]
+        for row in rows
     )
-    return FleetModelPage(models=page, next=offset + limit if len(rows) > limit else None)
+    return FleetModelPage(models=page, next=rows.next_offset(offset))
 
 
 async def plans(database: Database, *, where: dict[str, str], after: str, limit: int) -> FleetPlanPage:
     """Plans with status, gap, age, hit rate and drift."""
     now = datetime.now(UTC)
     async with database.read() as session:
-        rows = await repository.plans(session, where=where, after=after, limit=limit + 1)
+        rows = await repository.plans(session, where=where, after=after, limit=limit)
     page = tuple(
         FleetPlan(
             plan_id=row.id,
@@ -203,9 +203,9 @@ async def plans(database: Database, *, where: dict[str, str], after: str, limit:
             drift=_drift(row),
             error=row.error,
         )
-        for row in rows[:limit]
+        for row in rows
     )
-    return FleetPlanPage(plans=page, next=page[-1].plan_id if len(rows) > limit else None)
+    return FleetPlanPage(plans=page, next=rows.next(lambda row: row.id))
 
 
 def _rate(hits: int, misses: int) -> float | None:

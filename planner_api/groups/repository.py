@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import GroupSelector
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import Page, page
 from planner_api.db.tables import DeviceRow, GroupRow
 from planner_api.db.upsert import insert_or_ignore
 
@@ -40,10 +41,9 @@ async def find(session: AsyncSession, name: str) -> GroupRow | None:
     return await session.get(GroupRow, name)
 
 
-async def groups(session: AsyncSession, *, after: str, limit: int) -> Sequence[GroupRow]:
+async def groups(session: AsyncSession, *, after: str, limit: int) -> Page[GroupRow]:
     """Groups in the order of their names."""
-    query = select(GroupRow).where(GroupRow.name > after).order_by(GroupRow.name).limit(limit)
-    return (await session.scalars(query)).all()
+    return await page(session, select(GroupRow).where(GroupRow.name > after).order_by(GroupRow.name), limit)
 
 
 async def names(session: AsyncSession, limit: int) -> Sequence[str]:

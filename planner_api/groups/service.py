@@ -48,9 +48,9 @@ async def find(session: AsyncSession, name: str) -> GroupRow:
 async def list_groups(database: Database, *, after: str, limit: int) -> GroupPage:
     """Groups in the order of their names."""
     async with database.read() as session:
-        rows = await repository.groups(session, after=after, limit=limit + 1)
-        page = tuple([_group(row, await repository.count(session, selector_of(row))) for row in rows[:limit]])
-    return GroupPage(groups=page, next=page[-1].name if len(rows) > limit else None)
+        rows = await repository.groups(session, after=after, limit=limit)
+        groups = [_group(row, await repository.count(session, selector_of(row))) for row in rows]
+    return GroupPage(groups=tuple(groups), next=rows.next(lambda row: row.name))
 
 
 async def drop(database: Database, name: str, actor: Actor) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import Page, page
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
 from planner_api.db.upsert import insert_or_ignore
 
@@ -33,22 +34,22 @@ async def find(session: AsyncSession, name: str) -> NamedModelRow | None:
     return await session.get(NamedModelRow, name)
 
 
-async def names(session: AsyncSession, *, after: str, limit: int) -> Sequence[NamedModelRow]:
+async def names(session: AsyncSession, *, after: str, limit: int) -> Page[NamedModelRow]:
     """Names in their order."""
-    query = select(NamedModelRow).where(NamedModelRow.name > after).order_by(NamedModelRow.name).limit(limit)
-    return (await session.scalars(query)).all()
+    query = select(NamedModelRow).where(NamedModelRow.name > after).order_by(NamedModelRow.name)
+    return await page(session, query, limit)
 
 
 async def versions(
     session: AsyncSession, name: str, *, before: int | None = None, only: int | None = None, limit: int = 1
-) -> Sequence[ModelVersionRow]:
+) -> Page[ModelVersionRow]:
     """Versions of a name, newest first; ``only`` one of them."""
     query = select(ModelVersionRow).where(ModelVersionRow.name == name)
     if only is not None:
         query = query.where(ModelVersionRow.version == only)
     if before is not None:
         query = query.where(ModelVersionRow.version < before)
-    return (await session.scalars(query.order_by(ModelVersionRow.version.desc()).limit(limit))).all()
+    return await page(session, query.order_by(ModelVersionRow.version.desc()), limit)
 
 
 async def aliases(session: AsyncSession, names: Sequence[str]) -> Sequence[ModelAliasRow]:

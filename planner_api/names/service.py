@@ -43,18 +43,18 @@ async def add_version(database: Database, name: str, sent: NewModelVersion, acto
 async def list_names(database: Database, *, after: str, limit: int) -> NamedModelPage:
     """Named models in the order of their names."""
     async with database.read() as session:
-        rows = await repository.names(session, after=after, limit=limit + 1)
-        aliases = await repository.aliases(session, [row.name for row in rows[:limit]])
-    page = tuple(
+        rows = await repository.names(session, after=after, limit=limit)
+        aliases = await repository.aliases(session, [row.name for row in rows])
+    names = tuple(
         NamedModel(
             name=row.name,
             newest=row.newest,
             aliases={each.alias: each.version for each in aliases if each.name == row.name},
             created_at=row.created_at,
         )
-        for row in rows[:limit]
+        for row in rows
     )
-    return NamedModelPage(names=page, next=page[-1].name if len(rows) > limit else None)
+    return NamedModelPage(names=names, next=rows.next(lambda row: row.name))
 
 
 async def list_versions(database: Database, name: str, *, before: int | None, limit: int) -> ModelVersionPage:
@@ -62,10 +62,9 @@ async def list_versions(database: Database, name: str, *, before: int | None, li
     async with database.read() as session:
         if await repository.find(session, name) is None:
             raise name_unknown(name)
-        rows = await repository.versions(session, name, before=before, limit=limit + 1)
+        rows = await repository.versions(session, name, before=before, limit=limit)
         aliases = await repository.aliases(session, [name])
-    page = _versions(rows[:limit], aliases)
-    return ModelVersionPage(versions=page, next=page[-1].version if len(rows) > limit else None)
+    return ModelVersionPage(versions=_versions(rows, aliases), next=rows.next(lambda row: row.version))
 
 
 async def get_version(database: Database, name: str, version: int) -> ModelVersion:

@@ -13,6 +13,7 @@ from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.audit.service import Actor, record
 from planner_api.compression import zstd
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.paging import Page
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
@@ -31,7 +32,7 @@ async def contributions(
     head, statistics = await _load(database, soc, frequency)
     said = await asyncio.to_thread(statistics.said_by)
     async with database.read() as session:
-        rows = await repository.contributions(session, head.id, after=after, limit=limit + 1)
+        rows = await repository.contributions(session, head.id, after=after, limit=limit)
     page = tuple(
         Contribution(
             device_id=row.device_id,
@@ -41,9 +42,9 @@ async def contributions(
             unused=row.unused,
             last_at=row.last_at,
         )
-        for row in rows[:limit]
+        for row in rows
     )
-    return ContributionPage(contributions=page, next=page[-1].device_id if len(rows) > limit else None)
+    return ContributionPage(contributions=page, next=rows.next(lambda row: row.device_id))
 
 
 async def votes(
@@ -54,12 +55,12 @@ async def votes(
     async with database.read() as session:
         names = {device_hash(name): name for name in await repository.contributors(session, head.id)}
     wanted = None if device_id is None else device_hash(device_id)
-    found = await asyncio.to_thread(lambda: list(islice(_votes(statistics, wanted), offset, offset + limit + 1)))
+    found = await asyncio.to_thread(lambda: Page(islice(_votes(statistics, wanted), offset, None), limit))
     page = tuple(
         Vote(figure=_words(key), device_id=names.get(device), us=None if us == np.inf else us)
-        for key, device, us in found[:limit]
+        for key, device, us in found
     )
-    return VotePage(votes=page, next=offset + limit if len(found) > limit else None)
+    return VotePage(votes=page, next=found.next_offset(offset))
 
 
 async def agreement(

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import Page, page
 from planner_api.db.tables import (
     AssignmentRow,
     ContributionRow,
@@ -202,15 +203,14 @@ async def has_contributed(session: AsyncSession, soc: str, frequency: str, devic
     return await session.scalar(query) is not None
 
 
-async def contributions(session: AsyncSession, profile_id: int, *, after: str, limit: int) -> Sequence[ContributionRow]:
+async def contributions(session: AsyncSession, profile_id: int, *, after: str, limit: int) -> Page[ContributionRow]:
     """Contributions to a profile in the order of device ids."""
     query = (
         select(ContributionRow)
         .where(ContributionRow.profile_id == profile_id, ContributionRow.device_id > after)
         .order_by(ContributionRow.device_id)
-        .limit(limit)
     )
-    return (await session.scalars(query)).all()
+    return await page(session, query, limit)
 
 
 async def contributors(session: AsyncSession, profile_id: int) -> Sequence[str]:

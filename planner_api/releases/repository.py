@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, sel
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import Page, page
 from planner_api.db.tables import (
     DeviceRow,
     ModelAliasRow,
@@ -121,15 +122,15 @@ async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:
 
 async def releases(
     session: AsyncSession, *, states: Sequence[str] = (), before: ReleaseRow | None = None, limit: int = 1000
-) -> Sequence[ReleaseRow]:
+) -> Page[ReleaseRow]:
     """Releases, newest first."""
-    query = select(ReleaseRow).order_by(ReleaseRow.created_at.desc(), ReleaseRow.id.desc()).limit(limit)
+    query = select(ReleaseRow).order_by(ReleaseRow.created_at.desc(), ReleaseRow.id.desc())
     if states:
         query = query.where(ReleaseRow.state.in_(states))
     if before is not None:
         older = ReleaseRow.created_at < before.created_at
         query = query.where(or_(older, and_(ReleaseRow.created_at == before.created_at, ReleaseRow.id < before.id)))
-    return (await session.scalars(query)).all()
+    return await page(session, query, limit)
 
 
 async def recent(session: AsyncSession, since: datetime) -> Sequence[ReleaseRow]:

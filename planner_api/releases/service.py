@@ -14,6 +14,7 @@ from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, Re
 from hope_schema.releases import Rollout
 from planner_api.audit.service import PLANNER, Actor, record
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.paging import Page
 from planner_api.db.tables import ReleaseRow
 from planner_api.errors import ConflictError, DatabaseAwayError, InvalidError, NotFoundError, model_unknown
 from planner_api.groups import repository as groups
@@ -176,18 +177,17 @@ class Releases:
             last = None if before is None else await repository.find(session, before)
             if before is not None and last is None:
                 raise release_unknown(before)
-            rows = await repository.releases(session, before=last, limit=limit + 1)
-            found = [release_view(row, await repository.parts(session, [row.id])) for row in rows[:limit]]
-        return ReleasePage(releases=tuple(found), next=found[-1].release_id if len(rows) > limit else None)
+            rows = await repository.releases(session, before=last, limit=limit)
+            found = [release_view(row, await repository.parts(session, [row.id])) for row in rows]
+        return ReleasePage(releases=tuple(found), next=rows.next(lambda row: row.id))
 
     async def parts(self, release_id: str, *, after: str, limit: int) -> ReleasePartPage:
         """The parts of a release. Raises NotFoundError when there is no such release."""
         async with self._database.read() as session:
             if await repository.find(session, release_id) is None:
                 raise release_unknown(release_id)
-            rows = await repository.parts(session, [release_id], after=after, limit=limit + 1)
-        page = tuple(part_view(row) for row in rows[:limit])
-        return ReleasePartPage(parts=page, next=rows[limit - 1].part if len(rows) > limit else None)
+            rows = Page(await repository.parts(session, [release_id], after=after, limit=limit + 1), limit)
+        return ReleasePartPage(parts=tuple(map(part_view, rows)), next=rows.next(lambda row: row.part))
 
     async def _is_hash(self, model: str) -> bool:
         async with self._database.read() as session:

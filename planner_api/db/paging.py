@@ -1,0 +1,40 @@
+"""Pages of rows: one more than asked for is looked up, so that a page knows whether there are more behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, TypeVar
+
+from sqlalchemy import Select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+Row = TypeVar("Row")
+Key = TypeVar("Key")
+
+
+class Page(list[Row]):
+    """The first ``limit`` of some rows."""
+
+    def __init__(self, rows: Iterable[Row], limit: int) -> None:
+        found = list(islice(rows, limit + 1))
+        super().__init__(found[:limit])
+        self._more = len(found) > limit
+
+    def next(self, key: Callable[[Row], Key]) -> Key | None:
+        """Return the key of the last row, behind which the next page begins; None when this is the last one."""
+        return key(self[-1]) if self._more else None
+
+    def next_offset(self, offset: int) -> int | None:
+        """Return the offset of the next page of rows that are counted; None when this is the last one."""
+        return offset + len(self) if self._more else None
+
+
+async def page(session: AsyncSession, query: Select[Row], limit: int) -> Page[Row]:
+    """The first objects that a query finds."""
+    return Page(await session.scalars(query.limit(limit + 1)), limit)
+
+
+async def page_of_rows(session: AsyncSession, query: Select[*tuple[Any, ...]], limit: int) -> Page[Any]:
+    """The first rows that a query of several columns finds."""
+    return Page(await session.execute(query.limit(limit + 1)), limit)
