@@ -118,8 +118,8 @@ def _api(planner: Planner | None, routers: list[APIRouter]) -> FastAPI:
         redirect_slashes=False,
     )
     api.state.planner = planner
-    for router in routers:
-        api.include_router(router)
+    # As they are: including a router makes each of its routes anew, at the first request of every application.
+    api.router.routes.extend(route for router in routers for route in router.routes)
     api.openapi = lambda: build_document(api)  # type: ignore[method-assign]
     for kind in (PlannerError, RequestValidationError, HTTPException, Exception):
         api.add_exception_handler(kind, refuse)
