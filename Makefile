@@ -32,7 +32,8 @@ demo: $(VENV)/.run ## Run inception_v1 end to end on this machine: measure, plan
 test: $(VENV)/.dev ## Install what tests need and run them all, two files at a time
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-campaign: $(VENV)/.dev ## Run the slow campaigns (fuzz, soak, chaos) with their full counts
+campaign: $(VENV)/.dev ## Run the slow campaigns (fuzz, soak, chaos, exports) with their full counts
+	$(INSTALL) -e '.[campaign]'
 	HOPE_CAMPAIGN=1 $(BIN)/python -m pytest --timeout 3600
 
 lint: $(VENV)/.dev ## Ruff: style and formatting

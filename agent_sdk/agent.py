@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from dataclasses import replace
@@ -23,6 +23,7 @@ from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
 from agent_sdk.errors import (
+    ModelError,
     OpenShapeError,
     PlanMismatchError,
     ProcessorError,
@@ -45,6 +46,7 @@ from agent_sdk.prepared import Prepared
 from agent_sdk.progress import ProgressListener, Silence
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes import OutOfMemory
+from agent_sdk.runtimes.base import Compiler
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.probe import Probes
@@ -58,8 +60,10 @@ from agent_sdk.travel import TravellingPlan, content_digest, read_plan, refuse_f
 from hope_schema import PlanReply
 from hope_schema.plan import Method
 
-OPENVINO: Final = ("ov", "openvino")
-"""The runtime of OpenVINO's processors on the cores: by itself in plans, and as its users run it."""
+NAMES: Final[Mapping[str, str]] = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+RUNTIMES: Final[Mapping[str, str]] = {"onnxruntime": "ort", "openvino": "ov"}
+CORES: Final[Mapping[str, str]] = {"onnxruntime": "CPUExecutionProvider", "openvino": "CPU"}
+"""What people, processors and compilers call the packages that compile networks, and the cores they compile for."""
 
 
 class Agent(Closes):
@@ -154,6 +158,7 @@ class Agent(Closes):
         )
         self._lights = frozen.lights
         self._probes = Probes(self._kept.path / "probes")
+        self._compilers = {own.compiler for own in self.device.processors.values() if own.compiler is not None}
         kinds = [processor.spec.kind for processor in self.device.processors.values()]
         self._starts = Starts(self._kept.path / "starts", kinds)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -212,7 +217,7 @@ class Agent(Closes):
             partial(self._whole, file, shapes, start),
             deterministic=deterministic,
         )
-        session = Session(file, plans, partial(WholeOrt, file, 1))
+        session = Session(file, plans, partial(self._alone, file))
         self._sessions.add(session)
         if travelling is not None:
             self._match(plans, travelling, file)
@@ -268,23 +273,18 @@ class Agent(Closes):
 
     def _for(self, model: Model) -> tuple[Obtainer, Opener]:
         """What obtains and opens plans of a model: without a runtime whose compiler crashes at it."""
-        specs = {name: own.spec for name, own in self.device.processors.items()}
-        versions = [spec.version for spec in specs.values() if spec.runtime in OPENVINO]
-        if not versions:
-            return self._obtainer, self._opener
-        crash = ""
+        crashes: Mapping[Compiler, str] = {}
         with suppress(OutOfMemory):  # told where the model is compiled
             file = self._lights.get(model)[1] / GRAPH_FILE
-            crash = self._probes.crash(WHOLE[1], versions[0], model.graph.model_hash, file)
-        if not crash:
+            crashes = self._probes.crashes(self._compilers, model.graph.model_hash, file)
+        if not crashes:
             return self._obtainer, self._opener
-        note = f"OpenVINO is left out, because its compiler crashes at this network: {crash}"
-        processors = {name: own for name, own in self.device.processors.items() if own.spec.runtime not in OPENVINO}
+        notes = [*map(_left_out, crashes.items())]
+        processors = {name: own for name, own in self.device.processors.items() if own.compiler not in crashes}
         planned = tuple(spec for spec in self.planned if spec.id in processors)
         if not planned:
-            raise ProcessorError(note)
-        notes = (*self._obtainer.notes, note)
-        obtainer = replace(self._obtainer, planned=planned, notes=notes)
+            raise ProcessorError("; ".join(notes))
+        obtainer = replace(self._obtainer, planned=planned, notes=(*self._obtainer.notes, *notes))
         return obtainer, replace(self._opener, processors=processors, planned=planned)
 
     def _whole(self, file: Openable, shapes: Shapes | None, start: Start | None, fastest: bool) -> WholeNetwork:
@@ -293,21 +293,30 @@ class Agent(Closes):
         threads = len(self.soc.cores)
         if not fastest:
             return open_whole(file, runtimes, threads, first=start.runtime if start is not None else WHOLE[0])
-        if "ov" in runtimes and self._crashes(file):
-            runtimes.remove("ov")
-        opened = open_whole(file, runtimes, threads)
+        crashes = self._crashes_at(file)
+        usable = runtimes - {RUNTIMES[gone.runtime] for gone in crashes}
+        if not usable:
+            raise ModelError("; ".join(map(_left_out, crashes.items())))
+        opened = open_whole(file, usable, threads)
         self._starts.keep(file, shapes, Start(runtime="openvino" if opened.runtime == "openvino" else "onnxruntime"))
         return opened
 
-    def _crashes(self, file: Openable) -> bool:
-        """Whether OpenVINO's compiler crashes at a file."""
-        version = next(spec.version for spec in self.planned if spec.runtime.partition("-")[0] in OPENVINO)
+    def _alone(self, file: Openable) -> WholeNetwork:
+        """The whole network on one thread of ONNX Runtime. Raises ModelError where that crashes at it."""
+        for crash in self._crashes_at(file).items():
+            if crash[0].runtime == "onnxruntime":
+                raise ModelError(f"nothing can judge an answer: {_left_out(crash)}")
+        return WholeOrt(file, 1)
+
+    def _crashes_at(self, file: Openable) -> Mapping[Compiler, str]:
+        """Whose compiler for the cores crashes at a file, and how."""
+        compilers = {own._replace(target=CORES[own.runtime]) for own in self._compilers}
         with tempfile.NamedTemporaryFile(suffix=".onnx") as own:
             if isinstance(file, bytes):
                 own.write(file)
                 own.flush()
             path = Path(own.name if isinstance(file, bytes) else file)
-            return path.is_file() and bool(self._probes.crash(WHOLE[1], version, content_digest(file), path))
+            return self._probes.crashes(compilers, content_digest(file), path) if path.is_file() else {}
 
     def _match(self, plans: Plans, plan: TravellingPlan, file: Openable) -> None:
         """Raise PlanMismatchError for the plan of another network; the file is read while a runtime loads it."""
@@ -402,6 +411,11 @@ def _travelled(model: Model, plan: TravellingPlan) -> Obtained:
         raise PlanMismatchError(f"the plan file is for '{plan.model}' at {plan.shapes}")
     served = ServedPlan(plan.reply, "", "unchanged")
     return Obtained(plan.reply.plan, served, "file", cached=True, settled=Settled(trial_us=plan.trial_us))
+
+
+def _left_out(crash: tuple[Compiler, str]) -> str:
+    compiler, how = crash
+    return f"{NAMES[compiler.runtime]} is left out, because its compiler crashes at this network: {how}"
 
 
 def _shown(source: Source) -> str:

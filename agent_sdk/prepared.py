@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError, Executor
 from agent_sdk.engine.trace import Trace
-from agent_sdk.errors import ExecutionError
+from agent_sdk.errors import ExecutionError, ModelError
 from agent_sdk.model import Model
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.trial import PLAN
+from agent_sdk.verify import Verdict, verdict
 from hope_schema import Plan
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a prepared model runs on: how its plan was come by, what stands for it, who answers, what was to be said."""
+    """What a prepared model runs on.
+
+    Attributes:
+        obtained: how its plan was come by.
+        plan: what stands for it.
+        serving: who answers.
+        left_out: compilers that crash at it.
+        notes: what was to be said.
+    """
 
     obtained: Obtained
     plan: Plan
     serving: Serving
+    left_out: frozenset[str]
     notes: tuple[str, ...]
 
 
@@ -49,6 +60,7 @@ class Prepared(Closes):
 
     def _set(self, opened: Opened) -> None:
         self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
+        self._left_out = opened.left_out
         self.notes = list(opened.notes)
 
     def trace(
@@ -63,6 +75,14 @@ class Prepared(Closes):
                 # A refresh may have put a better plan in place, and closed this one, since the line above.
                 if serving is self.serving:
                     raise
+
+    def judged(
+        self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None
+    ) -> Verdict:
+        """Judge executors of it by ONNX Runtime. Raises ModelError where that crashes at this network."""
+        if "onnxruntime" in self._left_out:
+            raise ModelError(f"nothing can judge the answers of '{self.model.name}': {'; '.join(self.notes)}")
+        return verdict(self.model, inputs, executors, tolerance)
 
     @property
     def executor(self) -> Executor:

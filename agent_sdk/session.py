@@ -28,7 +28,7 @@ from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.selection.whole import Openable
-from agent_sdk.verify import Verdict, random_feed, random_inputs, relative_error, verdict
+from agent_sdk.verify import Verdict, random_feed, random_inputs, relative_error
 from hope_schema import Plan
 
 ASYNC_THREADS: Final = 4
@@ -199,11 +199,12 @@ class Session(Closes):
     def verify(self, inputs: Feed | None = None, *, tolerance: float | None = None, seed: int = 0) -> Verdict:
         """Judge the plan, and who answers instead of it, by the same network on one thread of ONNX Runtime.
 
-        ``inputs`` are drawn at random where none are given; ``tolerance`` is what the network's types round to.
+        ``inputs`` are drawn at random where none are given; ``tolerance`` is what the network's types round to. Raises
+        ModelError where ONNX Runtime cannot load the network.
         """
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
-            return verdict(prepared.model, feed, {prepared.executor, prepared.plan_executor}, tolerance)
+            return prepared.judged(feed, {prepared.executor, prepared.plan_executor}, tolerance)
         with closing(self._open_alone()) as alone:
             error = relative_error(self.whole.run(feed), alone.run(feed))
         return Verdict(error, FLOAT32 if tolerance is None else tolerance, "rounding of float32 between runtimes")

@@ -1,16 +1,20 @@
-"""What a session costs beside the runtime it stands on: to start cold, warm and from a plan file, and at each run.
+"""What a session takes beside the runtime it stands on, to start and at each run; and how many networks it runs right.
 
-    nice python -m benchmarks.session [--models squeezenet,inception_v1,shufflenet] [--rounds 15] [--json FILE]
+    nice python -m benchmarks.session [--only starts,run,counts] [--models squeezenet,inception_v1,shufflenet]
+                                      [--rounds 15] [--json FILE]
 
-Everything is a ratio of medians: ours and the runtime's own calls take turns within one process. What a start leaves to
-be done behind it is ended before the next turn.
+Times are ratios of medians: ours and the runtime's own calls take turns within one process. What a start leaves to be
+done behind it is ended before the next turn. Counts are of tests that pass, with their full counts (``make campaign``);
+those of exports need the ``campaign`` extra.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +22,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -28,14 +33,27 @@ import hope_zoo as zoo
 from agent_sdk import Agent, Session
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.verify import random_inputs
-from benchmarks.results import Measure, Table, verdict, write
+from benchmarks.results import ROOT, Measure, Table, verdict, write
 
 COLD: Final = 1.5
 WARM: Final = 1.5
 TRAVELLED: Final = 1.3
 RUN: Final = 1.10
-RUNS: Final = 4000
-"""Turns of a small network's run; each is a few hundred microseconds."""
+BATCHES: Final = 100
+BATCH: Final = 50
+"""Runs of a small network in a row, in which nobody else has a turn,"""
+REST_S: Final = 0.005
+"""and a rest before them: a runtime's threads go on spinning after a run, at the expense of whoever is next."""
+COUNTED: Final = {
+    "files inside popular packages that run and are right": ("model/test_shipped.py", "computed_right"),
+    "exports of torchvision, timm and a GPT-2 that run and are right": (
+        "model/test_exported.py",
+        "exported_networks or decoder",
+    ),
+    "parts of onnx's backend suite where all that ONNX Runtime passes passes": ("model/test_backend_suite.py", "ours"),
+    "types with one answer in 2000 calls on two runtimes under load": ("test_session_shapes.py", "under_load"),
+}
+"""What is counted: cases of a file of tests whose names contain something."""
 
 
 def small_network(size: int = 16, channels: int = 32) -> bytes:
@@ -66,6 +84,36 @@ def in_turns(calls: Mapping[str, Callable[[], float]], rounds: int) -> dict[str,
             if turn:
                 times[name].append(took)
     return {name: statistics.median(own) for name, own in times.items()}
+
+
+def in_batches(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+    """Median seconds of each, in rows of runs; the first tenth of a row does not count."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(BATCHES):
+        for name, call in calls.items():
+            time.sleep(REST_S)
+            times[name] += [call() for _ in range(BATCH)][BATCH // 10 :]
+    return {name: statistics.median(own) for name, own in times.items()}
+
+
+def counts() -> tuple[list[Measure], list[list[str | float | None]]]:
+    """How many cases pass of all that were not skipped; and of each count the cases, the skipped and the seconds."""
+    measures, rows = [], []
+    for what, (file, names) in COUNTED.items():
+        began = time.perf_counter()
+        with tempfile.NamedTemporaryFile(suffix=".xml") as found:
+            command = [sys.executable, "-m", "pytest", "-q", f"tests/agent/{file}", "-k", names]
+            command += ["--timeout", "600", f"--junitxml={found.name}"]
+            subprocess.run(
+                command, cwd=ROOT, env={**os.environ, "HOPE_CAMPAIGN": "1"}, capture_output=True, check=False
+            )
+            suite = next(ElementTree.parse(found.name).getroot().iter("testsuite")).attrib
+        total, skipped, failed = (int(suite[name]) for name in ("tests", "skipped", "failures"))
+        cases = total - skipped
+        if cases:
+            measures.append(verdict(what, cases - failed - int(suite["errors"]), cases, at_least=True))
+        rows.append([what, cases, skipped, round(time.perf_counter() - began)])
+    return measures, rows
 
 
 def own_load(runtime: str, path: Path) -> float:
@@ -151,13 +199,7 @@ def runs(agent: Agent) -> Measure:
         options.intra_op_num_threads = max(own.spec.threads for own in session.executor.program.processors.values())
         theirs = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         inputs = random_inputs(session.model.graph, 0)
-        took = in_turns(
-            {
-                "ours": partial(timed_run, session, inputs),
-                "own": partial(timed_own, theirs, inputs),
-            },
-            RUNS,
-        )
+        took = in_batches({"ours": partial(timed_run, session, inputs), "own": partial(timed_own, theirs, inputs)})
         who = "the plan" if session.serving.current == PLAN else session.serving.current
     what = f"run of a {took['own'] * 1e6:.0f} µs network ({who}) ÷ InferenceSession.run"
     return verdict(what, took["ours"] / took["own"], RUN)
@@ -177,24 +219,34 @@ def timed_own(session: ort.InferenceSession, inputs: Mapping[str, np.ndarray]) -
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default="starts,run,counts", help="what to measure")
     parser.add_argument("--models", default="squeezenet,inception_v1,shufflenet", help="networks of the zoo")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each start; the median counts")
     parser.add_argument("--json", type=Path, help="write the figures there")
     arguments = parser.parse_args()
+    only = arguments.only.split(",")
     measures: list[Measure] = []
-    rows = []
-    with tempfile.TemporaryDirectory() as name, Agent(processors="ort", cache=Path(name) / "ort") as agent:
-        measures.append(runs(agent))
-    with tempfile.TemporaryDirectory() as name, Agent(cache=Path(name) / "cache") as agent:
-        for network in arguments.models.split(","):
-            found, row = starts(agent, network, arguments.rounds, Path(name))
-            measures += found
-            rows.append(row)
-    columns = ["network", "who answers", "cold ms", "ONNX Runtime's own ms", "warm ms", "plan file ms", "own load ms"]
-    table = Table("Starts", columns, rows)
-    table.show()
+    tables = []
+    if "run" in only:
+        with tempfile.TemporaryDirectory() as name, Agent(processors="ort", cache=Path(name) / "ort") as agent:
+            measures.append(runs(agent))
+    if "starts" in only:
+        rows = []
+        with tempfile.TemporaryDirectory() as name, Agent(cache=Path(name) / "cache") as agent:
+            for network in arguments.models.split(","):
+                found, row = starts(agent, network, arguments.rounds, Path(name))
+                measures += found
+                rows.append(row)
+        columns = ["network", "who answers", "cold ms", "ONNX Runtime's ms", "warm ms", "plan file ms", "own load ms"]
+        tables.append(Table("Starts", columns, rows))
+    if "counts" in only:
+        found, cases = counts()
+        measures += found
+        tables.append(Table("Counts", ["what", "cases", "skipped", "seconds"], cases))
+    for table in tables:
+        table.show()
     if arguments.json:
-        write(arguments.json, measures, [table])
+        write(arguments.json, measures, tables)
     return 0
 
 

@@ -17,7 +17,6 @@ from agent_sdk.explain import measured_bars, planned_bars
 from agent_sdk.measure.timing import timed
 from agent_sdk.selection.trial import PLAN, hold_trial
 from agent_sdk.session import Session
-from agent_sdk.verify import verdict
 from hope_schema import merge
 
 DEFAULT: Final = "onnxruntime"
@@ -52,7 +51,7 @@ def examine(
     traces = sorted(trial.traces[best], key=lambda trace: trace.total_us)
     trace = traces[len(traces) // 2]
     agent.progress.phase("checking the answer")
-    judged = verdict(model, inputs, {session.plan_executor, executor}, tolerance)
+    judged = session.latest.judged(inputs, {session.plan_executor, executor}, tolerance)
     executed = best if planned else PLAN
     baselines_us = {name: us for name, us in trial_us.items() if name != PLAN}
     if PLAN in trial_us and len(plan.processors_used) == 1:

@@ -42,7 +42,8 @@ class ExplainedOp:
             nobody said.
         next_best_us: what it takes there, like ``alone_us``.
         cause: why it is where it is, in a word: ``hope_schema.Cause``, ``single``, ``unused`` or ``in_place``.
-        why: the same in a sentence.
+        why: the same in a sentence; where the plan splits ops, also why this one is not.
+        whole: why it cannot be computed in parts; None where it can, or is.
     """
 
     op: str
@@ -57,6 +58,7 @@ class ExplainedOp:
     next_best_us: float | None
     cause: str
     why: str
+    whole: str | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from agent_sdk.explain.explanation import ExplainedOp, Explanation, measured_bar
 from agent_sdk.explain.shares import shares
 from agent_sdk.prepared import Prepared
 from agent_sdk.selection.trial import PLAN
-from hope_schema import Op, Plan, Step
+from hope_schema import ModelGraph, Op, Plan, Step, merge
+from hope_schema.cutgraph import node_of
+from hope_schema.cutting import whole_because
 from hope_schema.wording import reason
 
 OPAQUE: Final = "its parts stay together, because what passes between them has no static shape or is none of numbers"
@@ -34,7 +36,7 @@ def explain(prepared: Prepared, inputs: Mapping[str, Any], *, runs: int, notes: 
         lower_bound_us=None if _made_here(plan) else plan.lower_bound_us,
         measured_us=trace.total_us,
         method=plan.method,
-        ops=_rows(trace),
+        ops=_rows(trace, prepared.model.graph),
         planned=planned_bars(plan),
         measured=measured_bars(trace),
         notes=notes,
@@ -75,8 +77,9 @@ def _named(contender: str) -> str:
     return "the plan" if contender == PLAN else f"{contender} alone"
 
 
-def _rows(trace: Trace) -> tuple[ExplainedOp, ...]:
+def _rows(trace: Trace, source: ModelGraph) -> tuple[ExplainedOp, ...]:
     program = trace.program
+    whole = _whole(source)
     plan, graph = program.plan, program.graph
     split = {cut.op for job in plan.jobs for cut in job.cuts}
     took = {span.segment: span.us for span in trace.segments}
@@ -97,7 +100,8 @@ def _rows(trace: Trace) -> tuple[ExplainedOp, ...]:
                 next_best=other.processor if other else None,
                 next_best_us=other.us * share.of_step if other else None,
                 cause=_cause(plan, step),
-                why="; ".join([_why(plan, step), *_besides(op, step, split)]),
+                why="; ".join([_why(plan, step), *_besides(op, step, split), *_unsplit(step, split, whole)]),
+                whole=whole.get(step.ops[-1]),
             )
     for step in plan.steps:
         for name in step.ops:
@@ -132,6 +136,20 @@ def _why(plan: Plan, step: Step) -> str:
 
 def _made_here(plan: Plan) -> bool:
     return plan.profile_version == 0
+
+
+def _whole(graph: ModelGraph) -> dict[str, str | None]:
+    """Why each super-op of a network stays whole; None where it can be split."""
+    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+    return {op.id: whole_because(node_of(op), shapes) for op in merge(graph)}
+
+
+def _unsplit(step: Step, split: set[str], whole: Mapping[str, str | None]) -> list[str]:
+    """Why a super-op is not split in a plan that splits others."""
+    name = step.ops[-1]
+    if not split or name in split or name not in whole:
+        return []
+    return [f"not split: {whole[name] or 'no worthwhile split of it was found'}"]
 
 
 def _besides(op: Op, step: Step, split: set[str]) -> list[str]:

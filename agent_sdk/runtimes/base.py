@@ -33,7 +33,7 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -57,6 +57,21 @@ NO_MEMORY: Final = (
 """What runtimes say, in lower case, when memory or the disk runs out."""
 SHORTAGES: Final = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 """What the operating system says then; its other errors have other causes and cures."""
+
+
+class Compiler(NamedTuple):
+    """What makes code of a network.
+
+    Attributes:
+        runtime: the package, as its users call it.
+        version: its release.
+        target: for what it compiles: an execution provider, a device.
+    """
+
+    runtime: Literal["onnxruntime", "openvino"]
+    version: str
+    target: str
+
 
 Buffer: TypeAlias = Any
 """Memory of one tensor on one processor; only the processor that made it looks inside."""
@@ -276,6 +291,8 @@ class Processor(ABC):
 
     spec: ProcessorSpec
     place: Place
+    compiler: Compiler | None = None
+    """What compiles for it; None where kernels are called that stand ready."""
 
     @property
     def id(self) -> str:

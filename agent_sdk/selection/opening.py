@@ -119,7 +119,8 @@ class Opener:
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
                 )
             opened.pop_all()
-        return Opened(obtained, plan, serving, tuple(notes))
+        left_out = _compiling(self.device.processors) - _compiling(self.processors)
+        return Opened(obtained, plan, serving, left_out, tuple(notes))
 
     def _compiled(self, model: Model, obtained: Obtained, all_rivals: bool, notes: list[str]) -> dict[str, Executor]:
         """The plan, if there is one that can run, and whom it is tried against."""
@@ -238,3 +239,8 @@ class Opener:
 
     def _single_plan(self, model: Model, name: str, us: float) -> Plan:
         return single_processor_plan(model.graph, name, soc=self.soc.name, frequency=self.soc.frequency, latency_us=us)
+
+
+def _compiling(processors: Mapping[str, Processor]) -> frozenset[str]:
+    """The packages that compile networks for these processors."""
+    return frozenset(own.compiler.runtime for own in processors.values() if own.compiler is not None)

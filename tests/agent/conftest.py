@@ -36,6 +36,12 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def probing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No children that compile networks first, which takes each a second: ``runtimes/test_probe.py`` has them."""
+    monkeypatch.setattr("agent_sdk.runtimes.probe._crash", lambda compiler, file: "")
+
+
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring and solving take little time."""

@@ -25,6 +25,7 @@ from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import (
     BoundCall,
     CompilationFailed,
+    Compiler,
     Executable,
     NativeCall,
     Processor,
@@ -92,6 +93,7 @@ class OpenVinoProcessor(Processor):
             resources=tuple(f"cpu{core}" for core in self.cores) if on_cpu else (short,),
         )
         self.place = HostPlace(self.spec.place)
+        self.compiler = Compiler("openvino", self.spec.version, device)
 
     @property
     def caller_cores(self) -> frozenset[int]:

@@ -23,6 +23,7 @@ from agent_sdk.model import Model
 from agent_sdk.runtimes.base import (
     BoundCall,
     CompilationFailed,
+    Compiler,
     Executable,
     Processor,
     ProcessorLost,
@@ -100,6 +101,7 @@ class OrtProcessor(Processor):
             resources=(device,) if device else tuple(f"cpu{core}" for core in self.cores),
         )
         self.place = HostPlace(self.spec.place)
+        self.compiler = Compiler("onnxruntime", ort.__version__, provider)
 
     @property
     def caller_cores(self) -> frozenset[int]:

@@ -110,11 +110,26 @@ def test_what_is_computed_in_parts_says_so(agent: Agent) -> None:
     plan = plan_of(model, super_ops, range(len(super_ops)), where, ("ort@0",), cuts)
     device = agent.device
     with Executor(build_program(plan, model, device.processors), device) as executor:
-        opened = Opened(Obtained(plan, None, "single", False), plan, Serving({PLAN: executor}, {}), ())
+        opened = Opened(Obtained(plan, None, "single", False), plan, Serving({PLAN: executor}, {}), frozenset(), ())
         explanation = explain(Prepared(model, opened), random_inputs(model.graph, 0), runs=1, notes=())
     said = {row.op: row.why for row in explanation.ops}
     assert "part 0 to 3 of 'stem_r' along axis 1" in said["stem_r[1:0:3]"]
     assert "part 3 to 8 of 'stem_r' along axis 1" in said["stem_r[1:3:8]"]
     assert "part 3 to 8" in said["stem[1:3:8]"]
     assert "one piece of memory" in said["stem_r"]
-    assert not any("part" in why for op, why in said.items() if not op.startswith("stem"))
+    assert not any(" of 'stem" in why for op, why in said.items() if not op.startswith("stem"))
+
+
+def test_what_stays_whole_says_why(agent: Agent) -> None:
+    """In a plan that splits others: the rule that forbids it, or that no split of it was worth its cost."""
+    model = read_model(BRANCHING)
+    cuts = [Cut(op="stem_r", axis=1, at=(3,))]
+    super_ops = merge(cut_graph(model.graph, cuts))
+    plan = plan_of(model, super_ops, range(len(super_ops)), ["ort@0"] * len(super_ops), ("ort@0",), cuts)
+    with Executor(build_program(plan, model, agent.device.processors), agent.device) as executor:
+        opened = Opened(Obtained(plan, None, "single", False), plan, Serving({PLAN: executor}, {}), frozenset(), ())
+        explanation = explain(Prepared(model, opened), random_inputs(model.graph, 0), runs=1, notes=())
+    whole = [row for row in explanation.ops if row.super_op in {op.id for op in merge(model.graph)} - {"stem_r"}]
+    assert whole
+    for row in whole:
+        assert f"not split: {row.whole or 'no worthwhile split'}" in row.why
