@@ -188,8 +188,15 @@ EXPORTED = {
 
 
 @pytest.mark.skipif(not CAMPAIGN, reason="exporting and measuring each takes up to a minute")
-@pytest.mark.parametrize("dynamo", [False, True], ids=["opset18", "dynamo"])
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize(
+    ("name", "dynamo"),
+    [
+        pytest.param(name, dynamo, id=f"{name}-{'dynamo' if dynamo else 'opset18'}")
+        for name in EXPORTED
+        for dynamo in (False, True)
+        if not (dynamo and "ssd" in name)  # torch.export does not get past the suppression of boxes
+    ],
+)
 def test_exported_networks_run_right(name: str, dynamo: bool, agent: Agent, tmp_path: Path) -> None:
     """Random weights, exported by torch either way, are planned or run whole, and answered like ONNX Runtime."""
     torch = pytest.importorskip("torch")
