@@ -66,8 +66,9 @@ class Missing(Contract):
 class UploadReceipt(Contract):
     """Reply to ``POST /profiles``: accepted into the inbox. ``duplicate``: this upload id was seen before.
 
-    ``unused`` says what of this device's newest folded upload was not used, and why; of this very upload where it is
-    a duplicate. Null: everything was used, as far as it was folded.
+    ``unused`` says what of this device's newest folded upload was not used, and why: figures beyond its share, or that
+    it alone says and that the agreed ones of its SoC speak against. Of this very upload where it is a duplicate. Null:
+    everything was used, as far as it was folded.
     """
 
     upload_id: Label

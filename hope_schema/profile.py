@@ -260,6 +260,8 @@ class Profile(Measured):
     yet, asked of devices (``POST /profiles/missing``) or filled by a stated rule and flagged in the plan. ``predicted``
     holds rows for what is absent, while a plan is made: ``spread_us`` is then the prediction's standard deviation.
     ``parts`` says what is predicted of parts, likewise.
+    Where devices have tokens, what no two of them agree on is absent too if it is more than ten times what their agreed
+    figures predict of it, or less than a tenth.
     """
 
     version: Annotated[int, Field(ge=0)]

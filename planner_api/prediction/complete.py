@@ -17,6 +17,8 @@ LEAST_BESIDE = 5
 
 Predictors = Mapping[str, Predictor]
 """By kind of processor."""
+Row = tuple[str, str, float | None, int]
+"""Signature, kind, microseconds (None: unsupported) and how many figures it is the median of."""
 
 
 def ops_of(graphs: Iterable[ModelGraph]) -> dict[str, Features]:
@@ -24,11 +26,16 @@ def ops_of(graphs: Iterable[ModelGraph]) -> dict[str, Features]:
     return {op.signature: features(op) for graph in graphs for op in merge(graph)}
 
 
-def samples(profile: Profile, ops: Mapping[str, Features]) -> dict[str, list[Sample]]:
-    """What a profile has measured of ops whose features are known, by kind; of many, an even choice over the types."""
-    found: dict[str, list[tuple[str, Sample]]] = defaultdict(list)
+def latencies_of(profile: Profile) -> Iterable[Row]:
+    """The latencies of a profile, row by row."""
     rows = profile.latencies
-    for signature, kind, us, count in zip(rows.signature, rows.kind, rows.us, rows.count, strict=True):
+    return zip(rows.signature, rows.kind, rows.us, rows.count, strict=True)
+
+
+def samples(rows: Iterable[Row], ops: Mapping[str, Features]) -> dict[str, list[Sample]]:
+    """What was measured of ops whose features are known, by kind; of many, an even choice over the types."""
+    found: dict[str, list[tuple[str, Sample]]] = defaultdict(list)
+    for signature, kind, us, count in rows:
         if us is not None and signature in ops:
             found[kind].append((signature, Sample(ops[signature], us, count)))
     chosen: dict[str, list[Sample]] = {}
@@ -40,25 +47,22 @@ def samples(profile: Profile, ops: Mapping[str, Features]) -> dict[str, list[Sam
     return chosen
 
 
-def train(profile: Profile, ops: Mapping[str, Features], elsewhere: Mapping[str, Sequence[Sample]]) -> Predictors:
+def train(known: Mapping[str, Sequence[Sample]], elsewhere: Mapping[str, Sequence[Sample]]) -> Predictors:
     """A predictor for every kind of which enough is known.
 
     A kind with fewer than ``LEAST_SIGNATURES`` figures stands beside the best known one: the same runtime's on another
     SoC, else another of this one.
 
     Args:
-        profile: what was measured.
-        ops: features by signature.
-        elsewhere: by runtime, what another SoC has measured.
+        known: by kind, what was measured.
+        elsewhere: by kind, what another SoC has measured with its runtime.
     """
-    runtimes = {processor.kind: processor.runtime for processor in profile.processors}
-    known = samples(profile, ops)
     rich = sorted((kind for kind in known if len(known[kind]) >= LEAST_SIGNATURES), key=lambda kind: -len(known[kind]))
     found = {kind: Predictor(known[kind]) for kind in rich}
     for kind, figures in known.items():
         if kind in found or len(figures) < LEAST_BESIDE:
             continue
-        other = elsewhere.get(runtimes.get(kind, ""), ())
+        other = elsewhere.get(kind, ())
         if len(other) >= LEAST_SIGNATURES:
             found[kind] = Predictor(figures, Predictor(other))
         elif rich:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hope_schema import ModelGraph, Profile, merge
@@ -19,11 +19,20 @@ from planner_api.shared import SharedCalls
 if TYPE_CHECKING:
     from planner_api.prediction.complete import Predictors
     from planner_api.prediction.features import Features
+    from planner_api.prediction.predictor import Sample
+    from planner_api.profiles.plausibility import Reference
+    from planner_api.profiles.statistics import Statistics
 
 REMEMBERED = 16
 """Profile versions whose predictors stay in memory."""
 MOST_ASKED = 300
 """Ops that are put in order by what measuring them would tell; the others follow as they come."""
+
+
+REMEMBERED_REFERENCES = 8
+"""Profiles of which it stays in memory what their agreed figures predict ..."""
+LEARNT_ANEW = 0.1
+"""... until there are more or fewer of them by this fraction."""
 
 
 class Predictions:
@@ -33,6 +42,7 @@ class Predictions:
         self._database = database
         self._trained: OrderedDict[tuple[str, str, int], Predictors] = OrderedDict()
         self._training: SharedCalls[Predictors] = SharedCalls()
+        self._references: OrderedDict[int, Reference] = OrderedDict()
 
     async def complete(self, graphs: Sequence[ModelGraph], profile: Profile, *, parts: bool = False) -> Profile:
         """The profile with predicted rows for what these networks need and it lacks, as far as enough is known.
@@ -68,10 +78,7 @@ class Predictions:
 
         profile = await asyncio.to_thread(_parse, body_zstd)
         predictors = await self._of(profile)
-        wanted = dict.fromkeys(signature for signature, _ in unknown)
-        async with self._database.read() as session:
-            stored = await models.features(session, list(wanted))
-        ops = {signature: read(body) for signature, body in stored.items()}
+        ops = await self._features(signature for signature, _ in unknown)
         open_kinds = [predictors[kind] for kind in dict.fromkeys(kind for _, kind in unknown) if kind in predictors]
         if not ops or not open_kinds:
             return list(unknown)
@@ -83,6 +90,28 @@ class Predictions:
         last = len(rank)
         return sorted(unknown, key=lambda key: rank.get(ops[key[0]], last) if key[0] in ops else last)
 
+    async def doubt(self, profile_id: int, statistics: Statistics) -> None:
+        """Mark which figures of a profile are held back until a second device says them; none may fold meanwhile."""
+        from planner_api.profiles.plausibility import Reference, Standing
+
+        votes, moves = statistics.latencies, statistics.transfers
+        latencies, transfers = await asyncio.to_thread(lambda: (Standing.of(votes), Standing.of(moves)))
+        if not (latencies.open.any() or transfers.open.any()):
+            votes.held[:], moves.held[:] = False, False
+            return
+        agreed = int(latencies.agreed.sum() + transfers.agreed.sum())
+        reference = self._references.pop(profile_id, None)
+        if reference is not None and abs(agreed - reference.agreed) > LEARNT_ANEW * reference.agreed:
+            reference = None
+        asked = latencies.open if reference is not None else latencies.open | latencies.agreed
+        ops = await self._features(key[0] for key, wanted in zip(votes.keys, asked.tolist(), strict=True) if wanted)
+        if reference is None:
+            reference = await asyncio.to_thread(Reference, statistics, latencies, transfers, ops)
+        await asyncio.to_thread(reference.hold_back, statistics, latencies, transfers, ops)
+        self._references[profile_id] = reference
+        if len(self._references) > REMEMBERED_REFERENCES:
+            self._references.popitem(last=False)
+
     async def _of(self, profile: Profile) -> Predictors:
         key = (profile.soc, profile.frequency, profile.version)
         if key not in self._trained:
@@ -92,26 +121,34 @@ class Predictions:
         return self._trained[key]
 
     async def _train(self, profile: Profile) -> Predictors:
-        from planner_api.prediction.complete import LEAST_BESIDE, samples, train
+        from planner_api.prediction.complete import LEAST_BESIDE, train
         from planner_api.prediction.predictor import LEAST_SIGNATURES
 
-        ops = await self._features(profile)
-        counts = [len(known) for known in (await asyncio.to_thread(samples, profile, ops)).values()]
-        elsewhere = {}
-        if any(LEAST_BESIDE <= count < LEAST_SIGNATURES for count in counts):
+        known, elsewhere = await self._samples(profile), {}
+        if any(LEAST_BESIDE <= len(figures) < LEAST_SIGNATURES for figures in known.values()):
             async with self._database.read() as session:
                 body = await repository.richest(session, besides=profile.soc)
             if body is not None:
                 other = await asyncio.to_thread(_parse, body)
-                known = await asyncio.to_thread(samples, other, await self._features(other))
                 runtimes = {processor.kind: processor.runtime for processor in other.processors}
-                for kind, figures in sorted(known.items(), key=lambda one: len(one[1])):
-                    elsewhere[runtimes[kind]] = figures
-        return await asyncio.to_thread(train, profile, ops, elsewhere)
+                theirs = sorted((await self._samples(other)).items(), key=lambda one: len(one[1]))
+                by_runtime = {runtimes[kind]: figures for kind, figures in theirs}
+                elsewhere = {
+                    processor.kind: by_runtime[processor.runtime]
+                    for processor in profile.processors
+                    if processor.runtime in by_runtime
+                }
+        return await asyncio.to_thread(train, known, elsewhere)
 
-    async def _features(self, profile: Profile) -> dict[str, Features]:
+    async def _samples(self, profile: Profile) -> dict[str, list[Sample]]:
+        from planner_api.prediction.complete import latencies_of, samples
+
+        ops = await self._features(profile.latencies.signature)
+        return await asyncio.to_thread(samples, latencies_of(profile), ops)
+
+    async def _features(self, signatures: Iterable[str]) -> dict[str, Features]:
         async with self._database.read() as session:
-            stored = await models.features(session, list(dict.fromkeys(profile.latencies.signature)))
+            stored = await models.features(session, list(dict.fromkeys(signatures)))
         return {signature: read(body) for signature, body in stored.items()}
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
-from pydantic_core import from_json
 
 from hope_schema import (
     Missing,
@@ -23,11 +22,10 @@ from hope_schema import (
 )
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
-from planner_api.db.tables import ProfileRow
 from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.quota import Quotas
-from planner_api.errors import DatabaseAwayError, PlannerError, profile_unknown
-from planner_api.http.body import Body, inflate
+from planner_api.errors import DatabaseAwayError, profile_unknown
+from planner_api.http.body import Body
 from planner_api.models.figures import Figures, Latency, Transfer
 from planner_api.models.service import load_figures
 from planner_api.profiles import repository
@@ -40,13 +38,11 @@ from planner_api.settings import Settings
 from planner_api.shared import SharedCalls
 
 if TYPE_CHECKING:
+    from planner_api.profiles.batch import Folded, Stored
     from planner_api.profiles.folding import Folder
 
 log = structlog.get_logger(__name__)
 
-BATCH_UPLOADS = 256
-BATCH_ROWS = 200_000
-"""A batch holds at most this many uploads, and rows unless one upload alone has more: it is folded in memory."""
 REMEMBERED_FOLDERS = 8
 """Profiles whose statistics stay in memory between two folds."""
 REMEMBERED_CALLERS = 100_000
@@ -172,10 +168,12 @@ class Profiles:
         Other processes may fold the same profile: whoever stores first wins (``ProfileHead.uploads`` is the fence),
         the other throws its work away and looks again.
         """
+        batches = await asyncio.to_thread(_batches)
         for _ in range(FENCE_ATTEMPTS):
             async with self._database.read() as session:
                 head = await repository.head(session, soc, frequency)
-                chosen = _first_rows(await repository.pending(session, soc, frequency, BATCH_UPLOADS))
+                waiting = await repository.pending(session, soc, frequency, batches.BATCH_UPLOADS)
+                chosen = batches.first_rows(waiting)
                 if not chosen:
                     return False
                 # NOTE: PostgreSQL lets each statement see what committed before it: another process may have folded
@@ -194,30 +192,33 @@ class Profiles:
             if folder is None:
                 folder = await asyncio.to_thread(_load_folder, dumped, self._share)
             batch = [(row.id, row.device_id, Body(row.body, row.encoding)) for row in uploads]
-            work = await asyncio.to_thread(
-                _fold, folder, batch, revoked, soc, frequency, head, self._settings.max_inflated_bytes
-            )
-            if await self._store(head, soc, frequency, {row_id: device for row_id, device, _ in batch}, work):
+            most = self._settings.max_inflated_bytes
+            folded = await asyncio.to_thread(batches.fold, folder, batch, revoked, most)
+            if self._settings.tokens_required:  # elsewhere everybody is believed
+                await self.predictions.doubt(head.id, folder.statistics)
+                batches.say_what_is_held(folder.statistics, folded)
+            work: Stored = await asyncio.to_thread(batches.finish, folder.statistics, soc, frequency, head, folded)
+            if await self._store(head, soc, frequency, folded, work):
                 self._folders[head.id] = (head.uploads + len(batch), folder)
                 while len(self._folders) > REMEMBERED_FOLDERS:
                     self._folders.popitem(last=False)
                 return work.version > head.version
         return False
 
-    async def _store(self, head: ProfileHead, soc: str, frequency: str, batch: dict[int, str], work: _Work) -> bool:
+    async def _store(self, head: ProfileHead, soc: str, frequency: str, folded: Folded, work: Stored) -> bool:
         now = datetime.now(UTC)
         devices: dict[str, tuple[int, str | None]] = {}
-        for row_id, device in batch.items():
+        for row_id, device in folded.devices.items():
             devices[device] = (
                 devices.get(device, (0, None))[0] + 1,
-                work.errors.get(row_id) or work.unused.get(row_id),
+                folded.errors.get(row_id) or folded.unused.get(row_id),
             )
         async with self._database.write() as session:
             if not await repository.store_statistics(session, head, {**work.values, "updated_at": now}):
                 return False
-            folded = [row_id for row_id in batch if row_id not in work.errors]
-            await repository.mark_folded(session, folded, work.unused, now)
-            await repository.mark_unusable(session, work.errors, now)
+            read = [row_id for row_id in folded.devices if row_id not in folded.errors]
+            await repository.mark_folded(session, read, folded.unused, now)
+            await repository.mark_unusable(session, folded.errors, now)
             if work.snapshot is not None:
                 await repository.store_version(session, head.id, work.version, work.snapshot, now)
             await repository.release(session, head.id, list(devices), now)
@@ -313,30 +314,17 @@ class Profiles:
         return chosen
 
 
-class _Work:
-    """What folding a batch produced, ready to be stored."""
+def _batches() -> ModuleType:
+    # NOTE: loaded where folding happens (in a thread, it takes a second), so that a process that only serves plans
+    # never loads NumPy.
+    from planner_api.profiles import batch
 
-    def __init__(
-        self,
-        values: dict[str, object],
-        version: int,
-        snapshot: bytes | None,
-        errors: dict[int, str],
-        unused: dict[int, str],
-    ) -> None:
-        self.values = values
-        self.version = version
-        self.snapshot = snapshot
-        self.errors = errors
-        self.unused = unused
+    return batch
 
 
-def _load_folder(dumped: bytes | None, share: int | None = None) -> Folder:
-    # NOTE: NumPy is imported where folding happens, so that a process that only serves plans never loads it.
-    from planner_api.profiles.folding import Folder
-    from planner_api.profiles.statistics import Statistics
-
-    return Folder(Statistics.load(dumped), share)
+def _load_folder(dumped: bytes | None, share: int | None) -> Folder:
+    folder: Folder = _batches().load(dumped, share)
+    return folder
 
 
 def _open_figures(
@@ -360,60 +348,6 @@ def _open_figures(
         *wanted(statistics.transfers, name, transfers, most),
     ]
     return unknown, unsure[:most]
-
-
-def _fold(
-    folder: Folder,
-    batch: list[tuple[int, str, Body]],
-    revoked: set[str],
-    soc: str,
-    frequency: str,
-    head: ProfileHead,
-    limit: int,
-) -> _Work:
-    """Fold a batch into the folder's statistics (in a thread)."""
-    from planner_api.profiles.snapshot import materially_changed, publish
-
-    uploads: list[tuple[str, dict[str, Any]]] = []
-    ids: list[int] = []
-    errors: dict[int, str] = {}
-    for row_id, device, body in batch:
-        if device in revoked:
-            errors[row_id] = "not used: the device was revoked"
-            continue
-        try:
-            uploads.append((device, from_json(bytes(inflate(body, limit=limit)))))
-            ids.append(row_id)
-        except (PlannerError, ValueError) as error:
-            errors[row_id] = str(error)
-    folded = folder.fold(uploads)
-    errors.update({ids[position]: error for position, error in folded.failed.items()})
-    statistics = folder.statistics
-    version, snapshot = head.version, None
-    if materially_changed(statistics):
-        version += 1
-        snapshot = zstd(publish(statistics, soc, frequency, version))
-    values = {
-        "statistics": statistics.dump(),
-        "version": version,
-        **repository.counted(statistics),
-        "rejected": ProfileRow.rejected + folded.refused,
-        "uploads": head.uploads + len(batch),
-    }
-    unused = {ids[position]: reason for position, reason in folded.unused.items()}
-    return _Work(values, version, snapshot, errors, unused)
-
-
-def _first_rows(waiting: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the ids of the first uploads that together stay within a batch's rows, at least one."""
-    ids: list[int] = []
-    total = 0
-    for row_id, rows in waiting:
-        total += rows
-        if ids and total > BATCH_ROWS:
-            break
-        ids.append(row_id)
-    return ids
 
 
 def _figure_hash(key: Latency | Transfer) -> bytes:

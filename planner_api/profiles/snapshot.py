@@ -13,15 +13,22 @@ import numpy as np
 from hope_schema import HOST, Processor
 from planner_api.profiles.folding import LISTED_BY, MATERIAL, estimate, moved
 from planner_api.profiles.known import PER_KIND
-from planner_api.profiles.statistics import Statistics
+from planner_api.profiles.statistics import FloatArray, Statistics, Votes
 
 
 def materially_changed(statistics: Statistics) -> bool:
     """Whether a figure appeared, vanished or moved so far that the profile deserves a new version."""
     return any(
-        votes.lost or bool(moved(votes.published, estimate(votes)[0], MATERIAL).any())
+        votes.lost or bool(moved(votes.published, counting(votes)[0], MATERIAL).any())
         for votes in statistics.families.values()
     )
+
+
+def counting(votes: Votes) -> tuple[FloatArray, FloatArray]:
+    """Return the estimates and spreads that plans rest on: without what is held back."""
+    us, spread = estimate(votes)
+    us[votes.held] = np.nan
+    return us, spread
 
 
 def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[dict[str, Any]], Hashable]) -> list[dict[str, Any]]:
@@ -45,7 +52,7 @@ def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[dict[str, Any]],
 def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> bytes:
     """Return the profile as JSON, and remember its figures as the published ones.
 
-    Figures of processors that are no longer listed are kept in the statistics but left out.
+    Figures of processors that are no longer listed, and those held back, are kept in the statistics but left out.
     """
     processors = agreed(statistics.processors, lambda processor: processor["id"])
     known = [Processor.model_validate_json(json.dumps(processor)) for processor in processors]
@@ -101,6 +108,6 @@ def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> b
 
 def _estimates(statistics: Statistics, family: str) -> tuple[list[float], list[float]]:
     votes = statistics.families[family]
-    us, spread = estimate(votes)
+    us, spread = counting(votes)
     votes.published, votes.lost = us.copy(), False
     return np.asarray(us).tolist(), np.asarray(spread).tolist()

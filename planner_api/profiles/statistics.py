@@ -32,7 +32,7 @@ hand-over."""
 FloatArray = NDArray[np.float64]
 Names = NDArray[np.uint64]
 
-_ARRAYS = ("name", "device", "us", "spread", "settled", "count", "published")
+_ARRAYS = ("name", "device", "us", "spread", "settled", "count", "published", "held")
 
 
 def figure_hash(key: Key) -> int:
@@ -67,6 +67,7 @@ class Votes:
         settled: (F, 3) number, mean and sum of squared deviations of the votes that are not kept.
         count: (F,) samples behind the votes so far.
         published: (F,) the estimates of the profile's current version; NaN: not part of it yet.
+        held: (F,) whether a figure is held back until another device says it too (see ``plausibility``).
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,7 @@ class Votes:
         self.settled = np.zeros((0, 3))
         self.count = np.zeros(0, dtype=np.int64)
         self.published = np.full(0, np.nan)
+        self.held = np.zeros(0, dtype=bool)
         self.lost = False
         """Whether a published figure was dropped since the last version."""
 
@@ -115,6 +117,7 @@ class Votes:
         gone = np.isin(self.device, np.array(list(devices), dtype=np.uint64)) & (self.device != 0)
         self.device[gone] = 0
         self.us[gone] = np.nan
+        self.held[gone.any(axis=1)] = False
         self.settled[:] = 0.0
         order = np.argsort(self.device == 0, axis=1, kind="stable")
         for field in ("device", "us", "spread"):
@@ -140,6 +143,7 @@ class Votes:
         self.settled = np.concatenate([self.settled, np.zeros((more, 3))])
         self.count = np.concatenate([self.count, np.zeros(more, dtype=np.int64)])
         self.published = np.concatenate([self.published, np.full(more, np.nan)])
+        self.held = np.concatenate([self.held, np.zeros(more, dtype=bool)])
 
 
 class Statistics:
@@ -224,8 +228,10 @@ class Statistics:
             for name, votes in statistics.families.items():
                 votes.keys = [_tuples(key) for key in head[name]]
                 votes.index = {key: row for row, key in enumerate(votes.keys)}
+                votes.held = np.zeros(len(votes.keys), dtype=bool)
                 for field in _ARRAYS:
-                    setattr(votes, field, arrays[f"{name}.{field}"])
+                    if f"{name}.{field}" in arrays:  # nothing was held back by planners that knew no doubts
+                        setattr(votes, field, arrays[f"{name}.{field}"])
         return statistics
 
 

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from hope_schema import (
+    Enrolment,
     Job,
     LatencyColumns,
     Missing,
@@ -172,6 +173,19 @@ def operator_token(api: Api) -> str:
 
     api.await_(store)
     return made
+
+
+def enrolled(api: Api, name: str) -> dict[str, str]:
+    """Enrol a device; return the header that it sends from then on."""
+    token = new_token("device")
+
+    async def enrol() -> None:
+        async with api.app.planner.database.write() as session:
+            await devices.enrol(session, name, Enrolment(device_id=name).model_dump(exclude={"device_id"}))
+            await devices.add_token(session, hash_token(token), "device", device_id=name)
+
+    api.await_(enrol)
+    return {"authorization": f"Bearer {token}"}
 
 
 def tokens(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> str:

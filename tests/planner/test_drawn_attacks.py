@@ -18,7 +18,7 @@ from planner_api.profiles.folding import Folder, estimate
 from planner_api.profiles.statistics import VOTES, Statistics
 from planner_api.server import build_config
 from tests import CAMPAIGN
-from tests.planner.samples import Api, chain, plan_request, serving
+from tests.planner.samples import Api, chain, enrolled, plan_request, serving
 from tests.planner.test_folding import upload
 from tests.planner.test_hostile_bodies import forget_peak, peak
 from tests.planner.wire import listening, raw
@@ -87,7 +87,7 @@ def test_a_quota_binds_its_device_alone(
     with serving(url) as api:
         api.learn(GRAPH)
     with serving(url, tokens_required=True, plan_keys_per_day=2) as api:
-        headers = {name: _enrolled(api, name) for name in "abc"}
+        headers = {name: enrolled(api, name) for name in "abc"}
         made: set[int] = set()
         used: Counter[str] = Counter()
         for name, key in asked:
@@ -118,20 +118,3 @@ def test_a_minority_decides_no_figure(data: st.DataObject, honest: int, truth: f
     # Half of the votes lie within 2 % of each other, so what is accepted lies within 4 · 1.48 · 2 % of their middle.
     if 4 * liars < int(kept.sum()):
         assert abs(float(estimate(votes)[0][0]) / truth - 1) < 0.14
-
-
-def _enrolled(api: Api, name: str) -> dict[str, str]:
-    """The header of a device."""
-    from hope_schema import Enrolment
-    from planner_api.devices import repository
-    from planner_api.devices.tokens import hash_token, new_token
-
-    token = new_token("device")
-
-    async def enrol() -> None:
-        async with api.app.planner.database.write() as session:
-            await repository.enrol(session, name, Enrolment(device_id=name).model_dump(exclude={"device_id"}))
-            await repository.add_token(session, hash_token(token), "device", device_id=name)
-
-    api.await_(enrol)
-    return {"authorization": f"Bearer {token}"}

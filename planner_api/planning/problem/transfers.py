@@ -16,6 +16,11 @@ def elements(shape: Iterable[int]) -> int:
     return math.prod(max(dimension, 1) for dimension in shape)
 
 
+def size_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    """Bytes of a tensor."""
+    return math.ceil(elements(shape) * BYTES_PER_ELEMENT[dtype])
+
+
 @dataclass(frozen=True)
 class Line:
     """``cost = intercept_us + slope_us * elements``, both coefficients non-negative."""
@@ -74,7 +79,7 @@ class TransferTable:
         for tensor, source, target, us in zip(rows.tensor, rows.source, rows.target, rows.us, strict=True):
             self._known[source, target][tensor.shape, tensor.dtype] = us
         self._lines: dict[tuple[str, str], Line] = {
-            direction: fit([_bytes(*key) for key in known], list(known.values()))
+            direction: fit([size_bytes(*key) for key in known], list(known.values()))
             for direction, known in self._known.items()
         }
         for way in channels:
@@ -105,14 +110,10 @@ class TransferTable:
         known, line = self._known[source, target], self._lines[source, target]
         keys = [(tensor.shape, tensor.dtype) for tensor in types]
         missing = sum(1 for key in keys if key not in known)
-        costs = [known[key] if key in known else line.cost_us(_bytes(*key)) for key in keys]
+        costs = [known[key] if key in known else line.cost_us(size_bytes(*key)) for key in keys]
         if not missing or not known:
             return costs, ""
         return costs, (
             f"{missing} of {len(types)} tensors never measured, taken from the fitted line "
             f"{line.intercept_us:.4g} us + {line.slope_us:.4g} us/byte over {len(known)} rows"
         )
-
-
-def _bytes(shape: tuple[int, ...], dtype: str) -> int:
-    return math.ceil(elements(shape) * BYTES_PER_ELEMENT[dtype])
