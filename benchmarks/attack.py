@@ -120,7 +120,7 @@ async def others(stage: Stage, seconds: float) -> list[Row]:
     raw = stage.request("GET", f"/plans/{first['plan_id']}", accept_encoding="zstd")
     token = await enrol(stage, fresh("attacker"))
 
-    async def p99() -> float:
+    async def p99(seconds: float) -> float:
         tally = await Pump([server.address], paced(raw), connections=1, seconds=seconds).run()
         return tally.percentile(0.99) * 1000
 
@@ -128,10 +128,10 @@ async def others(stage: Stage, seconds: float) -> list[Row]:
         while True:
             yield raw
 
-    alone = await p99()
+    alone = await p99(seconds / 4)
     hostile = itertools.cycle(attacks(token).values())
     attack = asyncio.create_task(Pump([server.address], hostile, connections=4, seconds=seconds + 1).run())
-    beside = await p99()
+    beside = await p99(seconds)
     await attack
     await asyncio.to_thread(server.stop)
     ratio = beside / alone
