@@ -40,6 +40,10 @@ class Budget:
         """Seconds until the deadline, never below zero; ``inf`` when rounds are counted."""
         return max(0.0, self.deadline - time.monotonic())
 
+    def overdrawn(self) -> bool:
+        """Whether as much again as was given has been spent: time for what ends late to give up."""
+        return time.monotonic() > self.deadline + self.seconds
+
     def postponed(self, seconds: float) -> Budget:
         """The same budget with its deadline moved: what is paid once per process, such as compiling, is no search."""
         later = replace(self)

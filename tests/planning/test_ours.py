@@ -48,6 +48,17 @@ def exact(problem: Problem) -> float:
     return result.schedule.makespan_us
 
 
+def test_pieces_give_up_where_the_budget_is_spent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that have no plan long after the deadline are not planned at all: a budget is what others wait for."""
+    problem, solved = draw(1, 30), []
+    real = articulation._solve_piece
+    monkeypatch.setattr(articulation, "_solve_piece", lambda *given: solved.append(0) or real(*given))
+    assert decompose(problem, Budget(0.0)) is None
+    assert not solved
+    assert decompose(problem, Budget(60.0)) is not None
+    assert solved
+
+
 @settings(max_examples=CASES)
 @given(seeds)
 def test_evaluator_is_the_simulator_to_the_last_bit(seed: int) -> None:

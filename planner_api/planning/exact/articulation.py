@@ -125,7 +125,8 @@ def decompose(problem: Problem, budget: Budget) -> Result | None:
     are too large leave the result without a schedule.
 
     Returns:
-        None where there is nothing to decompose into small enough pieces, or pieces do not add up (`serves`).
+        None where there is nothing to decompose into small enough pieces, pieces do not add up (`serves`), or the
+        budget was spent twice over before each had a plan.
     """
     if not serves(problem):
         return None
@@ -149,6 +150,8 @@ def decompose(problem: Problem, budget: Budget) -> Result | None:
             detour = np.zeros((host, host)) if last else _detour(problem, part[-1])
             key = b"|".join(np.ascontiguousarray(field).tobytes() for field in (*piece, detour)) + bytes(gate)
             if key not in solved:
+                if budget.overdrawn():
+                    return None
                 solved[key] = _solve_piece(piece, gate, detour, sources, budget)
             endings, lows = solved[key]
         new_reach: list[Ending | None] = [None] * host
