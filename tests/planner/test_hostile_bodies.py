@@ -19,11 +19,13 @@ from hope_schema import (
     Enrolment,
     FanoutRequest,
     Missing,
+    MissingLatency,
     MissingRequest,
     ModelGraph,
     Observations,
     PlanRequest,
 )
+from planner_api.http.body import is_slow
 from planner_api.http.error import HttpError
 from planner_api.http.problems import answer
 from planner_api.http.shape import parse, shape_of
@@ -200,6 +202,17 @@ def test_named_attacks(api: Api, database_url: str, capsys: pytest.CaptureFixtur
         assert answer.status_code == status, (name, answer.text)
         assert api.await_(_loop_s) - busy < 0.25, name
         assert peak() - held < 64 * 2**20, name
+
+
+def test_numbers_that_are_slow_to_read_are_read_elsewhere() -> None:
+    """A body of 50 bytes that inflates to numbers as small, or as large, as a float can be holds nobody up."""
+    for number in ("5e-324", "1e300", "1E-320", "-1e+0300"):
+        assert is_slow(("[" + f"{number}, " * (95 * 1024 // 10)).encode())
+    everything = Missing(
+        profile_version=0,
+        latencies=tuple(MissingLatency(signature=f"Expand:{n:016x}", kind="a-e/1xe") for n in range(1000)),
+    )
+    assert not is_slow(measure(everything).model_dump_json().encode())
 
 
 def test_nobody_unknown_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
