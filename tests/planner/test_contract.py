@@ -89,7 +89,7 @@ def test_every_route_documents_its_problems() -> None:
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A planner that serves on loopback, on a database of each kind, with a model, a profile and a plan."""
+    """A planner that serves on loopback, on a database of each kind, with something of everything in it."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('contract')}/hope.sqlite"
     else:
@@ -110,7 +110,22 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         missing = client.post("/profiles/missing", content=missing_request(GRAPH).model_dump_json())
         upload = measure(Missing.model_validate_json(missing.content))
         client.post("/profiles", content=upload.model_dump_json())
-        assert client.post("/plans", content=plan_request(GRAPH).model_dump_json()).status_code == 200
+        plan = client.post("/plans", content=plan_request(GRAPH).model_dump_json())
+        assert plan.status_code == 200
+        PLACES.update(plan_id=plan.json()["plan_id"], device_id="device-1", soc=SOC, frequency=FREQUENCY)
+        PLACES.update(model_hash=GRAPH.model_hash, name="net", alias="live", version=1, reference="net:1")
+        report = {"soc": SOC, "frequency": FREQUENCY}
+        for method, path, body in (
+            ("PUT", "/devices/device-1/report", report),
+            ("POST", "/names/net/versions", {"model_hash": GRAPH.model_hash}),
+            ("POST", "/names/net/versions", {"model_hash": GRAPH.model_hash}),
+            ("PUT", "/names/net/aliases/live", {"version": 1}),
+            ("PUT", "/groups/net", {}),
+        ):
+            assert client.request(method, path, json=body).is_success, path
+        release = client.post("/releases", json={"model": "net:2", "alias": "live", "stages": [0.5, 1.0]})
+        fanout = client.post(f"/models/{GRAPH.model_hash}/plans", json={})
+        PLACES.update(release_id=release.json()["release_id"], fanout_id=fanout.json()["fanout_id"])
     yield base
     server.should_exit = True
     thread.join()
@@ -126,6 +141,10 @@ KNOWN: dict[str, Any] = {
 }
 
 
+PLACES: dict[str, Any] = {}
+"""What the planner has, by the names of the parameters of paths."""
+
+
 def aim(case: Case) -> None:
     """Turn every other well-formed key into one that the planner knows, so that more than 404 is reached."""
     body = case.body
@@ -135,8 +154,8 @@ def aim(case: Case) -> None:
         body.update({name: value for name, value in KNOWN.items() if name in body and name != "processors"})
         if isinstance(body.get("processors"), list) and "device_id" in body:
             body["processors"] = KNOWN["processors"]
-    if case.path_parameters and "model_hash" in case.path_parameters and len(str(body)) % 2:
-        case.path_parameters["model_hash"] = GRAPH.model_hash
+    if case.path_parameters and len(str((body, case.query))) % 2:
+        case.path_parameters.update({name: PLACES[name] for name in case.path_parameters})
 
 
 schema = schemathesis.openapi.from_dict(DOCUMENT)
