@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--gets", type=float, default=500.0, help="GETs a second beside them (default: %(default)s)")
     found.add_argument("--fleet", type=int, default=1_000_000, help="devices of the week (default: %(default)s)")
     found.add_argument("--fleet-socs", type=int, default=500, help="their SoCs (default: %(default)s)")
-    found.add_argument("--window", type=float, default=8.0, help="seconds of each day (default: %(default)s)")
+    found.add_argument("--window", type=float, default=5.0, help="seconds of each day (default: %(default)s)")
     return found
 
 
