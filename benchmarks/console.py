@@ -82,10 +82,11 @@ def _plan(random: Random, now: datetime, plan_id: str, model: str, soc: str) -> 
     failed = random.random() < 0.002
     makespan_us = random.uniform(2e3, 6e4)
     return {
-        "id": plan_id, "model_hash": model, "jobs": [], "soc": soc, "frequency": "max", "method": "auto",
-        "objective": "latency", "version": 0 if failed else 2, "provisional": False, "makespan_us": makespan_us,
-        "gap": random.uniform(0, 0.3), "hits": random.randrange(10_000), "misses": 1, "created_at": now,
-        "queued_at": now, "status": "failed" if failed else "done", "error": "no plan exists" if failed else None,
+        "id": plan_id, "model_hash": model, "jobs": [{"model_hash": model}], "soc": soc, "frequency": "max",
+        "method": "auto", "objective": "latency", "version": 0 if failed else 2, "provisional": False,
+        "makespan_us": makespan_us, "gap": random.uniform(0, 0.3), "hits": random.randrange(10_000), "misses": 1,
+        "created_at": now, "queued_at": now, "status": "failed" if failed else "done",
+        "error": "no plan exists" if failed else None,
     }  # fmt: skip
 
 

@@ -58,7 +58,8 @@ def percent(value: float | None, *, sign: bool = False, digits: int | None = Non
         return "–"
     value *= 100.0
     digits = digits if digits is not None else 0 if abs(value) >= 9.95 or value == 0 else 1
-    text = f"{value:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+    value = round(value, digits) or 0.0
+    text = f"{value:{'+' if sign and value else ''}.{digits}f}".replace("-", "−")
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -297,6 +297,12 @@ async def model(session: AsyncSession, model_hash: str) -> Any:
     """A model without its graph; None for an unknown one."""
     columns = ModelRow.hash, ModelRow.name, ModelRow.ops, ModelRow.super_ops, ModelRow.created_at
     return (await session.execute(select(*columns).where(ModelRow.hash == model_hash))).first()
+
+
+async def titles(session: AsyncSession, hashes: Iterable[str]) -> dict[str, str]:
+    """What models call themselves, by hash."""
+    found = await session.execute(select(ModelRow.hash, ModelRow.name).where(ModelRow.hash.in_(set(hashes))))
+    return {row.hash: row.name for row in found}
 
 
 async def workers(session: AsyncSession) -> Sequence[Any]:

@@ -53,8 +53,11 @@ async def listing(
     """List plans."""
     wanted = {"model_hash": model, "soc": soc, "status": status}
     where = {name: value for name, value in wanted.items() if value}
-    page = await fleet.plans(request.app.state.planner.database, where=where, after=after or "", limit=ROWS)
-    return render(request, "plans.html", page=page, model=model, soc=soc, wanted=status, after=after)
+    database = request.app.state.planner.database
+    page = await fleet.plans(database, where=where, after=after or "", limit=ROWS)
+    async with database.read() as session:
+        titles = await repository.titles(session, [plan.model_hash for plan in page.plans])
+    return render(request, "plans.html", page=page, titles=titles, model=model, soc=soc, wanted=status, after=after)
 
 
 @router.get("/plans/{plan_id}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from hope_schema import DeviceReport, MeasuredRun
+from hope_schema.wording import reason
 from tests.planner.console.conftest import Running
 from tests.planner.console.sample_fleet import FREQUENCY, RELEASED, SOCS
 
@@ -139,14 +142,21 @@ def test_a_plan_says_why_an_op_is_where_it_is(signed_in: Page, console: Running,
     signed_in.get_by_role("group", name="Lanes of the plan, scrollable").focus()
     signed_in.keyboard.press("Home")
     told = signed_in.get_by_role("status")
-    expect(told).to_contain_text(plan.steps[plan.order[0]].ops[-1].partition("/")[0])
+    row = signed_in.locator(told.get_by_role("link", name="Show in the table").get_attribute("href") or "#none")
+    cause, why = (row.locator(f".why {part}").text_content() for part in ("strong", ".reason"))
+    expect(told).to_contain_text(f"{cause}: {why}.")
     expect(told.get_by_role("link", name="Show in the table")).to_be_visible()
     before = told.text_content()
     signed_in.keyboard.press("ArrowRight")
     expect(told).not_to_have_text(before or "")
     only = next(step for step in plan.steps if step.ops[-1] == "probabilities")
     assert only.next_best is not None
-    expect(signed_in.locator(f"#step-{only.id}")).to_contain_text(f"on {only.next_best.processor}")
+    expect(signed_in.locator(f"#step-{only.id} .reason")).to_have_text(reason(only))
+    label = signed_in.locator(".label", has_text=re.compile(f"^{only.ops[-1]}$")).first
+    zoom = signed_in.get_by_role("button", name="Zoom in")
+    for _ in range(5):
+        zoom.click()
+    expect(label).to_be_visible()
     expect(signed_in.locator("main")).to_contain_text("Median measured")
 
 

@@ -269,7 +269,7 @@ def test_nothing_hides_in_what_is_shown(text: str) -> None:
 def test_figures_are_written_for_people() -> None:
     """Few digits, a real minus, and a sign where a change is meant."""
     assert [percent(value) for value in (0.0, 0.031, 0.5, 1.0)] == ["0 %", "3.1 %", "50 %", "100 %"]
-    assert (percent(-0.25, sign=True), percent(0.25, sign=True)) == ("−25 %", "+25 %")
+    assert [percent(value, sign=True) for value in (-0.25, 0.25, 0.0, -0.0001)] == ["−25 %", "+25 %", "0 %", "0 %"]
 
 
 def test_the_first_view_is_counted_once_for_everybody(api: Api) -> None:
