@@ -25,6 +25,7 @@ from agent_sdk.model import Model, Network, Port, Shapes
 from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.whole import WholeNetwork
+from agent_sdk.selection.trial import PLAN
 
 KEPT: Final = 8
 """Sets of shapes for which a plan is kept ready; the one used longest ago makes room."""
@@ -124,6 +125,16 @@ class Plans(Closes):
         if self.last is not None:
             return self.last.executor.program.processors_used
         return (self._whole.runtime,) if self._whole is not None else ()
+
+    def said(self) -> str:
+        """Who answers, in words."""
+        if self.last is None:
+            return f"the whole network on {self.providers[0]}" if self.providers else "nothing is ready yet"
+        program, current = self.last.executor.program, self.last.serving.current
+        if current != PLAN:
+            return f"{current} alone, faster here than the plan"
+        steps = Counter(program.plan.step[step].processor for each in program.segments for step in each.steps)
+        return "the plan: " + ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
 
     def answer(
         self, feed: Feed, timeout_s: float | None = None, into: Mapping[str, np.ndarray] | None = None
@@ -330,7 +341,7 @@ class Plans(Closes):
                 prepared = self._ready[key]
             else:
                 self._ready[key] = self.last = prepared
-                log.info("ready: %r", self)
+                log.info("%s: ready: %s", self.name, self.said())
                 for note in prepared.notes:
                     log.info("%s: %s", self.name, note)
                 while len(self._ready) > KEPT:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,7 +25,6 @@ from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.serving import Serving
-from agent_sdk.selection.trial import PLAN
 from agent_sdk.selection.whole import Openable
 from agent_sdk.verify import Verdict, random_feed, random_inputs, relative_error
 from hope_schema import Plan
@@ -58,15 +56,7 @@ class Session(Closes):
         self._async = ThreadPoolExecutor(ASYNC_THREADS, thread_name_prefix="hope-async")
 
     def __repr__(self) -> str:
-        last, providers = self.plans.last, self.get_providers()
-        if last is None:
-            said = f"the whole network on {providers[0]}" if providers else "nothing is ready yet"
-        else:
-            program, current = last.executor.program, last.serving.current
-            steps = Counter(program.plan.step[step].processor for each in program.segments for step in each.steps)
-            where = ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
-            said = f"the plan: {where}" if current == PLAN else f"{current} alone, faster here than the plan"
-        return f"<Session {self.name!r}: {said}; {self.stats.prepared} prepared>"
+        return f"<Session {self.name!r}: {self.plans.said()}; {self.stats.prepared} prepared>"
 
     @property
     def name(self) -> str:

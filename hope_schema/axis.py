@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 
@@ -15,8 +16,8 @@ class Tick:
 
 
 def ticks(span: float, wanted: int = 5) -> list[Tick]:
-    """Return about ``wanted`` marks from 0 to ``span`` at steps of 1, 2 or 5 times a power of ten."""
-    if not span > 0:
+    """Return about ``wanted`` marks from 0 to ``span`` at steps of 1, 2 or 5 times a power of ten; 0 alone on none."""
+    if not span / wanted > sys.float_info.min:  # below it a power of ten has lost its digits
         return [Tick(0.0, 0.0)]
     power = 10.0 ** math.floor(math.log10(span / wanted))
     step = next((power * factor for factor in (1, 2, 5) if power * factor * wanted >= span), power * 10)

@@ -15,7 +15,8 @@ def test_an_application_that_logs_everything_hears_of_us_alone(agent: Agent, cap
     caplog.set_level(logging.DEBUG)
     with agent.load(BRANCHING, background=False) as session:
         told = [record for record in caplog.records if record.name.startswith("agent_sdk")]
-        assert any(repr(session) in record.getMessage() and record.levelno == logging.INFO for record in told)
+        assert any(session.plans.said() in record.getMessage() and record.levelno == logging.INFO for record in told)
+        assert session.plans.said() in repr(session)
         assert all(any(note in record.getMessage() for record in told) for note in session.notes)
     strangers = {record.name for record in caplog.records if record.levelno < logging.WARNING} - {"asyncio"}
     assert {name.partition(".")[0] for name in strangers} <= {"agent_sdk", "planner_api"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hope_schema import Missing, ModelGraph, Op, PlanReply, Tensor, TensorType, merge
+from planner_api import service
 from planner_api.prediction.features import Features, features
 from tests.planner.samples import SOC, Api, chain, measure, missing_request, plan_request, serving
 
@@ -76,8 +77,9 @@ def test_an_unseen_network_is_planned_in_the_first_reply(api: Api):
     assert better.single_processor_us["ort@0"] == pytest.approx(true, rel=1e-3)
 
 
-def test_its_plan_gets_better_without_anybody_asking(tmp_path: Path):
+def test_its_plan_gets_better_without_anybody_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Planned from predictions in the first reply, then solved, then made anew of what a device measured: one POST."""
+    monkeypatch.setattr(service, "SWEEP_S", 0.2)
     url = f"sqlite:///{tmp_path / 'planner.sqlite'}"
     with serving(url, fold_interval_s=0.2, worker_in_process=True, solve_budget_s=0.2) as planner:
         planner.learn(KNOWN, cost=cost)
