@@ -84,17 +84,14 @@ def axes_of(shape: Sequence[int]) -> range:
 
 
 def halve(node: Node, axis: int, extent: int) -> int:
-    """See whether an op can be cut in the middle of an axis of its output; where borders may lie: at multiples of this.
-
-    Raises CutError with the reason why it cannot.
-    """
+    """Where an op can be cut about in the middle of an axis of its output. Raises CutError with the reason why not."""
     step = node.granularity(axis)
     middle = extent // 2 // step * step
     if not 0 < middle < extent:
         raise CutError(f"'{node.id}' has {extent} along axis {axis} in steps of {step}: a part would be empty")
     node.needs(Region(axis, 0, middle))
     node.needs(Region(axis, middle, extent))
-    return step
+    return middle
 
 
 def whole_because(node: Node, shapes: Shapes) -> str | None:

@@ -20,7 +20,9 @@ Objective = Literal["latency", "lateness"]
 MAX_JOBS: Final = 64
 """Most networks that one plan may hold."""
 Method = Literal["auto", "ilp", "greedy", "partitiontuner", "codl"]
-"""How a plan is found; ``auto`` and ``codl`` also compute ops in parts."""
+"""How a plan is found."""
+CUTTING: Final[frozenset[Method]] = frozenset({"auto", "codl"})
+"""Methods that also compute ops in parts."""
 
 
 class Cause(StrEnum):

@@ -99,7 +99,7 @@ class Provider:
     async def address(self, attempt: Attempt, callback: str) -> str:
         """Return where a browser goes to sign in. Raises SignInError when the provider is away."""
         async with _client() as client:
-            endpoint = await self._endpoint(client, "authorization_endpoint")
+            endpoint = _endpoint(await self._said(client), "authorization_endpoint")
         query = {
             "response_type": "code",
             "client_id": self._client_id,
@@ -135,19 +135,18 @@ class Provider:
         if secret is not None:
             form["client_secret"] = secret.get_secret_value()
         async with _client() as client:
-            tokens = await _fetch(client, "POST", await self._endpoint(client, "token_endpoint"), data=form)
-            keys = await _fetch(client, "GET", await self._endpoint(client, "jwks_uri"))
+            said = await self._said(client)
+            tokens = await _fetch(client, "POST", _endpoint(said, "token_endpoint"), data=form)
+            keys = await _fetch(client, "GET", _endpoint(said, "jwks_uri"))
         return self._person(self._verified(tokens.get("id_token"), keys, attempt.nonce))
 
-    async def _endpoint(self, client: httpx.AsyncClient, name: str) -> str:
+    async def _said(self, client: httpx.AsyncClient) -> dict[str, Any]:
+        """What the provider says of itself (OpenID Connect Discovery 1.0, section 4)."""
         address = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
         said = await _fetch(client, "GET", address)
         if said.get("issuer") != self._issuer:
             raise SignInError(f"The provider calls itself {said.get('issuer')!r}, not {self._issuer}.", 502)
-        found = said.get(name)
-        if not isinstance(found, str) or not is_private(found):
-            raise SignInError(f"The provider names no safe {name}.", 502)
-        return found
+        return said
 
     def _verified(self, id_token: Any, keys: dict[str, Any], nonce: str) -> dict[str, Any]:
         """The claims of an ID token that is the provider's, for us, of now and of this attempt (section 3.1.3.7)."""
@@ -187,6 +186,13 @@ class Provider:
             f"The provider knows you, but nothing in the claim '{settings.oidc_role_claim}' opens this console; "
             "ask who runs it."
         )
+
+
+def _endpoint(said: Mapping[str, Any], name: str) -> str:
+    found = said.get(name)
+    if not isinstance(found, str) or not is_private(found):
+        raise SignInError(f"The provider names no safe {name}.", 502)
+    return found
 
 
 def _values(claims: dict[str, Any], path: str) -> set[str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hope_schema import ModelGraph, Plan, Profile
+from hope_schema.plan import CUTTING
 from planner_api.planning.assemble import assemble
 from planner_api.planning.budget import Budget
 from planner_api.planning.judge.checker import IllegalSchedule, check
 from planner_api.planning.judge.simulator import Move, Schedule, simulate
-from planner_api.planning.methods import CUTTING, Bound, Solution, UnknownMethod, register_solver
+from planner_api.planning.methods import Bound, Solution, UnknownMethod, register_solver
 from planner_api.planning.optimise import Outcome, optimise
 from planner_api.planning.problem import Job, Machine, Objective, PlanningError, Problem
 from planner_api.planning.problem.build import build_problem

@@ -87,8 +87,6 @@ METHODS: dict[str, Method] = {
     "auto": Method(f"{_HERE}.optimise:auto", at_once=False),
 }
 """Every method by name; imported on first use."""
-CUTTING = frozenset({"auto", "codl"})
-"""Methods for which ops of a network may be cut into parts."""
 
 
 def register_solver(name: str, entry: str, *, at_once: bool = False, serves: frozenset[Feature] = EVERYTHING) -> None:

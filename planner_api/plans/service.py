@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hope_schema import Method, ModelGraph, Plan, PlanRequest, Profile
+from hope_schema.plan import CUTTING
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
 from planner_api.devices.principal import ANONYMOUS, Principal
@@ -214,7 +215,7 @@ async def load_problem(
     if found is None:
         raise profile_unknown(request.soc, request.frequency)
     networks, profile = await asyncio.to_thread(_parse, graphs, found[1])
-    parts = request.method in ("auto", "codl") and len(networks) == 1 and len(profile.processors) > 1
+    parts = request.method in CUTTING and len(networks) == 1 and len(profile.processors) > 1
     return networks, await predictions.complete(networks, profile, parts=parts)
 
 

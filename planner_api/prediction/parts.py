@@ -26,7 +26,7 @@ def predicted_parts(supers: Iterable[SuperOp], predictors: Predictors) -> PartCo
         shape, node = op.graph.tensor[op.id].shape, node_of(op)
         for axis in axes_of(shape):
             try:
-                middle = shape[axis] // 2 // (step := halve(node, axis, shape[axis])) * step
+                middle = halve(node, axis, shape[axis])
                 half = features(part_super_op(op, Region(axis, 0, middle)))
             except ValueError:  # it stays whole, or its name is too long for parts
                 continue

@@ -27,8 +27,6 @@ REMEMBERED = 16
 """Profile versions whose predictors stay in memory."""
 MOST_ASKED = 300
 """Ops that are put in order by what measuring them would tell; the others follow as they come."""
-
-
 REMEMBERED_REFERENCES = 8
 """Profiles of which it stays in memory what their agreed figures predict ..."""
 LEARNT_ANEW = 0.1

@@ -22,7 +22,6 @@ from planner_api.names.routes import AfterName, PlainName
 router = APIRouter(route_class=StrictRoute)
 
 ROWS = 50
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}")
 
 
 @router.get("/groups")
@@ -55,7 +54,7 @@ async def store(request: Request) -> Response:
         raise InvalidError("invalid", f"There is no such group; look again at: {', '.join(where)}.") from None
     except ValueError:
         raise InvalidError("invalid", "Say in per cent which part of the devices it takes, e.g. 10.") from None
-    if not NAME.fullmatch(name):
+    if len(name) > 100 or not re.fullmatch(PLAIN, name):
         raise InvalidError("invalid", "A group's name has letters, digits, dots, dashes and underscores, at most 100.")
     await service.store(request.app.state.planner.database, name, selector, actor_of(request.scope))
     return RedirectResponse("/console/groups", status_code=303)

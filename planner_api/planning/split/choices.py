@@ -65,9 +65,10 @@ class Choices:
         """Whether an op can be halved along an axis."""
         node = self.cutter.nodes[op]
         try:
-            self._steps[node.id, axis] = halve(node, axis, self._shape(op)[axis])
+            halve(node, axis, self._shape(op)[axis])
         except CutError:
             return False
+        self._steps[node.id, axis] = node.granularity(axis)
         return True
 
     def _teams(self, op: int) -> list[Team]:
