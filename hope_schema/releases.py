@@ -13,7 +13,7 @@ Rollout = Literal["at_once", "held", "staged"]
 """How new versions of a model's plans reach devices: as soon as they are there; when an operator releases them; or in a
 release that the planner begins by itself."""
 ReleaseState = Literal["running", "waiting", "paused", "done", "rolled_back"]
-"""``waiting``: its stage is over, and the next one wants an operator's approval."""
+"""``waiting``: its stage is over, and an operator decides: the next one wants approval, or too few devices reported."""
 Count = Annotated[int, Field(ge=0)]
 ReleaseId = Annotated[str, Field(max_length=64, pattern=r"^r-[0-9a-f]{24}$")]
 
@@ -77,8 +77,8 @@ class Release(Contract):
     """A release and how it goes.
 
     ``share`` is the part of the group that has it now. ``devices`` is about how many the group has, ``reported`` how
-    many reported about the new version, ``wanted`` how many must have for this stage to end. ``before`` and ``after``
-    are the versions of an alias (null where plans go out).
+    many reported about the new version, ``wanted`` how many must have for this stage to end. ``reason`` is what it
+    waits for, or why it ended. ``before`` and ``after`` are the versions of an alias (null where plans go out).
     """
 
     release_id: ReleaseId

@@ -15,8 +15,10 @@ from hope_schema import FleetSummary
 from planner_api.console import repository
 from planner_api.console.repository import Contacts
 from planner_api.db.engine import Database
+from planner_api.db.tables import ReleaseRow
 from planner_api.errors import DatabaseAwayError
 from planner_api.fleet.service import summary
+from planner_api.releases import repository as releases
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +48,8 @@ class Overview:
     """Reports per step of ``DRIFT_BOUNDS``."""
     drifting: Sequence[Any]
     failed: Sequence[Any]
+    waiting: Sequence[ReleaseRow]
+    """Releases that an operator decides about."""
     inbox: int
     inbox_since: datetime | None
 
@@ -88,7 +92,7 @@ async def count(database: Database) -> Overview:
     now = datetime.now(UTC)
     numbers = await summary(database)
     async with database.read() as session:
-        waiting, since = await repository.inbox(session)
+        uploads, since = await repository.inbox(session)
         return Overview(
             at=now,
             numbers=numbers,
@@ -99,7 +103,8 @@ async def count(database: Database) -> Overview:
             drift=await repository.drift_histogram(session, DRIFT_BOUNDS),
             drifting=await repository.drifting(session, LISTED),
             failed=await repository.plans_by_status(session, "failed", LISTED),
-            inbox=waiting,
+            waiting=await releases.releases(session, states=("waiting",), limit=LISTED),
+            inbox=uploads,
             inbox_since=since,
         )
 

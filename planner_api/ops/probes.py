@@ -13,6 +13,7 @@ from planner_api.db.migrate import HEAD, serves
 from planner_api.db.tables import InboxRow
 from planner_api.errors import DatabaseAwayError, UnavailableError
 from planner_api.ops.metrics import Metrics
+from planner_api.releases.repository import count_by_state
 from planner_api.shared import SharedCalls
 from planner_api.solving.repository import count_by_status
 
@@ -67,8 +68,10 @@ class Probes:
         try:
             async with asyncio.timeout(PROBE_S), self._database.read() as session:
                 by_status = await count_by_status(session)
+                releases = await count_by_state(session)
                 inbox = await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None)))
             metrics.gauges["plans"] = ("status", {status: float(count) for status, count in by_status.items()})
+            metrics.gauges["releases"] = ("state", {state: float(count) for state, count in releases.items()})
             metrics.gauges["inbox"] = ("state", {"waiting": float(inbox or 0)})
             metrics.gauges["database"] = ("state", {"up": 1.0})
         except BROKEN:

@@ -12,6 +12,8 @@ from planner_api.db.tables import ReleasePartRow, ReleaseRow
 from planner_api.releases.decision import Pairs, does_harm, evidence, joint, stratum_evidence
 
 Step = Literal["take back", "wait", "advance"]
+PATIENCE = timedelta(days=1)
+"""A stage that is over and still has too few reports this long after asks an operator."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +42,30 @@ def judge(parts: Sequence[ReleasePartRow]) -> Judgement:
 
 
 def next_step(row: ReleaseRow, parts: Sequence[ReleasePartRow]) -> Step | None:
-    """What a release wants now: to be taken back, to wait for approval, to advance; None: nothing."""
+    """What a release wants now: to be taken back, to wait for an operator, to advance; None: nothing."""
     found = judge(parts)
     if does_harm(found.together, row.error_rate):
         return "take back"
-    over = datetime.now(UTC) >= row.stage_since + timedelta(seconds=row.hold_s)
-    if row.state != "running" or not over or found.reported < wanted(row):
+    late = datetime.now(UTC) - row.stage_since - timedelta(seconds=row.hold_s)
+    few = found.reported < wanted(row)
+    if row.state == "paused" or late < (PATIENCE if few else timedelta()):
         return None
-    return "wait" if row.approval and row.stage + 1 < len(row.stages) else "advance"
+    if not few and not (row.approval and row.stage + 1 < len(row.stages)):
+        return "advance"
+    return None if row.state == "waiting" else "wait"
 
 
 def wanted(row: ReleaseRow) -> int:
     """How many devices must have reported before this stage ends: at least one."""
     share: float = row.stages[row.stage]
     return max(1, math.floor(row.devices * share * row.reported))
+
+
+def waits_for(row: ReleaseRow, reported: int) -> str:
+    """Say in a clause what a release that waits is waiting for."""
+    if reported < wanted(row):
+        return f"{reported} of the {wanted(row)} devices that are wanted reported, and an operator decides"
+    return "the next stage waits for an operator's approval"
 
 
 def harm(parts: Sequence[ReleasePartRow], found: Judgement) -> str:

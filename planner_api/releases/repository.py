@@ -133,6 +133,12 @@ async def releases(
     return await page(session, query, limit)
 
 
+async def count_by_state(session: AsyncSession) -> dict[str, int]:
+    """How many releases are under way, per state."""
+    query = select(ReleaseRow.state, func.count()).where(ReleaseRow.state.in_(ACTIVE)).group_by(ReleaseRow.state)
+    return dict.fromkeys(ACTIVE, 0) | {row[0]: row[1] for row in await session.execute(query)}
+
+
 async def recent(session: AsyncSession, since: datetime) -> Sequence[ReleaseRow]:
     """Releases that are under way or ended after a moment."""
     lately = or_(ReleaseRow.state.in_(ACTIVE), ReleaseRow.ended_at >= since)

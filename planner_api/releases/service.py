@@ -23,7 +23,7 @@ from planner_api.models import repository as models
 from planner_api.names import repository as names
 from planner_api.names import service as naming
 from planner_api.releases import repository
-from planner_api.releases.judging import harm, judge, next_step
+from planner_api.releases.judging import harm, judge, next_step, waits_for
 from planner_api.releases.splits import Splits
 from planner_api.releases.views import part_view, release_view
 
@@ -279,7 +279,8 @@ class Releases:
             elif step == "wait":
                 locked.state = "waiting"
                 locked.revision += 1
-                await record(session, PLANNER, "release.wait", release_id, share=locked.stages[locked.stage])
+                share, reason = locked.stages[locked.stage], waits_for(locked, found.reported)
+                await record(session, PLANNER, "release.wait", release_id, share=share, reason=reason)
             elif step == "advance":
                 await self._advance(session, locked, f"{found.reported} devices reported", PLANNER)
         return True

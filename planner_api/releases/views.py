@@ -10,7 +10,7 @@ from hope_schema import Comparison, Release, ReleasePart
 from hope_schema.releases import ReleaseState
 from planner_api.db.tables import ReleasePartRow, ReleaseRow
 from planner_api.releases.decision import Pairs, stratum_evidence
-from planner_api.releases.judging import judge, wanted
+from planner_api.releases.judging import judge, waits_for, wanted
 from planner_api.releases.splits import selector_of
 
 LOG10 = math.log(10.0)
@@ -33,7 +33,7 @@ def release_view(row: ReleaseRow, parts: Sequence[ReleasePartRow]) -> Release:
         stage=row.stage,
         share=share,
         state=cast(ReleaseState, row.state),
-        reason=row.reason,
+        reason=waits_for(row, found.reported) if row.state == "waiting" else row.reason,
         approval=row.approval,
         tolerance=row.tolerance,
         error_rate=row.error_rate,

@@ -381,6 +381,7 @@ def test_every_query_asks_for_metrics_and_labels_that_exist() -> None:
     metrics.solved("done", 1.5)
     metrics.refused = {"models_per_day": 1}
     metrics.gauges |= {"plans": ("status", {"queued": 3.0}), "inbox": ("state", {"waiting": 0.0})}
+    metrics.gauges["releases"] = ("state", {"waiting": 0.0})
     metrics.gauges["database"] = ("state", {"up": 1.0})
     labels: dict[str, set[str]] = defaultdict(set)
     for family in text_string_to_metric_families(metrics.render().decode()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from hope_schema import (
 )
 from planner_api.db.tables import PlanRow
 from planner_api.groups.choice import position
+from planner_api.releases import judging
 from planner_api.releases.counting import Said, compare
 from tests.planner.samples import FREQUENCY, JSON, SOC, Api, chain, eventually, plan_request, serving
 from tests.planner.solving_help import improve
@@ -212,6 +214,24 @@ def test_operators_pause_approve_and_take_back(api: Api) -> None:
     assert [action for _, action in audited(api, release)] == [
         "release.begin", "release.pause", "release.resume", "release.wait", "release.stage", "release.done",
         "release.rollback",
+    ]  # fmt: skip
+
+
+def test_a_stage_that_few_devices_report_about_asks_an_operator(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits and says how many reported, wherever one looks; late reports move it on, and so does an approval."""
+    monkeypatch.setattr(judging, "PATIENCE", timedelta())
+    plan_id, release = plan_of(api), begin(api, **AT_ONCE)
+    assert eventually(lambda: look(api, release).state == "waiting")
+    assert look(api, release).reason.startswith("0 of the 15 devices that are wanted reported")
+    assert 'hope_releases{state="waiting"} 1.0' in api.client.get("/metrics").text
+    assert f"/console/releases/{release.release_id}" in api.client.get("/console").text
+    for device in DEVICES[:15]:
+        report(api, device, plan_id, 3, us=100.0)
+    assert eventually(lambda: (look(api, release).stage, look(api, release).state) == (1, "waiting"))
+    assert "15 of the 30 devices" in api.client.get(f"/console/releases/{release.release_id}").text
+    assert act(api, release, "approve").json()["state"] == "done"
+    assert [action for _, action in audited(api, release)] == [
+        "release.begin", "release.wait", "release.stage", "release.wait", "release.done",
     ]  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def sentence(release: Release) -> str:
         case "running":
             return f"At {reached}; {release.reported} of the {release.wanted} that are wanted reported."
         case "waiting":
-            return f"At {reached}; the next stage waits for an operator's approval."
+            return f"At {reached}; {release.reason}."
         case "paused":
             return f"Paused at {reached}."
         case "done":

@@ -11,47 +11,19 @@ from playwright.sync_api import Browser, Page, expect
 
 from hope_schema import DeviceReport, MeasuredRun
 from hope_schema.wording import reason
-from tests.planner.console.conftest import Running
+from tests.planner.console.running import HUGE, NARROW, WIDE, Running
 from tests.planner.console.sample_fleet import FREQUENCY, RELEASED, SOCS
 
 AXE = Axe().axe_script
 OF_COLOURS = ["color-contrast", "link-in-text-block"]
 """Axe's rules that another theme can break."""
-NARROW, WIDE, HUGE = {"width": 375, "height": 812}, {"width": 1440, "height": 900}, {"width": 3840, "height": 2160}
 LARGEST_BYTES = 200_000
 
 
 @pytest.fixture(scope="module")
 def pages(console: Running) -> dict[str, str]:
     """Every page by its name."""
-    plans = [console.plans["classifier", soc].plan_id for soc in SOCS]
-    return {
-        "fleet": "/console",
-        "plans": "/console/plans",
-        "plan": f"/console/plans/{plans[0]}",
-        "failed plan": "/console/plans/p-failed",
-        "compare": f"/console/compare?left={plans[0]}@1&right={plans[1]}@2",
-        "profiles": "/console/profiles",
-        "profile": f"/console/profiles/{SOCS[0]}/{FREQUENCY}",
-        "devices": f"/console/devices?soc={SOCS[0]}",
-        "device": f"/console/devices/{SOCS[0]}-phone-0",
-        "groups": "/console/groups?change=early",
-        "models": "/console/models",
-        "model": f"/console/models/{console.plans['classifier', SOCS[0]].plan.model_hash}",
-        "name": "/console/names/classifier",
-        "releases": "/console/releases",
-        "release": release_of(console),
-        "queue": "/console/queue",
-        "tokens": "/console/tokens",
-        "audit log": "/console/audit",
-        "error": "/console/plans/p-unknown",
-    }
-
-
-def release_of(console: Running) -> str:
-    """The page of the release that is paused."""
-    answer = httpx.get(f"{console.url}/releases", headers=console.bearer)
-    return f"/console/releases/{answer.json()['releases'][-1]['release_id']}"
+    return console.pages()
 
 
 def check(page: Page, name: str) -> list[str]:
