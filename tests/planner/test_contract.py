@@ -160,6 +160,8 @@ def aim(case: Case) -> None:
 
 schema = schemathesis.openapi.from_dict(DOCUMENT)
 schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+# The limits of every schema, one by one, are written out while tests are collected, by every worker: 3 400 cases.
+schema.config.phases.coverage.enabled = CAMPAIGN
 CHECKS = [
     schemathesis.checks.load_all_checks() or schemathesis.checks.not_a_server_error,
     *(
@@ -176,7 +178,7 @@ CHECKS = [
 
 @schema.parametrize()
 @settings(
-    max_examples=400 if CAMPAIGN else 6,
+    max_examples=400 if CAMPAIGN else 8,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
