@@ -49,7 +49,6 @@ print(session.obtained.source)
 @pytest.mark.parametrize(
     ("planner", "source", "end", "code"),
     [
-        (None, "planner", "", 0),
         (None, "planner", "sys.exit(3)", 3),
         ("http://127.0.0.1:9", "single", "", 0),
     ],
