@@ -206,7 +206,7 @@ def test_operators_pause_approve_and_take_back(api: Api) -> None:
     assert act(api, release, "resume").status_code == 409
     assert act(api, release, "approve").json()["stage"] == 1
     assert eventually(lambda: look(api, release).state == "done")
-    assert given(api, None) == {3}
+    assert eventually(lambda: given(api, None) == {3}), "the answer by key and by id, once both have heard"
     back = act(api, release, "rollback")
     assert (back.json()["state"], given(api, None)) == ("rolled_back", {2})
     again = act(api, release, "rollback")
