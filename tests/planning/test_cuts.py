@@ -17,6 +17,7 @@ from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.methods import solve
 from planner_api.planning.problem.cuts import cut_problem
+from planner_api.planning.split import codl
 from planner_api.planning.split.choices import Choices
 from planner_api.planning.split.plan import homes_of
 from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
@@ -123,6 +124,18 @@ def test_codl_says_what_it_needs():
         solve(cuttable([[100.0, 100.0]], [[]], machine=apart), "codl", Budget(0.0))
     found = optimise(replace(problem, cutter=None), "codl", Budget(0.0)).solution
     assert found.method.startswith("codl→")
+
+
+def test_codl_leaves_pairs_out_where_its_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without time its formula is asked of the pair alone that splitting promises most of, with time of every pair."""
+    problem = cuttable([[900.0, 110.0, 100.0]], [[]])
+    asked: list[tuple[int, ...]] = []
+    real = codl._Planner
+    monkeypatch.setattr(codl, "_Planner", lambda problem, pair: asked.append(pair) or real(problem, pair))
+    for seconds, pairs in ((0.0, [(1, 2)]), (60.0, [(0, 1), (0, 2), (1, 2)])):
+        asked.clear()
+        solve(problem, "codl", Budget(seconds))
+        assert sorted(asked) == pairs
 
 
 def test_more_than_two_processors_share_an_op():

@@ -160,23 +160,30 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     Raises:
         PlanningError: nothing says how ops may be cut, or there are no two processors that can work side by side.
     """
-    plan, rounds = planned(problem)
+    plan, rounds = planned(problem, budget)
     schedule = in_rounds(plan.problem, plan.schedule.assignment, rounds)
     cuts = tuple(plan.cuts.values())
     return Solution(schedule, "codl", in_rounds=True, cuts=cuts, cut=plan.problem)
 
 
-def planned(problem: Problem) -> tuple[CutPlan, list[list[int]]]:
-    """Its cuts and placement, as our engine would run them, and its rounds. Raises as :func:`solve` does."""
+def planned(problem: Problem, budget: Budget) -> tuple[CutPlan, list[list[int]]]:
+    """Its cuts and placement, as our engine would run them, and its rounds. Raises as :func:`solve` does.
+
+    A budget that ends leaves out pairs, last those that would be fastest if ops could be split anywhere for nothing.
+    """
     if problem.cutter is None:
         raise PlanningError("codl cuts ops, and nothing is known of their parts here")
     pairs = [pair for pair in itertools.combinations(range(problem.host), 2) if not problem.conflicts[pair]]
     if not pairs:
         raise PlanningError("codl splits ops over two processors that can work side by side")
     names = [node.id for node in problem.cutter.nodes]
-    planners = [_Planner(problem, pair) for pair in pairs]
-    plans = [{name: planner.best(name) for name in names} for planner in planners]
-    planner, own = min(zip(planners, plans, strict=True), key=lambda one: sum(choice.us for choice in one[1].values()))
+    found: list[tuple[_Planner, dict[str, _Choice]]] = []
+    for pair in sorted(pairs, key=lambda pair: _shared_us(problem, pair)):
+        if found and budget.left() <= 0:
+            break
+        planner = _Planner(problem, pair)
+        found.append((planner, {name: planner.best(name) for name in names}))
+    planner, own = min(found, key=lambda one: sum(choice.us for choice in one[1].values()))
     chains = planner.chains(own)
     cuts = {name: choice.cut for name, choice in own.items() if choice.cut is not None}
     heads = {name: name for name in names}
@@ -202,3 +209,9 @@ def planned(problem: Problem) -> tuple[CutPlan, list[list[int]]]:
         rounds[owner[op]].append(op)
     order = [op for ops in rounds.values() for op in ops]
     return CutPlan(cuts, cut, pieces, simulate(cut, placement, order)), list(rounds.values())
+
+
+def _shared_us(problem: Problem, pair: Team) -> float:
+    """What all ops take if two processors share each of them, both until its end; those that neither runs left out."""
+    speed = (1.0 / np.maximum(problem.latency_us[:, pair], 1e-9)).sum(axis=1)
+    return float((1.0 / speed[speed > 0]).sum())

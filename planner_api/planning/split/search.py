@@ -24,6 +24,8 @@ from planner_api.planning.split.plan import CutPlan, Cuts, carried
 
 HEAVIEST = (8, 32, 10_000)
 """So many of the heaviest ops are cut to start from."""
+CODL_SHARE = 0.5
+"""Part of what is left of the budget for CoDL's, whose formula is asked of every pair of processors."""
 TURNS = 30
 """Turns of annealing for each start,"""
 TURNS_NEAR = 4
@@ -45,7 +47,8 @@ def search_cuts(problem: Problem, whole: Schedule, budget: Budget) -> CutPlan:
     plain = _plain(problem, whole)
     starts = [plain]
     with suppress(PlanningError):
-        starts.append(_annealed(planned(problem)[0], budget.seed))
+        share = budget.within(CODL_SHARE * min(budget.seconds, budget.left()))
+        starts.append(_annealed(planned(problem, share)[0], budget.seed))
     for count in HEAVIEST:
         for axes, chained in (((2, 1), True), ((2, 1), False), ((1, 2), False)):
             if budget.left() > 0.5 * budget.seconds or budget.rounds is not None:
