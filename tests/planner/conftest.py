@@ -64,6 +64,20 @@ def postgres_url(postgres: Postgres, postgres_template: str) -> Iterator[str]:
     postgres.drop(name)
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shared_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a migrated database that all tests of a file share, once of each kind."""
+    if request.param == "sqlite":
+        path = tmp_path_factory.mktemp("shared") / "hope.sqlite"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        yield f"sqlite:///{path}"
+        return
+    postgres: Postgres = request.getfixturevalue("postgres")
+    name = f"hope_{next(_numbers)}"
+    yield postgres.create(name, template=request.getfixturevalue("postgres_template"))
+    postgres.drop(name)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh, migrated database, once of each kind."""

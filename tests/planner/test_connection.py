@@ -32,12 +32,11 @@ class Stage(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def stage(sqlite_template: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(shared_url: str) -> Iterator[Stage]:
     """A planner with one plan in memory, served by our connections and by uvicorn's own."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('connection')}/hope.sqlite"
-    with serving(url) as api:
+    with serving(shared_url) as api:
         api.learn(GRAPH)
-    with serving(url, tokens_required=True, rate_per_token=0, rate_per_address=0, metrics=True) as api:
+    with serving(shared_url, tokens_required=True, rate_per_token=0, rate_per_address=0, metrics=True) as api:
         mine = {"authorization": f"Bearer {operator_token(api)}", "accept_encoding": "zstd"}
         key = plan_request(GRAPH).model_dump_json().encode()
         answer = api.post("/plans", key, authorization=mine["authorization"])
@@ -140,10 +139,10 @@ def test_a_client_that_does_not_read_is_not_read_from(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"{"])
-def test_a_body_that_never_ends_runs_into_its_time_limit(sqlite_url: str, begun: bytes) -> None:
+def test_a_body_that_never_ends_runs_into_its_time_limit(database_url: str, begun: bytes) -> None:
     """A request is not waited for for ever, not even when nothing of its body ever comes."""
     with (
-        serving(sqlite_url, body_timeout_s=0.2) as api,
+        serving(database_url, body_timeout_s=0.2) as api,
         listening(api, build_config(api.app, "127.0.0.1", 0)) as port,
         socket.create_connection(("127.0.0.1", port), timeout=20) as connection,
     ):

@@ -87,16 +87,13 @@ def test_every_route_documents_its_problems() -> None:
                 assert "application/problem+json" in operation["responses"][status]["content"]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def address(shared_url: str) -> Iterator[str]:
     """A planner that serves on loopback, on a database of each kind, with something of everything in it."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('contract')}/hope.sqlite"
-    else:
-        postgres = request.getfixturevalue("postgres")
-        url = postgres.create("contract", template=request.getfixturevalue("postgres_template"))
     app = create_app(
-        Settings(database_url=url, worker_in_process=False, rate_per_token=0, rate_per_address=0, log_level="error")
+        Settings(
+            database_url=shared_url, worker_in_process=False, rate_per_token=0, rate_per_address=0, log_level="error"
+        )
     )
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on", http="httptools"))
     thread = threading.Thread(target=server.run)
@@ -129,8 +126,6 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     yield base
     server.should_exit = True
     thread.join()
-    if request.param == "postgresql":
-        postgres.drop("contract")
 
 
 KNOWN: dict[str, Any] = {
@@ -178,7 +173,7 @@ CHECKS = [
 
 @schema.parametrize()
 @settings(
-    max_examples=400 if CAMPAIGN else 8,
+    max_examples=300 if CAMPAIGN else 8,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),

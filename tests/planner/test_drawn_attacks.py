@@ -38,11 +38,10 @@ REPEATED = (
 
 
 @pytest.fixture(scope="module")
-def planner(sqlite_template: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, int]]:
+def planner(shared_url: str) -> Iterator[tuple[Api, int]]:
     """A planner that wants tokens, on a port."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('drawn')}/hope.sqlite"
     with (
-        serving(url, tokens_required=True, rate_per_address=0) as api,
+        serving(shared_url, tokens_required=True, rate_per_address=0) as api,
         listening(api, build_config(api.app, "127.0.0.1", 0)) as port,
     ):
         yield api, port
