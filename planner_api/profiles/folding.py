@@ -10,7 +10,7 @@ that takes up most gives way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,10 +133,7 @@ class Folder:
         signature, kind = columns.get("signature"), columns.get("kind")
         if not signature or not kind:
             return None
-        key = ("latencies", tuple(signature), tuple(kind))
-        rows = self._row_sets.get(key)
-        if rows is None:
-            rows = self._rows("latencies", key, device, list(zip(signature, kind, strict=True)))
+        rows = self._rows("latencies", device, (tuple(signature), tuple(kind)), lambda: _pairs(signature, kind))
         us = np.array(columns["us"], dtype=np.float64)  # None becomes NaN
         us[np.isnan(us)] = np.inf
         return _columns(rows, us, columns)
@@ -145,10 +142,7 @@ class Folder:
         if not columns.get("share"):
             return None
         signature, kind = tuple(columns["signature"]), tuple(columns["kind"])
-        row_set = ("shares", signature, kind)
-        rows = self._row_sets.get(row_set)
-        if rows is None:
-            rows = self._rows("shares", row_set, device, list(zip(signature, kind, strict=True)))
+        rows = self._rows("shares", device, (signature, kind), lambda: _pairs(signature, kind))
         share = np.array(columns["share"], dtype=np.float64)
         return _columns(rows, share, {"spread_us": [0.0] * len(share), "count": columns["count"]})
 
@@ -157,13 +151,11 @@ class Folder:
         if not tensors or not source or not target:
             return None
         types = tuple((tensor["dtype"], tuple(tensor["shape"])) for tensor in tensors)
-        key = ("transfers", types, tuple(source), tuple(target))
-        rows = self._row_sets.get(key)
-        if rows is None:
-            keys: list[Key] = [
-                (dtype, shape, start, end) for (dtype, shape), start, end in zip(types, source, target, strict=True)
-            ]
-            rows = self._rows("transfers", key, device, keys)
+
+        def keys() -> list[Key]:
+            return [(*tensor, start, end) for tensor, start, end in zip(types, source, target, strict=True)]
+
+        rows = self._rows("transfers", device, (types, tuple(source), tuple(target)), keys)
         return _columns(rows, np.array(columns["us"], dtype=np.float64), columns)
 
     def _overheads(self, device: int, overheads: dict[str, Any]) -> Columns | None:
@@ -174,23 +166,25 @@ class Folder:
             said[()] = overheads["handover_us"]
         if not said:
             return None
-        row_set = ("overheads", tuple(said))
-        rows = self._row_sets.get(row_set)
-        if rows is None:
-            rows = self._rows("overheads", row_set, device, list(said))
+        rows = self._rows("overheads", device, tuple(said), lambda: list(said))
         us = np.array(list(said.values()), dtype=np.float64)
         return _columns(rows, us, {"spread_us": [0.0] * len(us), "count": [1] * len(us)})
 
-    def _rows(self, family: str, row_set: tuple[Any, ...], device: int, keys: list[Key]) -> NDArray[np.int64]:
-        """Return the row of each key, -1 where there is no room for it."""
-        votes = self.statistics.families[family]
+    def _rows(
+        self, family: str, device: int, row_set: tuple[Any, ...], listed: Callable[[], list[Key]]
+    ) -> NDArray[np.int64]:
+        """Return the row of each key, -1 where there is no room for it; ``row_set`` stands for the keys it lists."""
+        remembered = self._row_sets.get((family, *row_set))
+        if remembered is not None:
+            return remembered
+        votes, keys = self.statistics.families[family], listed()
         new = list(dict.fromkeys(key for key in keys if key not in votes.index))
         room = min(len(new), self._room(family, votes, device, len(new)))
         if room == len(new):
             rows = votes.rows(keys)
             if len(self._row_sets) >= self.REMEMBERED:
                 del self._row_sets[next(iter(self._row_sets))]
-            self._row_sets[row_set] = rows
+            self._row_sets[family, *row_set] = rows
         else:
             refused = set(new[room:])
             rows = np.full(len(keys), -1, dtype=np.int64)
@@ -235,6 +229,10 @@ class Folder:
         moved_to = np.where(kept, np.cumsum(kept) - 1, -1)
         self._collected[family] = [(name, columns.moved(moved_to)) for name, columns in self._collected[family]]
         return len(dropped)
+
+
+def _pairs(signature: Sequence[str], kind: Sequence[str]) -> list[Key]:
+    return list(zip(signature, kind, strict=True))
 
 
 def _list(known: dict[str, list[int]], device: int, definitions: Sequence[dict[str, Any]]) -> None:
