@@ -16,28 +16,29 @@ class Turns:
     So an owner with a hundred things to do delays another's first by no more than what is at work already.
 
     Args:
-        what: is limited; named in refusals.
+        what: the name of the quota.
         slots: at work at once.
         each: of one owner at work at once.
         waiting: of one owner that may wait.
+        refused: counts refusals, by the quota's name.
     """
 
-    def __init__(self, what: str, *, slots: int, each: int, waiting: int) -> None:
+    def __init__(self, what: str, *, slots: int, each: int, waiting: int, refused: Counter[str]) -> None:
         self._what = what
         self._slots = slots
         self._each = each
         self._most = waiting
         self._at_work: Counter[Hashable] = Counter()
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
-        self.refused = 0
+        self._refused = refused
 
     @asynccontextmanager
     async def turn(self, owner: Hashable) -> AsyncIterator[None]:
         """Wait for a turn of this owner's and hold it. Raises TooOftenError when too many of its wait already."""
         queue = self._waiting.setdefault(owner, deque())
         if len(queue) >= self._most:
-            self.refused += 1
-            detail = f"more than {self._most} {self._what} of one caller wait; slow down"
+            self._refused[self._what] += 1
+            detail = f"quota {self._what} of this caller is used up ({self._most} that wait); slow down"
             raise TooOftenError("quota-exceeded", detail, retry_after_s=5.0)
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(granted)

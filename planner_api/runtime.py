@@ -50,17 +50,18 @@ class Planner:
         self.settings = settings
         self.database = Database(settings.database_url, pool_size=settings.pool_size)
         self.metrics = Metrics()
-        self.large_bodies = Turns("large bodies", slots=LARGE_BODIES, each=2, waiting=32)
+        self.quotas = Quotas(settings)
+        self.metrics.refused = self.quotas.refused
+        self.large_bodies = Turns("large_bodies", slots=LARGE_BODIES, each=2, waiting=32, refused=self.quotas.refused)
         self.reader = Reader(
             limit=settings.max_inflated_bytes,
             timeout_s=0.0 if settings.embedded else settings.read_timeout_s,
             memory_bytes=settings.read_memory_bytes,
+            refused=self.quotas.refused,
         )
         self.events = build_events(self.database)
         self.plan_cache = PlanCache(settings.plan_cache_bytes)
         self.events.on_plan(self.plan_cache.forget)
-        self.quotas = Quotas(settings)
-        self.metrics.refused = self.quotas.refused
         self.profiles = Profiles(self.database, settings, self.quotas)
         self.splits = Splits(self.database, self.plan_cache)
         self.plans = Plans(self.database, self.profiles, self.plan_cache, self.events, self.build_making(), self.splits)

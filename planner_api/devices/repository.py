@@ -117,14 +117,18 @@ async def enrol(session: WriteSession, device_id: str, values: Mapping[str, Any]
     row = {"id": device_id, "enrolled_at": now, **values}
     if await insert_or_ignore(session, DeviceRow, row, ["id"]):
         return True
-    # Locked, so that of two enrolments with one id the second sees the first's token.
-    await session.execute(select(DeviceRow.id).where(DeviceRow.id == device_id).with_for_update())
+    await lock(session, device_id)  # of two enrolments with one id the second sees the first's token
     if await valid_tokens(session, device_id):
         return False
     await session.execute(
         update(DeviceRow).where(DeviceRow.id == device_id).values(enrolled_at=now, revoked_at=None, **values)
     )
     return True
+
+
+async def lock(session: WriteSession, device_id: str) -> None:
+    """Let one transaction at a time count what a device has to do with (SQLite writers queue anyway)."""
+    await session.execute(select(DeviceRow.id).where(DeviceRow.id == device_id).with_for_update())
 
 
 async def valid_tokens(session: AsyncSession, device_id: str) -> Sequence[str]:

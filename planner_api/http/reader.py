@@ -13,6 +13,7 @@ import os
 import signal
 import struct
 import sys
+from collections import Counter
 from typing import TypeVar, get_type_hints
 
 import msgspec
@@ -55,14 +56,15 @@ class Reader:
         limit: most bytes of an inflated body.
         timeout_s: after this the child is killed; 0 reads in a thread of this process, for who trusts its only sender.
         memory_bytes: address space that a body may add.
+        refused: counts refusals, by the quota's name.
     """
 
-    def __init__(self, *, limit: int, timeout_s: float, memory_bytes: int) -> None:
+    def __init__(self, *, limit: int, timeout_s: float, memory_bytes: int, refused: Counter[str]) -> None:
         self._limit = limit
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
         self._child: asyncio.subprocess.Process | None = None
-        self.turns = Turns("large bodies", slots=1, each=1, waiting=WAITING)
+        self.turns = Turns("bodies_to_read", slots=1, each=1, waiting=WAITING, refused=refused)
 
     async def read(self, owner: str, reading: Reading[Result], body: Body) -> Result:
         """Return what ``reading``, which returns a ``msgspec.Struct``, makes of the inflated body.

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from hope_schema import Method, PlanRequest
 from planner_api.db.engine import Database, ReadSession, WriteSession
+from planner_api.devices import repository as devices
 from planner_api.devices.principal import Principal
 from planner_api.devices.quota import Quotas
 from planner_api.locks import Turns
@@ -52,9 +53,20 @@ class Making(ABC):
     async def charge(self, caller: Principal) -> None:
         """Count a plan that is about to be made against what its caller may ask for."""
 
+    async def waiting(self, session: WriteSession, caller: Principal) -> int:
+        """How many plans of a caller's wait or are being solved; more of them wait until the transaction ends."""
+        return 0
+
     @abstractmethod
-    async def improve(self, session: WriteSession, plan_id: str, caller: Principal, *, fresh: bool) -> None:
-        """See to a better plan than the provisional one that this transaction stores; ``fresh``: its row is new."""
+    async def improve(self, session: WriteSession, plan_id: str, waiting: int, *, fresh: bool) -> None:
+        """See to a better plan than the provisional one that this transaction stores.
+
+        Args:
+            session: the transaction.
+            plan_id: the plan's.
+            waiting: how many of its caller's waited before it, as counted in this transaction.
+            fresh: whether its row is new.
+        """
 
     async def still_holds(self, session: ReadSession, request: PlanRequest, plan_id: str) -> bool:
         """Whether no figure that the plan rests on moved beyond the threshold since it was made."""
@@ -93,7 +105,7 @@ class InCall(Making):
     async def charge(self, caller: Principal) -> None:
         """Nothing: its one caller is trusted."""
 
-    async def improve(self, session: WriteSession, plan_id: str, caller: Principal, *, fresh: bool) -> None:
+    async def improve(self, session: WriteSession, plan_id: str, waiting: int, *, fresh: bool) -> None:
         """Nothing: it is not provisional."""
 
 
@@ -106,7 +118,9 @@ class Queued(Making):
         super().__init__(database, settings, profiles)
         self._queue = queue
         self._quotas = quotas
-        self._turns = Turns("first plans", slots=FIRST_PLANS, each=1, waiting=settings.queued_solves)
+        self._turns = Turns(
+            "first_plans", slots=FIRST_PLANS, each=1, waiting=settings.queued_solves, refused=quotas.refused
+        )
 
     @asynccontextmanager
     async def turn(self, caller: Principal) -> AsyncIterator[None]:
@@ -123,7 +137,7 @@ class Queued(Making):
             return
         async with self._database.write() as session:
             most = self._settings.queued_solves
-            if await repository.count_queued(session, caller.name) >= most:
+            if await self.waiting(session, caller) >= most:
                 raise self._quotas.exceeded("queued_solves", f"{most} that wait", retry_after_s=30)
             await self._quotas.spend(session, caller, plan_keys=1)
 
@@ -135,12 +149,18 @@ class Queued(Making):
         """The quickest there is."""
         return "greedy", self._settings.provisional_budget_s
 
-    async def improve(self, session: WriteSession, plan_id: str, caller: Principal, *, fresh: bool) -> None:
+    async def waiting(self, session: WriteSession, caller: Principal) -> int:
+        """Counted on one replica at a time: of two keys of a device that come at once, one waits behind the other."""
+        if caller.device_id is None:
+            return 0
+        await devices.lock(session, caller.device_id)
+        return await repository.count_queued(session, caller.name)
+
+    async def improve(self, session: WriteSession, plan_id: str, waiting: int, *, fresh: bool) -> None:
         """Queue it; a row that planning ahead put there is on its way and overtakes the others.
 
         A device's hundredth key waits behind every other device's first.
         """
-        waiting = 0 if caller.device_id is None else await repository.count_queued(session, caller.name)
         priority = max(1, DEVICE_WAITS - waiting)
         await (self._queue.enqueue if fresh else self._queue.hasten)(session, plan_id, priority=priority)
 

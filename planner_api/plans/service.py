@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hope_schema import Method, ModelGraph, Plan, PlanRequest, Profile
+from hope_schema import ModelGraph, Plan, PlanRequest, Profile
 from hope_schema.plan import CUTTING
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
@@ -111,10 +111,11 @@ class Plans:
                 return Served(before, hit=True)
             self.misses[wanted] += 1
             await self._profiles.fold(request.soc, request.frequency)
-            graphs, profile = await load_problem(self._database, self._profiles.predictions, request)
-            await self._making.charge(caller)
             method, budget_s = self._making.first(request)
-            found, solve_us = await asyncio.to_thread(_solve, graphs, profile, request, method, budget_s)
+            first = request.model_copy(update={"method": method})
+            graphs, profile = await load_problem(self._database, self._profiles.predictions, first)
+            await self._making.charge(caller)
+            found, solve_us = await asyncio.to_thread(_solve, graphs, profile, first, budget_s)
         version = 1 if before is None else before.version + 1
         provisional = method != request.method
         # Made before the transaction, which must not wait for a thread that other plans keep busy.
@@ -122,6 +123,7 @@ class Plans:
             serialise, found, plan_id=wanted, version=version, provisional=provisional, solve_us=solve_us
         )
         async with self._database.write() as session:
+            waiting = await self._making.waiting(session, caller)
             fresh = await repository.insert(session, wanted, request, datetime.now(UTC), asked_by=caller.name)
             if await repository.next_version(session, wanted) != version:
                 newest = await repository.find(session, wanted)  # another replica was faster, and saw to the rest
@@ -131,7 +133,7 @@ class Plans:
             status = None if not fresh else "queued" if provisional else "done"
             await store_version(session, stored, found, solve_us, status=status)
             if provisional:
-                await self._making.improve(session, wanted, caller, fresh=fresh)
+                await self._making.improve(session, wanted, waiting, fresh=fresh)
             await self._events.publish(session, wanted, version)
         self._cache.forget(wanted, version)
         return Served(stored, hit=False)
@@ -225,7 +227,7 @@ def _parse(graphs: list[bytes], profile: bytes) -> tuple[tuple[ModelGraph, ...],
 
 
 def _solve(
-    graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, method: Method, budget_s: float
+    graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, budget_s: float
 ) -> tuple[Plan, float]:
     """Plan in this process (in a thread); return the plan and the microseconds it took."""
     # NOTE: imported here, because planning loads numba and HiGHS, which a process that only serves plans never needs.
@@ -234,7 +236,7 @@ def _solve(
 
     started = time.perf_counter()
     try:
-        found = solve(graphs, profile, request.model_copy(update={"method": method}), budget_s, seed=0)
+        found = solve(graphs, profile, request, budget_s, seed=0)
     except (PlanningError, ValidationError, ArithmeticError) as error:
         # Figures may add up to what no plan can say, whoever said them; that is no fault of the planner's.
         raise InvalidError("unplannable", f"no plan exists: {error}"[:2000]) from error

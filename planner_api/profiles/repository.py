@@ -181,11 +181,6 @@ async def contributed(
         await (await session.connection()).execute(statement, rows)
 
 
-async def lock_device(session: WriteSession, device_id: str) -> None:
-    """Let one transaction at a time count what a device has to do with (SQLite writers queue anyway)."""
-    await session.execute(select(DeviceRow.id).where(DeviceRow.id == device_id).with_for_update())
-
-
 async def count_contributed(session: AsyncSession, device_id: str) -> int:
     """Profiles a device has to do with."""
     query = select(func.count()).where(ContributionRow.device_id == device_id)

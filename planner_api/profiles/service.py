@@ -22,6 +22,7 @@ from hope_schema import (
 )
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
+from planner_api.devices import repository as devices
 from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError, profile_unknown
@@ -108,7 +109,7 @@ class Profiles:
                 await repository.establish(session, soc, now)
             elif not await repository.has_contributed(session, soc, frequency, caller.device_id):
                 most = self._settings.profiles_per_device
-                await repository.lock_device(session, caller.device_id)
+                await devices.lock(session, caller.device_id)
                 if await repository.count_contributed(session, caller.device_id) >= most:
                     limit = f"{most} pairs of SoC and frequency"
                     raise self._quotas.forbidden("profiles", limit)
@@ -181,16 +182,11 @@ class Profiles:
                 uploads = await repository.bodies(session, chosen)
                 if len(uploads) < len(chosen):
                     continue
-                # Taken out before the next await: another profile's fold may drop the oldest of them meanwhile.
-                cached = self._folders.pop(head.id, None) if head is not None else None
-                folder = cached[1] if cached is not None and head is not None and cached[0] == head.uploads else None
-                dumped = await repository.statistics(session, head.id) if head is not None and folder is None else None
                 revoked = await repository.revoked(session, {row.device_id for row in uploads})
+            folder = await self._take_folder(head)
             if head is None:
                 async with self._database.write() as session:
                     head = await repository.ensure(session, soc, frequency, datetime.now(UTC))
-            if folder is None:
-                folder = await asyncio.to_thread(_load_folder, dumped, self._share)
             batch = [(row.id, row.device_id, Body(row.body, row.encoding)) for row in uploads]
             most = self._settings.max_inflated_bytes
             folded = await asyncio.to_thread(batches.fold, folder, batch, revoked, most)
@@ -204,6 +200,16 @@ class Profiles:
                     self._folders.popitem(last=False)
                 return work.version > head.version
         return False
+
+    async def _take_folder(self, head: ProfileHead | None) -> Folder:
+        """Return a profile's statistics, from memory where they stand there: nobody else has them until put back."""
+        cached = None if head is None else self._folders.pop(head.id, None)
+        if cached is not None and head is not None and cached[0] == head.uploads:
+            return cached[1]
+        async with self._database.read() as session:
+            dumped = None if head is None else await repository.statistics(session, head.id)
+        folder: Folder = await asyncio.to_thread(lambda: _batches().load(dumped, self._share))
+        return folder
 
     async def _store(self, head: ProfileHead, soc: str, frequency: str, folded: Folded, work: Stored) -> bool:
         now = datetime.now(UTC)
@@ -262,13 +268,7 @@ class Profiles:
             return Missing(profile_version=found[0].version)
         async with self._database.read() as session:
             head = await repository.head(session, request.soc, request.frequency)
-            # Taken out before the next await, so that no fold changes it meanwhile.
-            cached = None if head is None else self._folders.pop(head.id, None)
-            fresh = cached is not None and head is not None and cached[0] == head.uploads
-            dumped = await repository.statistics(session, head.id) if head is not None and not fresh else None
-        folder = (
-            cached[1] if cached is not None and fresh else await asyncio.to_thread(_load_folder, dumped, self._share)
-        )
+        folder = await self._take_folder(head)
         device = None if caller.device_id is None else request.device_id
         most = self._settings.confirmations
         unknown, unsure = await asyncio.to_thread(_open_figures, folder, figures, kinds, places, device, most)
@@ -320,11 +320,6 @@ def _batches() -> ModuleType:
     from planner_api.profiles import batch
 
     return batch
-
-
-def _load_folder(dumped: bytes | None, share: int | None) -> Folder:
-    folder: Folder = _batches().load(dumped, share)
-    return folder
 
 
 def _open_figures(

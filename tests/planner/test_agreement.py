@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,10 @@ from sqlalchemy import select
 
 from hope_schema import Enrolment, Missing, Observations, Profile
 from planner_api.db.tables import PlanRow
+from planner_api.devices.principal import Principal
 from planner_api.errors import TooOftenError
 from planner_api.locks import Turns
+from planner_api.plans import repository
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import Folder, estimate, wanted
 from planner_api.profiles.snapshot import publish
@@ -209,6 +213,28 @@ def test_a_hundred_keys_wait_behind_anothers_first(api: Api, device: Any, operat
     assert order == ["device:greedy", "device:modest", "device:greedy", "device:greedy"]
 
 
+def test_replicas_count_a_devices_keys_together(api: Api, device: Any) -> None:
+    """Of two keys that a device asks two replicas for at the same moment, one has less priority."""
+    greedy = device("greedy")
+    assert api.post("/models", GRAPH, **greedy).status_code == 201
+    planner = api.app.planner
+    making = planner.making
+
+    async def ask(plan_id: str) -> int:
+        async with planner.database.write() as session:
+            waiting = await making.waiting(session, Principal("device", "device:greedy", "greedy"))
+            await asyncio.sleep(0.05)
+            asked_at = datetime.now(UTC)
+            await repository.insert(session, plan_id, plan_request(GRAPH), asked_at, asked_by="device:greedy")
+            await making.improve(session, plan_id, waiting, fresh=True)
+        return int(waiting)
+
+    async def both() -> list[int]:
+        return sorted(await asyncio.gather(ask("p-1"), ask("p-2")))
+
+    assert api.await_(both) == [0, 1]
+
+
 def test_socs_count_by_agreement(api: Api, device: Any, operator: dict[str, str]) -> None:
     """A release plans for a SoC once three devices uploaded for it, or an operator vouched for it."""
     api.post("/models", GRAPH, **operator)
@@ -267,7 +293,7 @@ def test_turns_are_taken(jobs: list[tuple[int, int]], slots: int) -> None:
     """Never more at work than allowed, never two of one owner, and all come to their turn."""
 
     async def main() -> None:
-        turns = Turns("things", slots=slots, each=1, waiting=100)
+        turns = Turns("things", slots=slots, each=1, waiting=100, refused=Counter())
         running: list[int] = []
         started: list[int] = []
 
@@ -290,15 +316,17 @@ def test_turns_are_taken(jobs: list[tuple[int, int]], slots: int) -> None:
 
 
 def test_too_many_that_wait_are_refused() -> None:
-    """Beyond its line an owner is told to return, while another still gets its turn."""
+    """Beyond its line an owner is told to return, which is counted, while another still gets its turn."""
+    refused: Counter[str] = Counter()
 
     async def main() -> None:
-        turns = Turns("things", slots=1, each=1, waiting=2)
+        turns = Turns("things", slots=1, each=1, waiting=2, refused=refused)
         async with turns.turn("a"):
             waiting = [asyncio.create_task(_hold(turns, "a")) for _ in range(2)]
             await asyncio.sleep(0)
-            with pytest.raises(TooOftenError):
+            with pytest.raises(TooOftenError, match="quota things"):
                 await _hold(turns, "a")
+            assert refused == {"things": 1}
             other = asyncio.create_task(_hold(turns, "b"))
             await asyncio.sleep(0)
         await asyncio.gather(*waiting, other)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,24 @@ from planner_api.settings import Settings
 from tests.planner.samples import chain, eventually, plan_request, serving
 
 GRAPH = chain()
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def test_the_table_of_settings_is_true() -> None:
+    """Every setting of a planner that serves stands in ``docs/operations.md`` once, with its default."""
+    rows = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \| (.*?) \|", OPERATIONS.read_text(), re.MULTILINE)
+    said = [pair for names, values in rows for pair in zip(names.split(", "), values.split(", "), strict=True)]
+    settings = {name: field.default for name, field in Settings.model_fields.items() if name != "embedded"}
+    assert sorted(name for name, _ in said) == sorted(f"`{name.upper()}`" for name in settings)
+    for name, value in said:
+        default, plain = settings[name.strip("`").lower()], value.strip("`")
+        if isinstance(default, int | float) and not isinstance(default, bool):
+            number, unit = re.fullmatch(r"([\d .]+?)(?: (MiB|GiB))?", plain).groups()  # type: ignore[union-attr]
+            assert float(number.replace(" ", "")) * {None: 1, "MiB": 2**20, "GiB": 2**30}[unit] == default, name
+        elif default is None:
+            assert plain in ("none", "SQLite only"), name
+        else:
+            assert plain == (str(default).lower() if isinstance(default, bool) else default), name
 
 
 @given(st.lists(st.floats(0, 100), max_size=50))
