@@ -4,6 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
+# pip is silent while it installs, and off a terminal while it downloads: meanwhile a line every two seconds.
+PACKAGES = $$(ls -d $(VENV)/lib/python*/site-packages/*.dist-info | wc -l)
+AUDIBLY = @( s=0; n=$(PACKAGES); while sleep 2 && kill -0 $$$$ 2>/dev/null; do s=$$((s + 2)); \
+	[ -t 1 ] && [ $(PACKAGES) = $$n ] || echo "  $$s s, $(PACKAGES) packages are there"; done ) &
+
 # A browser for the console's tests, where this may install one; without it they are skipped and say so.
 CHROMIUM := command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	{ apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || true
@@ -14,14 +19,14 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
-	@echo "making $(VENV), then installing into it: a minute or two, once"
+	@echo "making $(VENV), then installing into it, once: this takes minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
+	$(AUDIBLY) $(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
 	$(BIN)/python -m planner_api.planning
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run tests/networks.txt
-	$(INSTALL) -e '.[all,openvino,dev]' -e ./hope_zoo
+	$(AUDIBLY) $(INSTALL) -e '.[all,openvino,dev]' -e ./hope_zoo
 	$(INSTALL) --no-deps -r tests/networks.txt
 	@$(CHROMIUM)
 	@touch $@
@@ -33,7 +38,7 @@ test: $(VENV)/.dev ## Install what tests need and run them all, two files at a t
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 campaign: $(VENV)/.dev ## Run the slow campaigns (fuzz, soak, chaos, exports) with their full counts
-	$(INSTALL) -e '.[campaign]'
+	$(AUDIBLY) $(INSTALL) -e '.[campaign]'
 	HOPE_CAMPAIGN=1 $(BIN)/python -m pytest --timeout 3600
 
 lint: $(VENV)/.dev ## Ruff: style and formatting

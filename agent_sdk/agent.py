@@ -7,36 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from agent_sdk.closing import Closes
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
-from agent_sdk.errors import (
-    ModelError,
-    OpenShapeError,
-    PlanMismatchError,
-    ProcessorError,
-    UnplannableError,
-)
+from agent_sdk.errors import ModelError, OpenShapeError, ProcessorError, UnplannableError
 from agent_sdk.files import Kept
 from agent_sdk.model import Model, Shapes, Source, located, read_network
-from agent_sdk.model.weights import GRAPH_FILE
 from agent_sdk.obtaining import Obtainer, Wanted, always
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.blocking import BlockingPlanner
-from agent_sdk.planner.cache import Settled
-from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient, ServedPlan
+from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
 from agent_sdk.planner.field import Field
 from agent_sdk.planner.identity import device_id, stored_token
@@ -45,25 +36,26 @@ from agent_sdk.plans import Plans
 from agent_sdk.prepared import Prepared
 from agent_sdk.progress import ProgressListener, Silence
 from agent_sdk.rounding import rounding
-from agent_sdk.runtimes import OutOfMemory
-from agent_sdk.runtimes.base import Compiler
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.whole import WholeOrt
-from agent_sdk.runtimes.probe import Probes
 from agent_sdk.runtimes.whole import WholeNetwork
+from agent_sdk.selection.crashes import Crashes, told
 from agent_sdk.selection.opening import Opener
-from agent_sdk.selection.starts import WHOLE, Start, Starts, start_after
+from agent_sdk.selection.starts import Start, Starts, start_after
 from agent_sdk.selection.trial import PLAN
-from agent_sdk.selection.whole import Openable, open_whole, openable
+from agent_sdk.selection.whole import Openable, content_digest, open_whole, openable
 from agent_sdk.session import Session
-from agent_sdk.travel import TravellingPlan, content_digest, read_plan, refuse_for_device, write_plan
+from agent_sdk.travel import (
+    TravellingPlan,
+    pack_plan,
+    read_plan,
+    refuse_other_network,
+    refuse_unfit,
+    unpack_plan,
+    write_plan,
+)
 from hope_schema import PlanReply
 from hope_schema.plan import Method
-
-NAMES: Final[Mapping[str, str]] = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
-RUNTIMES: Final[Mapping[str, str]] = {"onnxruntime": "ort", "openvino": "ov"}
-CORES: Final[Mapping[str, str]] = {"onnxruntime": "CPUExecutionProvider", "openvino": "CPU"}
-"""What people, processors and compilers call the packages that compile networks, and the cores they compile for."""
 
 
 class Agent(Closes):
@@ -156,9 +148,8 @@ class Agent(Closes):
             huge_pages=huge_pages,
             progress=progress,
         )
-        self._lights = frozen.lights
-        self._probes = Probes(self._kept.path / "probes")
-        self._compilers = {own.compiler for own in self.device.processors.values() if own.compiler is not None}
+        self._runtimes = {own.compiler.runtime for own in planned if own.compiler is not None}
+        self._crashes = Crashes(self._kept.path / "probes", self.device.processors.values(), frozen.lights)
         kinds = [processor.spec.kind for processor in self.device.processors.values()]
         self._starts = Starts(self._kept.path / "starts", kinds)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -198,8 +189,9 @@ class Agent(Closes):
         self._supplier.refuse_when_closed()
         travelling = None if plan is None else read_plan(Path(plan))
         if travelling is not None:
-            refuse_for_device(travelling, self.soc.name, (own.spec for own in self.device.processors.values()))
-            shapes = shapes or travelling.shapes
+            specs = (own.spec for own in self.device.processors.values())
+            refuse_unfit(travelling, self.soc.name, specs, shapes or {})
+            shapes = travelling.shapes
         self.progress.phase(f"reading {_shown(source)}")
         file = openable(located(source, seed))
         start = travelling.start if travelling is not None else self._starts.known(file, shapes) if background else None
@@ -223,6 +215,8 @@ class Agent(Closes):
             self._match(plans, travelling, file)
         try:
             if background and not (start is not None and start.planned) and plans.opens():
+                if shapes and start is None:  # else they were fine when that was found out
+                    plans.network.check(shapes)
                 plans.prepare_behind(shapes, known=start is not None)
             else:
                 plans.prepare(shapes)
@@ -262,25 +256,22 @@ class Agent(Closes):
         """
         here = threading.main_thread()
         obtainer, opener = self._for(model)
-        obtained = _travelled(model, plan) if plan is not None else obtainer.recall(model) if behind else None
+        obtained = unpack_plan(plan, model) if plan is not None else obtainer.recall(model) if behind else None
         if obtained is None:
             obtained = self.obtain(model, wanted=lambda: wanted() and here.is_alive() and not self._closed)
         pinned = deterministic or rounding(model.graph).differs
         opened = opener.opened(model, obtained, all_rivals=all_rivals, pinned=pinned)
         if begun is not None:
-            begun(start_after(opened.serving, pinned=pinned))
+            begun(start_after(opened.serving))
         return Prepared(model, opened)
 
     def _for(self, model: Model) -> tuple[Obtainer, Opener]:
         """What obtains and opens plans of a model: without a runtime whose compiler crashes at it."""
-        crashes: Mapping[Compiler, str] = {}
-        with suppress(OutOfMemory):  # told where the model is compiled
-            file = self._lights.get(model)[1] / GRAPH_FILE
-            crashes = self._probes.crashes(self._compilers, model.graph.model_hash, file)
-        if not crashes:
+        crashed = self._crashes.at_model(model)
+        if not crashed:
             return self._obtainer, self._opener
-        notes = [*map(_left_out, crashes.items())]
-        processors = {name: own for name, own in self.device.processors.items() if own.compiler not in crashes}
+        notes = told(crashed)
+        processors = {name: own for name, own in self.device.processors.items() if own.compiler not in crashed}
         planned = tuple(spec for spec in self.planned if spec.id in processors)
         if not planned:
             raise ProcessorError("; ".join(notes))
@@ -289,48 +280,32 @@ class Agent(Closes):
 
     def _whole(self, file: Openable, shapes: Shapes | None, start: Start | None, fastest: bool) -> WholeNetwork:
         """The whole network on the fastest runtime, which is remembered, or at once on the likeliest."""
-        runtimes = {spec.runtime.partition("-")[0] for spec in self.planned}
         threads = len(self.soc.cores)
         if not fastest:
-            return open_whole(file, runtimes, threads, first=start.runtime if start is not None else WHOLE[0])
-        crashes = self._crashes_at(file)
-        usable = runtimes - {RUNTIMES[gone.runtime] for gone in crashes}
-        if not usable:
-            raise ModelError("; ".join(map(_left_out, crashes.items())))
+            first = start.runtime if start is not None else "onnxruntime"
+            return open_whole(file, self._runtimes, threads, first=first)
+        crashed = self._crashes.at_file(file)
+        usable = self._runtimes - {gone.runtime for gone in crashed}
+        if crashed and not usable:
+            raise ModelError("; ".join(told(crashed)))
         opened = open_whole(file, usable, threads)
-        self._starts.keep(file, shapes, Start(runtime="openvino" if opened.runtime == "openvino" else "onnxruntime"))
+        self._starts.keep(file, shapes, Start(runtime=opened.runtime))
         return opened
 
     def _alone(self, file: Openable) -> WholeNetwork:
         """The whole network on one thread of ONNX Runtime. Raises ModelError where that crashes at it."""
-        for crash in self._crashes_at(file).items():
-            if crash[0].runtime == "onnxruntime":
-                raise ModelError(f"nothing can judge an answer: {_left_out(crash)}")
+        crashed = {gone: how for gone, how in self._crashes.at_file(file).items() if gone.runtime == "onnxruntime"}
+        if crashed:
+            raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
         return WholeOrt(file, 1)
-
-    def _crashes_at(self, file: Openable) -> Mapping[Compiler, str]:
-        """Whose compiler for the cores crashes at a file, and how."""
-        compilers = {own._replace(target=CORES[own.runtime]) for own in self._compilers}
-        with tempfile.NamedTemporaryFile(suffix=".onnx") as own:
-            if isinstance(file, bytes):
-                own.write(file)
-                own.flush()
-            path = Path(own.name if isinstance(file, bytes) else file)
-            return self._probes.crashes(compilers, content_digest(file), path) if path.is_file() else {}
 
     def _match(self, plans: Plans, plan: TravellingPlan, file: Openable) -> None:
         """Raise PlanMismatchError for the plan of another network; the file is read while a runtime loads it."""
         with ThreadPoolExecutor(1) as beside:
             content = beside.submit(content_digest, file)
             plans.opens()
-            if content.result() == plan.content:
-                return
-        found = plans.network.bind(plan.shapes)
-        if found.graph.model_hash != plan.reply.plan.jobs[0].model_hash:
-            raise PlanMismatchError(
-                f"the plan file is for another network, '{plan.model}'; "
-                f"export one of this: hope-agent plan export {_shown(file)} -o FILE"
-            )
+            if content.result() != plan.content:
+                refuse_other_network(plan, plans.network.bind(plan.shapes), _shown(file))
 
     def export_plan(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Write the plan of the shapes that ran last, for ``load(model, plan=path)`` on devices of this kind.
@@ -338,23 +313,11 @@ class Agent(Closes):
         Raises UnplannableError where the session has none, or InputError where it cannot be written.
         """
         prepared = session.latest
-        served, graph = prepared.obtained.served, prepared.model.graph
+        served = prepared.obtained.served
         if served is None or prepared.obtained.plan is None:
             raise UnplannableError(f"'{session.name}' has no plan to export: {'; '.join(session.notes)}")
-        pinned = session.plans.deterministic or rounding(graph).differs
         used = [self.device.processors[name].spec for name in served.reply.plan.processors_used]
-        write_plan(
-            Path(path),
-            TravellingPlan(
-                model=session.name,
-                content=content_digest(session.file),
-                shapes={name: graph.tensor[name].shape for name in graph.inputs},
-                kinds={spec.id: spec.kind for spec in used},
-                start=start_after(prepared.serving, pinned=pinned),
-                reply=served.reply,
-                trial_us=dict(prepared.serving.quiet_us),
-            ),
-        )
+        write_plan(Path(path), pack_plan(session.name, content_digest(session.file), prepared, served.reply, used))
 
     def refresh(self, session: Session) -> bool:
         """Ask the planner for newer versions of a session's plans and take them up; say whether any was.
@@ -364,12 +327,12 @@ class Agent(Closes):
         session is closed.
         """
         self._supplier.refuse_when_closed()
-        taken_up = [self.renew(prepared, deterministic=session.plans.deterministic) for prepared in session.ready()]
+        taken_up = [self.renew(prepared) for prepared in session.ready()]
         return any(taken_up)
 
-    def renew(self, prepared: Prepared, *, deterministic: bool) -> bool:
+    def renew(self, prepared: Prepared) -> bool:
         """What ``refresh`` does, for one set of shapes."""
-        if deterministic or rounding(prepared.model.graph).differs:  # the answer may not change
+        if prepared.serving.pinned:  # the answer may not change
             return False
         with prepared.changing():
             obtained = self.obtain(prepared.model)
@@ -403,19 +366,6 @@ class Agent(Closes):
             for session in list(self._sessions):
                 closing.callback(session.close)
             self._supplier.close()
-
-
-def _travelled(model: Model, plan: TravellingPlan) -> Obtained:
-    """What a plan file holds for this model. Raises PlanMismatchError where that is another one."""
-    if model.graph.model_hash != plan.reply.plan.jobs[0].model_hash:
-        raise PlanMismatchError(f"the plan file is for '{plan.model}' at {plan.shapes}")
-    served = ServedPlan(plan.reply, "", "unchanged")
-    return Obtained(plan.reply.plan, served, "file", cached=True, settled=Settled(trial_us=plan.trial_us))
-
-
-def _left_out(crash: tuple[Compiler, str]) -> str:
-    compiler, how = crash
-    return f"{NAMES[compiler.runtime]} is left out, because its compiler crashes at this network: {how}"
 
 
 def _shown(source: Source) -> str:

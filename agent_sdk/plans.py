@@ -210,11 +210,9 @@ class Plans(Closes):
     def prepare_behind(self, shapes: Shapes | None, *, known: bool) -> None:
         """Have the whole network answer while a plan for these shapes is made.
 
-        ``known`` says that an earlier start has found out who is best. Raises InputError or OpenShapeError for shapes
-        of which no plan can be made.
+        ``known`` says that an earlier start has found out who is best. What is wrong with the shapes is found behind,
+        and noted.
         """
-        if shapes:
-            self.network.check(shapes)
         log.info("%s: %s answers until there is a plan", self.name, self.whole.runtime)
         self._do_behind(self._begin_behind, shapes, known)
 
@@ -291,19 +289,23 @@ class Plans(Closes):
         try:
             with self._preparing:
                 model = self._bound(shapes)
+                stays = f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently"
                 if self._is_pinned(model):
-                    whole = self.whole.runtime
-                    self._note(f"{shown}: {whole} goes on answering, because plans would round differently")
-                    if not again:
-                        self._prepare(model, self._is_wanted, behind=True).close()
+                    self._note(stays)
+                    if again:
+                        return
+                prepared = self._prepare(model, self._is_wanted, behind=True)
+                if prepared.serving.pinned:
+                    prepared.close()
+                    self._note(stays)
                     return
-                prepared = self._kept(self._prepare(model, self._is_wanted, behind=True))
+                prepared = self._kept(prepared)
                 self._switches += 1
                 log.info("%s: a plan answers from now on at %s", self.name, shown)
                 if not self.network.is_open:
                     self._close_whole()
             if prepared.obtained.source == "disk" and self._renew is not None:
-                self._renew(prepared, deterministic=self.deterministic)
+                self._renew(prepared)
         except (UnplannableError, ProcessorError) as error:
             if self._closed:
                 return

@@ -11,6 +11,8 @@ from hope_schema import ModelGraph, Op
 
 FLOAT32: Final = 1e-3
 """Of the largest value: what float32 kernels, which add up in another order, may differ by."""
+SWITCH: Final = 1e-4
+"""Of the largest value: what another runtime may change of a float32 answer when it takes over."""
 WIDEST: Final = 0.1
 """More than this no rounding explains."""
 STEP: Final[Mapping[str, float]] = {

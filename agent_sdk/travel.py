@@ -15,8 +15,12 @@ from pydantic import ValidationError
 
 from agent_sdk.errors import InputError, PlanMismatchError
 from agent_sdk.files import read_whole
-from agent_sdk.selection.starts import Start
-from agent_sdk.selection.whole import Openable
+from agent_sdk.model import Model, Shapes
+from agent_sdk.planner.cache import Settled
+from agent_sdk.planner.client import ServedPlan
+from agent_sdk.planner.supplier import Obtained
+from agent_sdk.prepared import Prepared
+from agent_sdk.selection.starts import Start, start_after
 from hope_schema import PlanReply, Processor
 from hope_schema.base import Contract, Microseconds
 
@@ -46,12 +50,27 @@ class TravellingPlan(Contract):
     trial_us: dict[str, Microseconds]
 
 
-def content_digest(source: Openable) -> str:
-    """SHA-256 of a network's file."""
-    if isinstance(source, bytes):
-        return hashlib.sha256(source).hexdigest()
-    with open(source, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def pack_plan(
+    model: str, content: str, prepared: Prepared, reply: PlanReply, processors: Iterable[Processor]
+) -> TravellingPlan:
+    """What a prepared model's plan needs to travel; ``processors`` are those that it uses."""
+    graph = prepared.model.graph
+    return TravellingPlan(
+        model=model,
+        content=content,
+        shapes={name: graph.tensor[name].shape for name in graph.inputs},
+        kinds={spec.id: spec.kind for spec in processors},
+        start=start_after(prepared.serving),
+        reply=reply,
+        trial_us=dict(prepared.serving.quiet_us),
+    )
+
+
+def unpack_plan(plan: TravellingPlan, model: Model) -> Obtained:
+    """What a plan file holds for a model. Raises PlanMismatchError where that is another one."""
+    refuse_other_network(plan, model, model.name)
+    served = ServedPlan(plan.reply, "", "unchanged")
+    return Obtained(plan.reply.plan, served, "file", cached=True, settled=Settled(trial_us=plan.trial_us))
 
 
 def write_plan(path: Path, plan: TravellingPlan) -> None:
@@ -81,8 +100,17 @@ def read_plan(path: Path) -> TravellingPlan:
         raise InputError(f"the plan file '{path}' was written by another release; {cure}") from error
 
 
-def refuse_for_device(plan: TravellingPlan, soc: str, processors: Iterable[Processor]) -> None:
-    """Raise PlanMismatchError where a plan was made for another kind of device, or other releases of its runtimes."""
+def refuse_other_network(plan: TravellingPlan, model: Model, called: str) -> None:
+    """Raise PlanMismatchError where a plan was made for another network than this one."""
+    if model.graph.model_hash != plan.reply.plan.jobs[0].model_hash:
+        raise PlanMismatchError(
+            f"the plan file is for another network, '{plan.model}'; "
+            f"export one of this: hope-agent plan export {called} -o FILE"
+        )
+
+
+def refuse_unfit(plan: TravellingPlan, soc: str, processors: Iterable[Processor], shapes: Shapes) -> None:
+    """Raise PlanMismatchError for a plan of another kind of device, other releases of its runtimes, or other shapes."""
     kinds = {processor.id: processor.kind for processor in processors}
     made = plan.reply.plan
     if made.soc != soc:
@@ -95,3 +123,7 @@ def refuse_for_device(plan: TravellingPlan, soc: str, processors: Iterable[Proce
                 f"the plan file is for processor '{name}' ({kind}), here is {kinds.get(name, 'none')}; export it again "
                 "with the runtimes that are installed here"
             )
+    for name, shape in shapes.items():
+        if plan.shapes.get(name) != tuple(shape):
+            made_for = ", ".join(f"{own}={','.join(map(str, sizes))}" for own, sizes in plan.shapes.items())
+            raise PlanMismatchError(f"the plan file is for the shapes {made_for}; export one of those that are wanted")

@@ -13,7 +13,7 @@ import onnxruntime as ort
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.errors import InputError
 from agent_sdk.model import Model, Port, extract, pre_softmax_outputs
-from agent_sdk.rounding import rounding
+from agent_sdk.rounding import FLOAT32, rounding
 from agent_sdk.runtimes.base import WrongOutput
 from hope_schema import ModelGraph
 
@@ -135,28 +135,44 @@ def verdict(
     return Verdict(error, coarsest.tolerance if tolerance is None else tolerance, coarsest.cause)
 
 
-def dissenters(
+@dataclass(frozen=True)
+class Agreement:
+    """How the answers of several executors go together.
+
+    Attributes:
+        wrong: whose is further from ONNX Runtime's than rounding explains, and how far.
+        apart: the most that a change of who answers may change an answer in float32, relative to its largest value.
+    """
+
+    wrong: Mapping[str, WrongOutput]
+    apart: float
+
+
+def agreement(
     graph: ModelGraph, contenders: Mapping[str, Executor], answers: Mapping[str, Mapping[str, np.ndarray]]
-) -> dict[str, WrongOutput]:
-    """Whose answer is further from ONNX Runtime's than rounding explains; nobody's where that did not answer itself."""
+) -> Agreement:
+    """Compare answers with ONNX Runtime's; where that did not answer itself nobody is wrong, and nothing is known."""
     programs = {name: contenders[name].program for name in answers}
     by_ort = [
         name for name, own in programs.items() if all(each.spec.runtime == "ort" for each in own.processors.values())
     ]
-    found: dict[str, WrongOutput] = {}
     if not by_ort:
-        return found
+        return Agreement({}, 0.0)
     # The whole network before one in pieces, and one that needed no planner before a plan.
     trusted = min(by_ort, key=lambda name: (len(programs[name].segments), programs[name].plan.profile_version > 0))
+    wrong: dict[str, WrongOutput] = {}
+    errors = [0.0]
     for name, own in programs.items():
         tolerance = max(rounding(graph, each.spec.precision).tolerance for each in own.processors.values())
         error = relative_error(answers[name], answers[trusted])
         if error > tolerance:
-            found[name] = WrongOutput(
+            wrong[name] = WrongOutput(
                 f"its answer is {error:.1e} of the largest value away from ONNX Runtime's, which rounding does not "
                 f"explain beyond {tolerance:.1e}"
             )
-    return found
+        elif tolerance == FLOAT32:
+            errors.append(error)
+    return Agreement(wrong, sum(sorted(errors)[-2:]))  # the two that are furthest off may be so in opposite directions
 
 
 def executor_error(

@@ -37,7 +37,7 @@ from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.verify import random_inputs
 from benchmarks.results import verdict, write
-from hope_schema import Cause, Plan, Step, TensorType, merge
+from hope_schema import Cause, Plan, Step, merge
 from hope_schema import Processor as Spec
 
 RUNS = 24
@@ -72,7 +72,7 @@ class Nothing(Processor):
     caller_cores: frozenset[int] = frozenset()
 
     def compile(self, segment: Segment) -> Executable:
-        return NothingCompiled(self, segment)
+        return NothingCompiled(self, segment, self.work)
 
     def close(self) -> None:
         pass
@@ -81,23 +81,10 @@ class Nothing(Processor):
 class NothingCompiled(Executable):
     """A segment of it."""
 
-    def __init__(self, processor: Nothing, segment: Segment) -> None:
-        tensor = segment.model.graph.tensor
-        self.segment, self._processor = segment, processor
-        self.input_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.inputs}
-        self.output_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.outputs}
-
-    ran_on: Mapping[str, str] = {}
-
-    @property
-    def processor(self) -> Nothing:
-        return self._processor
+    processor: Nothing
 
     def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> BoundCall:
-        return NothingBound(self._processor.work, sum(self._processor.amount[op] for op in self.segment.ops))
-
-    def close(self) -> None:
-        pass
+        return NothingBound(self.processor.work, sum(self.processor.amount[op] for op in self.segment.ops))
 
 
 class NothingBound(BoundCall):

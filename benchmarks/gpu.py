@@ -121,7 +121,7 @@ def as_function(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) ->
     """A segment's calls as a function of tensors, and the tensors."""
     own = executable.processor
     outputs = executable.segment.outputs
-    kernels = executable.kernels
+    kernels = executable.compiled
 
     def network(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         memory = dict(zip(feeds, tensors, strict=True))

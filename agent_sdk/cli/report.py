@@ -15,6 +15,7 @@ from agent_sdk.errors import printable
 from agent_sdk.explain import Bar
 from agent_sdk.planner.supplier import PlanSource
 from agent_sdk.rounding import FLOAT32
+from agent_sdk.runtimes.base import PACKAGES
 from agent_sdk.verify import Verdict
 
 
@@ -176,7 +177,7 @@ def show_notes(notes: Iterable[str], console: Console) -> None:
         console.print(Text("note: ", style="yellow") + Text(printable(note)))
 
 
-DEFAULTS: Final = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+DEFAULTS: Final = dict[str, str](PACKAGES.items())
 """Runtimes as their own users run them, by the id of their processor."""
 RUNTIMES: Final = {"ort": "ONNX Runtime", "ov": "OpenVINO"}
 SAME: Final = 0.02
@@ -234,8 +235,6 @@ def _table(report: RunReport) -> Table:
         table.add_row("measured", _ms(report.measured_us), f"{report.executed} alone, which is faster here")
     for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
         table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")
-    if report.speedup is not None:
-        table.add_row("speed-up", f"{report.speedup:.2f} x", "best single processor / measured")
     table.add_section()
     if report.max_rel_error is not None:
         verdict = Text("right", style="green") if report.correct else Text("WRONG", style="bold red")

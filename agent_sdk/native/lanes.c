@@ -27,7 +27,8 @@ enum {
     LOOKS = 16,             /* looks with the CPU's pause between two readings of the clock */
     AWAKE_NS = 2000000,     /* how long a wait stays awake before it sleeps */
     DEAR_NS = 1000000,      /* a yield that took longer has given the core away to somebody else */
-    SHY = 16, SHYEST = 4096 /* waits that go straight to sleep after such a yield: doubled each time, up to this */
+    SHY = 16, SHYEST = 4096,/* waits that go straight to sleep after such a yield: doubled each time, up to this */
+    BRIEF_NS = 500000       /* runs that end sooner are not worth moving a thread for that stands where it should */
 };
 #define FINISHED UINT32_MAX
 
@@ -59,6 +60,7 @@ struct waiter {
 
 struct run {
     int32_t lanes, first;
+    int32_t brief;          /* whether the run before took less than BRIEF_NS */
     _Alignas(LINE) atomic_int stop;
     atomic_int failures, sleepers;
     struct lane *lane;
@@ -250,14 +252,23 @@ EXPORT void hope_begin(struct run *run, int first) {
     atomic_store(&run->stop, 0);
 }
 
-/* A whole run of one lane in the calling thread, which is moved to some CPUs meanwhile (NULL: it stays where it is).
-   How many steps failed; below 0 the reason why the thread may not run there. */
+static int stands_on(const cpu_set_t *cpus) {
+    int core = sched_getcpu();
+    return core >= 0 && CPU_ISSET(core, cpus);
+}
+
+/* A whole run of one lane in the calling thread, which is bound to some CPUs meanwhile (NULL: it stays as it is).
+   Binding costs a brief run a tenth of its time: the thread is left alone where it stands on one of them, until a run
+   takes long because it was moved away. How many steps failed; below 0 the reason why the thread may not run there. */
 EXPORT int hope_alone(struct run *run, int first, const cpu_set_t *cpus) {
     cpu_set_t before;
-    int moves = cpus && !sched_getaffinity(0, sizeof before, &before) && !CPU_EQUAL(&before, cpus);
+    int moves = cpus && !(run->brief && stands_on(cpus)) && !sched_getaffinity(0, sizeof before, &before) &&
+                !CPU_EQUAL(&before, cpus);
     if (moves && sched_setaffinity(0, sizeof *cpus, cpus)) return -errno;
+    int64_t began = now();
     hope_begin(run, first);
     hope_drive(run, 0, 0);
+    run->brief = now() - began < BRIEF_NS;
     if (moves) sched_setaffinity(0, sizeof before, &before);
     return atomic_load(&run->failures);
 }

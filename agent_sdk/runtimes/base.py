@@ -59,6 +59,11 @@ SHORTAGES: Final = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 """What the operating system says then; its other errors have other causes and cures."""
 
 
+Package: TypeAlias = Literal["onnxruntime", "openvino"]
+PACKAGES: Final[Mapping[Package, str]] = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+"""What compiles networks and can run a whole one by itself, and what people call it."""
+
+
 class Compiler(NamedTuple):
     """What makes code of a network.
 
@@ -68,7 +73,7 @@ class Compiler(NamedTuple):
         target: for what it compiles: an execution provider, a device.
     """
 
-    runtime: Literal["onnxruntime", "openvino"]
+    runtime: Package
     version: str
     target: str
 
@@ -243,18 +248,36 @@ class BoundCall(ABC):
 class Executable(ABC):
     """A compiled segment. It runs on its processor's thread, one call at a time.
 
-    ``input_types`` and ``output_types`` are the *physical* shapes and element types of its buffers; for a native
-    tensor they may differ from the graph's (blocked and padded channels).
+    Args:
+        processor: what it was compiled for.
+        segment: what was compiled.
+        compiled: what the runtime made of it, which is let go of when this is closed.
+        input_types: the *physical* shapes and element types of its buffers; for a native tensor they may differ from
+            the graph's (blocked and padded channels), which they are by default.
+        output_types: the same of what it writes.
+
+    Attributes: ``processor``, ``segment``, ``input_types`` and ``output_types`` as given.
     """
 
-    segment: Segment
-    input_types: Mapping[str, TensorType]
-    output_types: Mapping[str, TensorType]
+    def __init__(
+        self,
+        processor: Processor,
+        segment: Segment,
+        compiled: Any,
+        input_types: Mapping[str, TensorType] | None = None,
+        output_types: Mapping[str, TensorType] | None = None,
+    ) -> None:
+        tensor = segment.model.graph.tensor
+        self.processor, self.segment, self._compiled = processor, segment, compiled
+        self.input_types = input_types or {name: tensor[name].type for name in segment.inputs}
+        self.output_types = output_types or {name: tensor[name].type for name in segment.outputs}
 
     @property
-    @abstractmethod
-    def ran_on(self) -> Mapping[str, str]:
-        """The provider or device that the runtime says the segment runs on, and the cores it was given."""
+    def compiled(self) -> Any:
+        """What the runtime made of the segment. Raises ProcessorLost once it was closed."""
+        if self._compiled is None:
+            raise ProcessorLost(f"{self.processor.id}: the segment was closed")
+        return self._compiled
 
     @abstractmethod
     def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> BoundCall:
@@ -264,9 +287,9 @@ class Executable(ABC):
         ProcessorError where the runtime refuses a buffer.
         """
 
-    @abstractmethod
     def close(self) -> None:
-        """Free the compiled segment. Calls bound before must not be made any more."""
+        """Free the compiled segment. Calls bound before must not be made any more. Idempotent."""
+        self._compiled = None
 
     def run(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer] | None = None) -> Mapping[str, Buffer]:
         """Run once and return the output buffers, freshly allocated unless given."""
@@ -274,11 +297,6 @@ class Executable(ABC):
             outputs = {name: self.processor.place.allocate(kind) for name, kind in self.output_types.items()}
         self.bind(inputs, outputs)()
         return outputs
-
-    @property
-    @abstractmethod
-    def processor(self) -> Processor:
-        """The processor it was compiled for."""
 
 
 class Processor(ABC):
@@ -308,14 +326,6 @@ class Processor(ABC):
     def on_caller_thread(self) -> bool:
         """Whether segments compute on the calling thread alone, so that its CPU time is their latency."""
         return self.spec.threads == 1
-
-    def supports(self, super_op: SuperOp, model: Model) -> bool:
-        """Say whether this processor runs every op of ``super_op``, by asking the runtime. Raises like ``compile``."""
-        try:
-            self.compile(segment_of(super_op, model)).close()
-        except UnsupportedOp:
-            return False
-        return True
 
     @abstractmethod
     def compile(self, segment: Segment) -> Executable:

@@ -10,18 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_sdk.model import Port
+from agent_sdk.runtimes.base import Package
 
 
 class WholeNetwork(ABC):
     """A network loaded by one runtime. ``run`` may be called from any number of threads.
 
     Attributes:
-        runtime: name of the runtime, as users know it.
+        runtime: who runs it.
         inputs: what has to be given.
         outputs: what is computed.
     """
 
-    runtime: str
+    runtime: Package
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
 

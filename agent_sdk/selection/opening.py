@@ -22,12 +22,13 @@ from agent_sdk.planner.field import Field
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.prepared import Opened
 from agent_sdk.progress import ProgressListener
+from agent_sdk.rounding import SWITCH
 from agent_sdk.runtimes import Processor
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
-from agent_sdk.verify import dissenters, random_inputs
+from agent_sdk.verify import agreement, random_inputs
 from hope_schema import Plan
 from hope_schema import Processor as ProcessorSpec
 
@@ -72,7 +73,7 @@ class Opener:
         with ExitStack() as opened:
             contenders = self._compiled(model, obtained, all_rivals, notes)
             opened.callback(lambda: Serving(contenders, {}).close())
-            self._warm(model, obtained, contenders, inputs, notes)
+            apart = self._warm(model, obtained, contenders, inputs, notes)
             if self.huge_pages:
                 collapse()
             us = dict(obtained.settled.trial_us) if obtained.settled else {}
@@ -89,7 +90,7 @@ class Opener:
                     notes += [note for note in again.notes if note not in notes]
                     others = distinct(self.processors, self._kind_of_all(again.plan))
                     self._replace_plan(model, obtained, contenders, others, notes)
-                    self._warm(model, obtained, contenders, inputs, notes)
+                    apart = max(apart, self._warm(model, obtained, contenders, inputs, notes))
                     trial = hold_trial(contenders, inputs)
                     found.append((obtained, trial))
                 obtained, trial = found[best_plan([trial for _, trial in found])]
@@ -100,6 +101,9 @@ class Opener:
                 self._leave_out(obtained, contenders, trial.failures, notes)
                 if trial.calm and PLAN in contenders and obtained.served is not None:
                     self.supplier.settle(obtained.key, obtained.served, Settled(trial_us=us))
+            if apart > SWITCH and not pinned:
+                pinned = True
+                notes.append(f"{apart:.1e} of the largest value lie between the runtimes' answers: who begins goes on")
             best = first_choice({name: us.get(name, float("inf")) for name in contenders})
             if not all_rivals:
                 kept = {PLAN, best, *likeliest(us, self.processors, RIVALS)}
@@ -181,10 +185,12 @@ class Opener:
         contenders: dict[str, Executor],
         inputs: Mapping[str, np.ndarray],
         notes: list[str],
-    ) -> None:
-        """Run each once; close who fails, or answers otherwise than ONNX Runtime does."""
+    ) -> float:
+        """Run each once; close who fails, or answers otherwise than ONNX Runtime does. How far apart the others are."""
         answers, failures = warm(contenders, inputs)
-        self._leave_out(obtained, contenders, failures | dissenters(model.graph, contenders, answers), notes)
+        found = agreement(model.graph, contenders, answers)
+        self._leave_out(obtained, contenders, {**failures, **found.wrong}, notes)
+        return found.apart
 
     def _leave_out(
         self,

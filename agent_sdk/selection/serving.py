@@ -71,6 +71,7 @@ class Serving:
     Attributes:
         current: name of the contender that is run.
         quiet_us: as given.
+        pinned: as given.
         changes: what was decided, in sentences, latest last.
         answered: how many runs each has answered.
         switches: how often somebody else has answered than the time before.
@@ -90,7 +91,7 @@ class Serving:
         self.changes: deque[str] = deque(maxlen=32)
         self.answered: Counter[str] = Counter()
         self.switches = 0
-        self._pinned = pinned
+        self.pinned = pinned
         self._sample = sample
         self._answering = ""
         self._lock = threading.Lock()
@@ -183,7 +184,7 @@ class Serving:
             if us is not None:
                 comparison.us.setdefault(name, []).append(us)
             self._count_down(comparison, 1)
-        elif us is not None and name == self.current and self._comparison is None and not self._pinned:
+        elif us is not None and name == self.current and self._comparison is None and not self.pinned:
             self._recent.append(us)
             self._left -= 1
             if self._left <= 0:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 
 from agent_sdk.records import Records
+from agent_sdk.runtimes.base import PACKAGES, Package
 from agent_sdk.selection.serving import Serving
-from agent_sdk.selection.whole import Openable
+from agent_sdk.selection.whole import Openable, content_digest
 from hope_schema.base import Contract
 from hope_schema.hashing import digest
 
-WholeName = Literal["onnxruntime", "openvino"]
-WHOLE: Final[tuple[WholeName, ...]] = get_args(WholeName)
-"""The runtimes that load whole networks, as processors name them."""
 MAX_STARTS: Final = 1024
 """Networks of which it is remembered how to begin."""
 
@@ -30,20 +27,20 @@ class Start(Contract):
         planned: whether the plan has to answer from the first run on, because who answers first goes on.
     """
 
-    runtime: WholeName
+    runtime: Package
     planned: bool = False
 
 
-def start_after(serving: Serving, *, pinned: bool) -> Start:
+def start_after(serving: Serving) -> Start:
     """How the next start should begin, after this trial."""
     us = {name: us for name, us in serving.quiet_us.items() if _runtime(name) is not None}
-    fastest = _runtime(min(us, key=lambda name: us[name], default="")) or WHOLE[0]
-    return Start(runtime=fastest, planned=pinned and serving.current not in us)
+    fastest = _runtime(min(us, key=lambda name: us[name], default="")) or "onnxruntime"
+    return Start(runtime=fastest, planned=serving.pinned and serving.current not in us)
 
 
-def _runtime(name: str) -> WholeName | None:
+def _runtime(name: str) -> Package | None:
     """The runtime of a contender that is one as its own users run it, on any number of threads."""
-    return next((runtime for runtime in WHOLE if name.partition("/")[0] == runtime), None)
+    return next((runtime for runtime in PACKAGES if name.partition("/")[0] == runtime), None)
 
 
 class Starts:
@@ -64,7 +61,7 @@ class Starts:
     def _key(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None) -> str:
         """By what tells files apart without reading them: a wrong guess costs time, never the answer."""
         if isinstance(source, bytes):
-            named: list[object] = [hashlib.sha256(source).hexdigest()]
+            named: list[object] = [content_digest(source)]
         else:
             named = [os.path.realpath(source)]
             with suppress(OSError):  # whoever loads it says that it is not there

@@ -22,13 +22,13 @@ from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.timing import take_turns
 from agent_sdk.measure.witness import Witness, calm
+from agent_sdk.runtimes.base import PACKAGES
 
 PLAN: Final = "plan"
 """The contender that stands for the plan; it wins ties."""
-PLAIN: Final = ("onnxruntime", "openvino")
-"""The runtimes as their own users run them."""
 WORTH: Final = 0.97
-"""How many times what such a one takes anything else may take to answer instead: less is within a trial's error."""
+"""How many times what a runtime as its own users run it takes anything else may take to answer instead: less is within
+a trial's error."""
 FAILURES: Final = (SegmentFailedError, ProcessorError, DeviceClosedError)
 """What a run raises where its processors failed, or hang: others may still answer."""
 STAGES: Final = ((3, inf), (4, 1.3), (9, 1.05))
@@ -67,7 +67,7 @@ def first_choice(us: Mapping[str, float]) -> str:
     """The fastest, with ``WORTH`` against the runtimes as their users run them; of equals the plan, then by name."""
 
     def rank(name: str) -> tuple[float, bool, str]:
-        return us[name] * (WORTH if name.partition("/")[0] in PLAIN else 1.0), name != PLAN, name
+        return us[name] * (WORTH if name.partition("/")[0] in PACKAGES else 1.0), name != PLAN, name
 
     return min(us, key=rank)
 

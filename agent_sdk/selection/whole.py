@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import statistics
 import time
@@ -31,18 +32,25 @@ def openable(source: Openable | onnx.ModelProto) -> Openable:
     return source
 
 
+def content_digest(source: Openable) -> str:
+    """SHA-256 of a network's file."""
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    with open(source, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def open_whole(source: Openable, runtimes: Iterable[str], threads: int, *, first: str | None = None) -> WholeNetwork:
     """Load a network on the fastest of these runtimes that agrees with ONNX Runtime on one random input.
 
     Where inputs cannot be drawn, because their shapes are open or they hold no numbers, it is the first one that loads
-    it; with ``first`` too, beginning with the one of that name. ``runtimes`` are ``ort`` and ``ov``. Raises ModelError
-    when all refuse it.
+    it; with ``first`` too, beginning with the one of that name. Raises ModelError when all refuse it.
     """
     makers = _makers(source, threads)
     loaded: list[WholeNetwork] = []
     refusals = []
-    for runtime in ("ov", "ort") if first == "openvino" else ("ort", "ov"):
-        if runtime not in runtimes or runtime not in makers:
+    for runtime in sorted(makers, key=lambda name: name != first):
+        if runtime not in runtimes:
             continue
         try:
             loaded.append(makers[runtime]())
@@ -62,12 +70,12 @@ def open_whole(source: Openable, runtimes: Iterable[str], threads: int, *, first
 
 
 def _makers(source: Openable, threads: int) -> dict[str, Callable[[], WholeNetwork]]:
-    makers: dict[str, Callable[[], WholeNetwork]] = {"ort": lambda: WholeOrt(source, threads)}
+    makers: dict[str, Callable[[], WholeNetwork]] = {"onnxruntime": lambda: WholeOrt(source, threads)}
     if find_spec("openvino") is not None:
         # NOTE: imported late, because importing OpenVINO takes seconds and the package is optional.
         from agent_sdk.runtimes.openvino.whole import WholeOpenVino
 
-        makers["ov"] = lambda: WholeOpenVino(source)
+        makers["openvino"] = lambda: WholeOpenVino(source)
     return makers
 
 

@@ -32,7 +32,8 @@ from agent_sdk.verify import Verdict, relative_error
 from hope_schema import PlanReply
 from tests.agent.cores import GONE
 from tests.agent.haste import measure_hastily
-from tests.agent.models import BRANCHING, expected
+from tests.agent.models import BRANCHING, branching_model, expected
+from tests.agent.test_session_shapes import until
 
 
 def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,6 +276,25 @@ def test_who_answers_otherwise_than_onnx_runtime_does_not_answer(agent: Agent, m
         assert PLAN not in session.serving.contenders
         assert any("away from ONNX Runtime's" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+def test_answers_too_far_apart_for_a_switch_are_kept_to(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right in float32, yet more than 1e-4 from another runtime's: the plan does not take over, nor anybody from it."""
+    real = Executor.run
+
+    def run(self: Executor, *args: Any, **kwargs: Any) -> Any:
+        outputs, trace = real(self, *args, **kwargs)
+        off = 1 + 3e-4 if self.program.plan.profile_version else 1.0
+        return {name: value * off for name, value in outputs.items()}, trace
+
+    monkeypatch.setattr(Executor, "run", run)
+    with agent.load(BRANCHING, background=False) as session:
+        assert session.serving.pinned
+        assert any("lie between the runtimes' answers" in note for note in session.notes)
+    with agent.load(branching_model(channels=4).SerializeToString()) as session:
+        until(lambda: bool(session.notes))
+        assert "goes on answering, because plans would round differently" in session.notes[0]
+        assert not session.ready()
 
 
 def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

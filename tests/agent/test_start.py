@@ -131,6 +131,8 @@ def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> 
             agent.load(other, plan=plan)
         with pytest.raises(InputError, match="cannot be read"):
             agent.load(other, plan=tmp_path / "none.plan")
+        with pytest.raises(PlanMismatchError, match=r"for the shapes x=1,3,16,16; export one of those that are wanted"):
+            agent.load(exported / "net.onnx", plan=plan, shapes={"x": (2, 3, 16, 16)})
     with (
         Agent(processors="ort", soc="toaster", cache=tmp_path / "c") as agent,
         pytest.raises(PlanMismatchError, match="this device is 'toaster'"),
@@ -138,15 +140,18 @@ def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> 
         agent.load(exported / "net.onnx", plan=plan)
 
 
-def test_a_cold_start_loads_one_runtime_and_reads_nothing(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("travelled", [False, True], ids=["cold", "plan file"])
+def test_a_start_loads_one_runtime_and_reads_nothing(
+    travelled: bool, exported: Path, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``load`` returns although the reader never gets anywhere; the first run is answered."""
     inputs, wanted = expected(BRANCHING, seed=1)
     reading: list[object] = []
     monkeypatch.setattr(Plans, "_begin_behind", lambda self, shapes, known: reading.append(known))
-    with agent.load(BRANCHING) as session:
+    with agent.load(exported / "net.onnx", plan=exported / "net.plan" if travelled else None) as session:
         assert session.plans._network is None
         assert relative_error(session.run(inputs), wanted) < 1e-5
-    assert reading == [False]
+    assert reading == [travelled]
 
 
 def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,41 +169,21 @@ class OpenVinoProcessor(Processor):
 class OpenVinoExecutable(Executable):
     """One compiled OpenVINO model for one segment."""
 
+    processor: OpenVinoProcessor
+
     def __init__(self, processor: OpenVinoProcessor, segment: Segment, compiled: AnyModel) -> None:
-        tensor = segment.model.graph.tensor
-        self.segment = segment
-        self.input_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.inputs}
-        self.output_types: Mapping[str, TensorType] = {name: tensor[name].type for name in segment.outputs}
-        self._processor = processor
-        self._compiled: AnyModel | None = compiled
-        for index, name in enumerate(segment.outputs):
+        super().__init__(processor, segment, compiled)
+        for index, (name, kind) in enumerate(self.output_types.items()):
             shape = output_shape(compiled, index)
-            if shape != tensor[name].shape:
-                raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {tensor[name].type}")
-
-    @property
-    def processor(self) -> OpenVinoProcessor:
-        return self._processor
-
-    @property
-    def ran_on(self) -> Mapping[str, str]:
-        if self._compiled is None:
-            return {}
-        return {
-            "device": ",".join(self._compiled.get_property("EXECUTION_DEVICES")),
-            "cores": name_cores(self._processor.cores),
-        }
+            if shape != kind.shape:
+                raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {kind}")
 
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> BoundRequest:
-        if self._compiled is None:
-            raise ProcessorLost(f"{self._processor.id}: the segment was closed")
+        compiled = self.compiled
         try:
-            return BoundRequest(self, self._compiled, inputs, outputs)
+            return BoundRequest(self, compiled, inputs, outputs)
         except FAILURES as error:
-            raise translated(error, self._processor.id, WrongOutput, "refused a buffer") from error
-
-    def close(self) -> None:
-        self._compiled = None
+            raise translated(error, self.processor.id, WrongOutput, "refused a buffer") from error
 
 
 def output_shape(compiled: AnyModel, index: int) -> tuple[int, ...]:

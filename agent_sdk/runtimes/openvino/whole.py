@@ -15,7 +15,7 @@ import openvino as ov
 
 from agent_sdk.errors import InputError
 from agent_sdk.model import Port
-from agent_sdk.runtimes.base import CompilationFailed, ProcessorLost
+from agent_sdk.runtimes.base import CompilationFailed, Package, ProcessorLost
 from agent_sdk.runtimes.openvino.processor import CPU, FAILURES, runtime, translated
 from agent_sdk.runtimes.whole import WholeNetwork
 
@@ -28,7 +28,7 @@ TYPES: Final[Mapping[str, str]] = {"f32": "float", "f64": "double", "f16": "floa
 class WholeOpenVino(WholeNetwork):
     """One compiled network, tuned for latency. Raises CompilationFailed or OutOfMemory."""
 
-    runtime = "openvino"
+    runtime: Package = "openvino"
 
     def __init__(self, source: str | os.PathLike[str] | bytes) -> None:
         try:

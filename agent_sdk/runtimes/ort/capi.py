@@ -120,10 +120,6 @@ class NativeSession:
         self.pointer = api.make("CreateSessionFromArray", api.env, model, len(model), options)
         weakref.finalize(self, api.release, "ReleaseSession", self.pointer).atexit = False
 
-    def get_providers(self) -> list[str]:
-        """As the Python class has it."""
-        return ["CPUExecutionProvider"]
-
 
 AnySession: TypeAlias = NativeSession | ort.InferenceSession
 

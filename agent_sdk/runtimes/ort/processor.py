@@ -221,51 +221,28 @@ class OrtProcessor(Processor):
 class OrtExecutable(Executable):
     """One ONNX Runtime session for one segment."""
 
-    def __init__(
-        self,
-        processor: OrtProcessor,
-        segment: Segment,
-        piece: Piece,
-        session: AnySession,
-    ) -> None:
-        self.segment = segment
+    processor: OrtProcessor
+
+    def __init__(self, processor: OrtProcessor, segment: Segment, piece: Piece, session: AnySession) -> None:
+        super().__init__(processor, segment, session, piece.input_types, piece.output_types)
         self.piece = piece
-        self.input_types: Mapping[str, TensorType] = piece.input_types
-        self.output_types: Mapping[str, TensorType] = piece.output_types
-        self._processor = processor
-        self._session: AnySession | None = session
-
-    @property
-    def processor(self) -> OrtProcessor:
-        return self._processor
-
-    @property
-    def ran_on(self) -> Mapping[str, str]:
-        if self._session is None:
-            return {}
-        return {"provider": self._session.get_providers()[0], "cores": name_cores(self._processor.cores)}
 
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> OrtCall:
-        if self._session is None:
-            raise ProcessorLost(f"{self._processor.id}: the segment was closed")
+        session, where = self.compiled, self.processor.id
         for buffers, types in ((inputs, self.input_types), (outputs, self.output_types)):
             for name, kind in types.items():
                 array = buffers[name]
                 if array.shape != kind.shape or str(array.dtype) != kind.dtype or not array.flags.c_contiguous:
                     found = f"numpy {array.dtype}{list(array.shape)}"
-                    raise WrongOutput(f"{self._processor.id}: the buffer for '{name}' is {found}, not {kind} in rows")
+                    raise WrongOutput(f"{where}: the buffer for '{name}' is {found}, not {kind} in rows")
         try:
-            return OrtCall(self, bindings(self._session), inputs, outputs)
+            return OrtCall(self, bindings(session), inputs, outputs)
         except Exception as error:
-            raise translated(error, self._processor.id) from error
+            raise translated(error, where) from error
 
     def kernel_times(self) -> dict[str, list[float]]:
         """End profiling and return the latencies of kernels by frozen node name; once, for a profiled session."""
-        assert isinstance(self._session, ort.InferenceSession)
-        return kernel_times(self._session)
-
-    def close(self) -> None:
-        self._session = None
+        return kernel_times(self.compiled)
 
 
 def _is_whole(segment: Segment) -> bool:

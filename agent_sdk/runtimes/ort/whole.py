@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from agent_sdk.errors import InputError
 from agent_sdk.model import Port
-from agent_sdk.runtimes.base import CompilationFailed, ProcessorLost, machines_fault
+from agent_sdk.runtimes.base import CompilationFailed, Package, ProcessorLost, machines_fault
 from agent_sdk.runtimes.whole import WholeNetwork
 
 REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Got invalid dimensions")
@@ -22,7 +22,7 @@ REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Got
 class WholeOrt(WholeNetwork):
     """One session on as many threads as the process has cores. Raises CompilationFailed or OutOfMemory."""
 
-    runtime = "onnxruntime"
+    runtime: Package = "onnxruntime"
 
     def __init__(self, source: str | os.PathLike[str] | bytes, threads: int) -> None:
         options = ort.SessionOptions()

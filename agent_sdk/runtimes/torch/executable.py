@@ -17,7 +17,6 @@ from agent_sdk.runtimes.torch.kernel import Kernel, translated
 from agent_sdk.runtimes.torch.memory import DeviceTensor, held
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order
-from hope_schema import TensorType
 
 if TYPE_CHECKING:
     from agent_sdk.runtimes.torch.processor import TorchProcessor
@@ -31,43 +30,26 @@ class TorchExecutable(Executable):
     """The kernels of a segment and the schedule they are launched by.
 
     Attributes:
-        kernels: in the order of issue.
         schedule: streams, events and frees; issue i launches kernel i.
         beside: whether the rest of the network runs elsewhere, on the core that would wait for this.
     """
 
+    processor: TorchProcessor
+
     def __init__(self, processor: TorchProcessor, segment: Segment, kernels: Sequence[Kernel]) -> None:
-        self.segment = segment
-        graph = segment.model.graph
-        self.input_types: Mapping[str, TensorType] = {name: graph.tensor[name].type for name in segment.inputs}
-        self.output_types: Mapping[str, TensorType] = {name: graph.tensor[name].type for name in segment.outputs}
-        self._processor = processor
-        self.kernels, self.schedule = scheduled(kernels, segment)
-        self._closed = False
-        self.beside = len(segment.ops) < len(graph.ops) and not processor.has_core
-
-    @property
-    def processor(self) -> TorchProcessor:
-        return self._processor
-
-    @property
-    def ran_on(self) -> Mapping[str, str]:
-        return {"device": self._processor.device_name, "streams": str(self.schedule.streams)}
+        kernels, self.schedule = scheduled(kernels, segment)
+        super().__init__(processor, segment, kernels)
+        self.beside = len(segment.ops) < len(segment.model.graph.ops) and not processor.has_core
 
     def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> TorchCall:
-        if self._closed:
-            raise ProcessorLost(f"{self._processor.id}: the segment was closed")
+        kernels = self.compiled
         inputs = {name: held(buffer) for name, buffer in inputs.items()}
         outputs = {name: held(buffer) for name, buffer in outputs.items()}
         for name, kind in self.output_types.items():
             if tuple(outputs[name].tensor.shape) != kind.shape:
                 shape = list(outputs[name].tensor.shape)
-                raise WrongOutput(f"{self._processor.id}: the buffer for '{name}' is {shape}, not {kind}")
-        return TorchCall(self, inputs, outputs)
-
-    def close(self) -> None:
-        self._closed = True
-        self.kernels = ()
+                raise WrongOutput(f"{self.processor.id}: the buffer for '{name}' is {shape}, not {kind}")
+        return TorchCall(self, kernels, inputs, outputs)
 
 
 def scheduled(kernels: Sequence[Kernel], segment: Segment) -> tuple[tuple[Kernel, ...], Schedule]:
@@ -84,15 +66,16 @@ def scheduled(kernels: Sequence[Kernel], segment: Segment) -> tuple[tuple[Kernel
 class TorchCall(BoundCall):
     """A recording with its buffers."""
 
-    __slots__ = ("_executable", "_inputs", "_outputs", "_recording", "_sources")
+    __slots__ = ("_executable", "_inputs", "_kernels", "_outputs", "_recording", "_sources")
 
     def __init__(
         self,
         executable: TorchExecutable,
+        kernels: Sequence[Kernel],
         inputs: Mapping[str, DeviceTensor],
         outputs: Mapping[str, DeviceTensor],
     ) -> None:
-        self._executable = executable
+        self._executable, self._kernels = executable, kernels
         self._inputs, self._outputs = dict(inputs), dict(outputs)
         self._sources: dict[str, DeviceTensor] = {}
         where = f"{executable.processor.id}, segment ending in '{executable.segment.ops[-1]}'"
@@ -120,7 +103,7 @@ class TorchCall(BoundCall):
             memory[PLAIN + name] = buffer.tensor
             driver.launch(0, partial(_held, precision), (PLAIN + name,), (name,), memory)
         driver.fork(executable.schedule.streams)
-        record(executable.schedule, executable.kernels, memory, driver)
+        record(executable.schedule, self._kernels, memory, driver)
         for name, buffer in self._outputs.items():
             driver.launch(0, partial(_copied, buffer.tensor), (name,), (), memory)
 

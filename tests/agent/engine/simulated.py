@@ -114,39 +114,28 @@ class SimulatedProcessor(Processor):
 class SimulatedExecutable(Executable):
     """A session, and the processor's hook around it."""
 
+    processor: SimulatedProcessor
+
     def __init__(self, processor: SimulatedProcessor, segment: Segment) -> None:
-        self.segment = segment
-        self.input_types = {name: segment.model.graph.tensor[name].type for name in segment.inputs}
-        self.output_types = {name: segment.model.graph.tensor[name].type for name in segment.outputs}
-        self._processor = processor
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 3
         piece = extract(segment.model, segment.ops, segment.inputs, segment.outputs)
-        self._session = ort.InferenceSession(piece.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(piece.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        super().__init__(processor, segment, session)
         processor.open_executables += 1
-
-    @property
-    def ran_on(self) -> Mapping[str, str]:
-        """Nothing real."""
-        return {"simulated": "yes"}
-
-    @property
-    def processor(self) -> SimulatedProcessor:
-        """Its processor."""
-        return self._processor
 
     def bind(self, inputs: Mapping[str, Box], outputs: Mapping[str, Box]) -> SimulatedCall:
         """Read the boxes, compute, write the boxes."""
         assert set(inputs) == set(self.segment.inputs)
         assert set(outputs) == set(self.segment.outputs)
-        return SimulatedCall(self, self._session, dict(inputs), outputs)
+        return SimulatedCall(self, self.compiled, dict(inputs), outputs)
 
     def close(self) -> None:
         """Note it once."""
-        if self._session is not None:
-            self._session = None
-            self._processor.open_executables -= 1
+        if self._compiled is not None:
+            self.processor.open_executables -= 1
+        super().close()
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -294,3 +295,32 @@ def test_a_failed_run_leaves_the_callers_thread_where_it_was(
         with Executor(program, device) as executor, pytest.raises(SegmentFailedError):
             executor.run(scene.feeds)
         assert os.sched_getaffinity(0) == allowed
+
+
+def test_a_brief_run_is_made_where_its_thread_stands(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound to its CPU or standing there anyway; after a long run the thread is bound again, for it may be moved."""
+    allowed = frozenset(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("one core only")
+    narrow = frozenset({min(allowed)})
+    monkeypatch.setattr(type(scene.processors[0]), "caller_cores", property(lambda here: narrow))
+    standing = ctypes.CDLL(None).sched_getcpu
+    seen: list[tuple[frozenset[int], int]] = []
+    lasts_s = 0.0
+
+    def look(segment: Segment) -> None:
+        seen.append((frozenset(os.sched_getaffinity(0)), standing()))
+        time.sleep(lasts_s)
+
+    program = build_program(dealt_plan(scene.model, ["a"]), scene.model, scene.device.processors)
+    assert program.seats == ((narrow, narrow),)
+    scene.by_id["a"].hook = look
+    with Executor(program, scene.device) as executor:
+        for _ in range(50):
+            executor.answer(scene.feeds)
+        lasts_s = 0.002
+        executor.answer(scene.feeds)
+        executor.answer(scene.feeds)
+    assert sum(core not in narrow for _, core in seen) < 5, "the kernel may move it now and then, between two looks"
+    assert seen[0][0] == seen[-1][0] == narrow
+    assert os.sched_getaffinity(0) == allowed

@@ -95,7 +95,7 @@ def ours_passes(case: Case, device: Device) -> bool:
     try:
         model = read_model(source, shapes={name: np.shape(v) for name, v in given if isinstance(v, np.ndarray)})
     except UnplannableError:
-        return passes(case, open_whole(source, ["ort"], 1).run)
+        return passes(case, open_whole(source, ["onnxruntime"], 1).run)
     plan = single_processor_plan(model.graph, next(iter(device.processors)), soc="here", frequency="now")
     with Executor(build_program(plan, model, device.processors), device) as executor:
         return passes(case, lambda feed: executor.run(feed)[0])

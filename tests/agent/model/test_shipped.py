@@ -85,7 +85,7 @@ def test_shipped_networks_are_computed_right(name: str, device: Device) -> None:
         model = read_model(file_of(name), shapes=SHIPPED[name][1])
     except UnplannableError:
         assert name == "silero_vad.onnx", "its branches end in different shapes; no other file here runs as a whole"
-        assert relative_error(open_whole(file_of(name), ["ort"], 1).run(feed), right(name, feed)) < 1e-4
+        assert relative_error(open_whole(file_of(name), ["onnxruntime"], 1).run(feed), right(name, feed)) < 1e-4
         return
     plan = single_processor_plan(model.graph, next(iter(device.processors)), soc="here", frequency="now")
     with Executor(build_program(plan, model, device.processors), device) as executor:
