@@ -12,7 +12,7 @@ import onnxruntime as ort
 from agent_sdk.device.soc import Soc
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
-from agent_sdk.runtimes.ort.processor import OrtProcessor
+from agent_sdk.runtimes.ort.processor import SPIN_US, OrtProcessor
 
 FEWER = (2, 4, 8, 16)
 """Numbers of threads that users set besides all cores; a single thread is what a single core already is."""
@@ -21,7 +21,7 @@ FEWER = (2, 4, 8, 16)
 class PlainOrt(OrtProcessor):
     """ONNX Runtime with its own defaults but for the number of threads, which are bound nowhere.
 
-    One more default differs: its workers stop spinning when a run ends.
+    One more default differs: its workers spin for a shorter time when there is nothing to do.
     """
 
     def __init__(self, soc: Soc, threads: int | None = None, *, frozen: FrozenGraphs | None = None) -> None:
@@ -42,7 +42,7 @@ class PlainOrt(OrtProcessor):
         options.log_severity_level = 3
         options.graph_optimization_level = level
         options.intra_op_num_threads = self._threads
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
         return options
 
 

@@ -64,7 +64,7 @@ The GPUs and NPUs that OpenVINO's own runtime drives are Intel's, which none of 
 log = logging.getLogger(__name__)
 
 SPIN_US: Final = "200"
-"""How long a gang's worker polls for the next kernel before it sleeps: longer than any gap inside a run."""
+"""How long a worker polls for the next kernel before it sleeps: longer than any gap inside a run."""
 
 ARENA_BYTES: Final = 128 * 2**20
 """Address space of the arena's first block; memory is taken when it is touched."""
@@ -132,17 +132,30 @@ class OrtProcessor(Processor):
             optimise=piece.optimise,
             weights=piece.weights,
             profile_prefix=profile_prefix,
+            lingers=_is_whole(segment),
         )
         return OrtExecutable(self, segment, piece, session)
 
     def session(
-        self, model: bytes, *, optimise: bool, weights: Path | None = None, profile_prefix: str | None = None
+        self,
+        model: bytes,
+        *,
+        optimise: bool,
+        weights: Path | None = None,
+        profile_prefix: str | None = None,
+        lingers: bool = False,
     ) -> AnySession:
-        """A session on this processor's cores. ``weights`` is the folder of the model's external data."""
+        """A session on this processor's cores. ``weights`` is the folder of the model's external data.
+
+        Its workers stop spinning when a run ends, so that they never steal time from whoever runs next on these cores;
+        where it ``lingers``, as a whole network does that is run again and again, they are awake for ``SPIN_US`` more.
+        """
         levels = LEVELS if optimise else LEVELS[-1:]
         for level in levels:
+            options = self._options(level)
+            options.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
             try:
-                return self._session(model, level, weights, profile_prefix)
+                return self._session(model, options, weights, profile_prefix)
             except CompilationFailed as error:
                 if level == levels[-1]:
                     raise
@@ -150,9 +163,8 @@ class OrtProcessor(Processor):
         raise AssertionError("there is at least one level")
 
     def _session(
-        self, model: bytes, level: ort.GraphOptimizationLevel, weights: Path | None, profile_prefix: str | None
+        self, model: bytes, options: ort.SessionOptions, weights: Path | None, profile_prefix: str | None
     ) -> AnySession:
-        options = self._options(level)
         if weights is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
         if profile_prefix is not None:
@@ -319,8 +331,7 @@ def session_options(cores: tuple[int, ...], level: ort.GraphOptimizationLevel) -
     """Options for one thread on each of ``cores``, the first of which is the caller's.
 
     NOTE: ``session.intra_op_thread_affinities`` counts CPUs from 1 and leaves out the calling thread.
-    Workers may spin while a run lasts, which a gang needs between its many short kernels, and stop with it,
-    so that they never steal time from whoever runs next on these cores.
+    Workers may spin while a run lasts, which a gang needs between its many short kernels.
     """
     options = ort.SessionOptions()
     if _shared_arena():
@@ -332,7 +343,6 @@ def session_options(cores: tuple[int, ...], level: ort.GraphOptimizationLevel) -
     options.graph_optimization_level = level
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if len(cores) > 1 else "0")
     options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
-    options.add_session_config_entry("session.force_spinning_stop", "1")
     if len(cores) > 1:
         workers = ";".join(str(core + 1) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", workers)

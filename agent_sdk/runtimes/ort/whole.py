@@ -13,6 +13,7 @@ import onnxruntime as ort
 from agent_sdk.errors import InputError
 from agent_sdk.model import Port
 from agent_sdk.runtimes.base import CompilationFailed, Package, ProcessorLost, machines_fault
+from agent_sdk.runtimes.ort.processor import SPIN_US
 from agent_sdk.runtimes.whole import WholeNetwork
 
 REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Got invalid dimensions")
@@ -28,7 +29,7 @@ class WholeOrt(WholeNetwork):
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
         try:
             self._session: ort.InferenceSession | None = ort.InferenceSession(
                 source if isinstance(source, bytes) else os.fspath(source), options, providers=["CPUExecutionProvider"]
