@@ -46,8 +46,16 @@ async def listing(request: Request, before: Before = None) -> Response:
     named = await naming.list_names(planner.database, after="", limit=OFFERED)
     async with planner.database.read() as session:
         known = await names_of_groups(session, OFFERED)
+        titles = await repository.titles(session, (release.model_hash for release in page.releases))
     return render(
-        request, "releases.html", page=page, before=before, names=named.names, groups=known, sentence=sentence
+        request,
+        "releases.html",
+        page=page,
+        before=before,
+        names=named.names,
+        groups=known,
+        titles=titles,
+        sentence=sentence,
     )
 
 

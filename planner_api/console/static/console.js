@@ -25,6 +25,7 @@ function keepFresh() {
   button.type = "button";
   button.className = "quiet live";
   document.querySelector("main .head").append(button);
+  const told = new Map(marked.map((element) => [element, element.innerHTML]));
   let paused = false;
   const show = () => {
     button.textContent = paused ? "Updates paused: resume" : "Live: pause updates";
@@ -39,15 +40,34 @@ function keepFresh() {
     if (answer.type === "opaqueredirect") return location.reload(); // signed out meanwhile
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    for (const element of document.querySelectorAll("[data-live]")) {
+    for (const element of marked) {
       const other = fresh.getElementById(element.id);
-      if (other && !busy(element) && other.innerHTML !== element.innerHTML) {
+      if (other && !busy(element) && other.innerHTML !== told.get(element)) {
+        told.set(element, other.innerHTML);
         element.replaceChildren(...document.importNode(other, true).childNodes);
         element.dispatchEvent(new CustomEvent("fresh", { bubbles: true }));
       }
     }
   };
   setInterval(() => update().catch(() => {}), seconds * 1000);
+}
+
+// Says in each cell of a wide table which column it is of, for phones, where a row is shown as a paragraph. The roles
+// say to a screen reader that it is a table still.
+function nameColumns(table) {
+  const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
+  if (heads.length < 4) return;
+  table.classList.add("rows");
+  const roles = { thead: "rowgroup", tbody: "rowgroup", tr: "row", td: "cell", "thead th": "columnheader", "tbody th": "rowheader" };
+  table.setAttribute("role", "table");
+  for (const [part, role] of Object.entries(roles)) {
+    for (const element of table.querySelectorAll(part)) element.setAttribute("role", role);
+  }
+  for (const row of table.querySelectorAll("tbody tr")) {
+    [...row.children].forEach((cell, column) => {
+      if (cell.matches("td:not(.empty, :has(details))") && cell.textContent.trim()) cell.dataset.label = heads[column];
+    });
+  }
 }
 
 function walkThrough(chart) {
@@ -105,4 +125,7 @@ function walkThrough(chart) {
 themeButton();
 document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 keepFresh();
+const nameAll = (part) => part.querySelectorAll("table.data").forEach(nameColumns);
+document.addEventListener("fresh", (event) => nameAll(event.target.parentNode));
+nameAll(document);
 for (const chart of document.querySelectorAll(".gantt")) walkThrough(chart);

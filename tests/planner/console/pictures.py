@@ -35,6 +35,7 @@ def main() -> None:
         upgrade(f"sqlite:///{path}")
         with running(path) as console, chromium() as browser:
             page = console.sign_in(browser)
+            page.set_default_timeout(60_000)
             if options.docs:
                 take_for_docs(page, console)
             else:
@@ -42,12 +43,12 @@ def main() -> None:
 
 
 def take_all(page: Page, console: Running, folder: Path) -> None:
-    """``FOLDER/WIDTH-THEME/PAGE.webp`` of every page, and of the one to sign in."""
+    """``FOLDER/WIDTH-THEME/PAGE.webp`` of every page."""
     for size in (NARROW, DESK, HUGE):
         for theme in ("light", "dark"):
             page.set_viewport_size(size)
             page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-            for name, path in {**console.pages(), "sign in": "/console/login"}.items():
+            for name, path in console.pages().items():
                 page.goto(path)
                 take(page, folder / f"{size['width']}-{theme}" / f"{name.replace(' ', '-')}.webp", whole=True)
 
@@ -64,13 +65,15 @@ def take_for_docs(page: Page, console: Running) -> None:
 def take(page: Page, path: Path, *, whole: bool = False) -> None:
     """Write what a page looks like; the whole of it, or what fits the window."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    window = page.viewport_size
+    if whole and window is not None:
+        page.set_viewport_size({**window, "height": page.evaluate("document.documentElement.scrollHeight")})
     session = page.context.new_cdp_session(page)
-    options = {"format": "webp", "quality": QUALITY, "captureBeyondViewport": whole}
-    if whole:
-        size = session.send("Page.getLayoutMetrics")["cssContentSize"]
-        options["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-    path.write_bytes(base64.b64decode(session.send("Page.captureScreenshot", options)["data"]))
+    shot = session.send("Page.captureScreenshot", {"format": "webp", "quality": QUALITY})
+    path.write_bytes(base64.b64decode(shot["data"]))
     session.detach()
+    if window is not None:
+        page.set_viewport_size(window)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ AXE = Axe().axe_script
 OF_COLOURS = ["color-contrast", "link-in-text-block"]
 """Axe's rules that another theme can break."""
 LARGEST_BYTES = 200_000
+CUT_OFF = """[...document.querySelectorAll("table.data, table.chart")]
+    .filter(table => table.scrollWidth > table.parentElement.clientWidth).map(table => table.caption.textContent)"""
+"""Tables of which one sees a part; the heat map, whose first column stays, may be wider."""
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +43,7 @@ def check(page: Page, name: str) -> list[str]:
         page.set_viewport_size(size)
         if (over := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
             found.append(f"{name}: {over} px wider than {size['width']}")
+        found += [f"{name}: '{table}' is cut off at {size['width']}" for table in page.evaluate(CUT_OFF)]
     return found
 
 
