@@ -1,7 +1,7 @@
 """A GPU that runs several operators at once: our plans in one CUDA graph beside one stream, torch and its compiler.
 
     python -m benchmarks.gpu [--models A,B] [--precision fp16,tf32] [--compile reduce-overhead,max-autotune]
-                             [--pair MODELS] [--json benchmarks/results/gpu.json]
+                             [--pair MODELS] [--sessions N] [--json benchmarks/results/gpu.json]
 
 Configurations, all of one network, weights and precision, interleaved, medians of the device's own clock:
 
@@ -13,8 +13,9 @@ Configurations, all of one network, weights and precision, interleaved, medians 
 
 ``ratio_to_graph`` is against torch's own calls in a graph, ``ratio_to_one_stream`` against our kernels one after the
 other: the second is what running side by side gives alone. ``--pair`` plans networks for 8 multiprocessors of the GPU
-beside all cores, which is the ratio of a phone's GPU to its CPU. What stands in the file of ``--json`` and is not
-measured again stays in it.
+beside all cores, which is the ratio of a phone's GPU to its CPU. ``--sessions`` opens and closes so many sessions of
+the first network, and says what memory they leave behind. What stands in the file of ``--json`` and is not measured
+again stays in it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import gc
 import json
 import logging
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -45,6 +47,7 @@ from agent_sdk.explain.perfetto import to_perfetto
 from agent_sdk.measure.alone import whole_network
 from agent_sdk.measure.timing import take_turns
 from agent_sdk.measure.truth import busy_together
+from agent_sdk.measure.witness import Witness
 from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
@@ -201,6 +204,8 @@ def network_rows(
         feeds = random_inputs(model.graph, 0)
         right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))
         plans = {method: session.plan_executor.program.plan for method, session in sessions.items()}
+        # NOTE: before anything is traced: a profiler that has once been attached may slow launches down.
+        walls = walls_us({method: session.plan_executor for method, session in sessions.items()}, feeds)
         by_hand = plain(own, model)
         with own.precision.switched():
             configurations = {
@@ -220,7 +225,6 @@ def network_rows(
             if traces_to is not None:
                 facts = traced_streams(configurations["auto"].launch, traces_to / f"{name}-{precision}.trace.json")
                 configurations["auto"].facts |= facts
-        walls = {method: wall_us(session, feeds) for method, session in sessions.items()}
         medians = {label: statistics.median(one.samples) for label, one in configurations.items()}
         fastest = min((us for label, us in medians.items() if label.startswith("compile")), default=None)
         rounded = rounding_error(model, precision, feeds, right, own.device)
@@ -253,11 +257,12 @@ def network_rows(
         return rows
 
 
-def wall_us(session: Session, feeds: Mapping[str, np.ndarray]) -> float:
-    """What a run of the plan takes from its inputs on the host to its outputs there, by the engine."""
-    for _ in range(3):
-        session.plan_executor.run(feeds)
-    return statistics.median(session.plan_executor.run(feeds)[1].total_us for _ in range(ROUNDS))
+def walls_us(executors: Mapping[str, Executor], feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """What a run takes from its inputs on the host to its outputs there, by the engine, timed as an agent times it."""
+    calls = {label: partial(traced, own, feeds) for label, own in executors.items()}
+    with Witness() as witness:
+        turns = take_turns(calls, rounds=ROUNDS, witness=witness)
+    return {label: statistics.median(turn.result.total_us for turn in turns.counted[label]) for label in calls}
 
 
 def rounding_error(
@@ -319,10 +324,10 @@ def pair_rows(name: str, traces_to: Path | None) -> list[dict[str, Any]]:
     ):
         feeds = random_inputs(session.model.graph, 0)
         contenders = dict(session.serving.contenders)
-        turns = take_turns({label: partial(traced, own, feeds) for label, own in contenders.items()}, rounds=ROUNDS)
-        walls = {
-            label: statistics.median(turn.result.total_us for turn in turns.counted[label]) for label in contenders
-        }
+        calls = {label: partial(traced, own, feeds) for label, own in contenders.items()}
+        with Witness() as witness:
+            turns = take_turns(calls, rounds=ROUNDS, witness=witness)
+        walls = {label: statistics.median(turn.result.total_us for turn in turns.counted[label]) for label in calls}
         best = min(us for label, us in walls.items() if label != PLAN)
         rows = []
         for label, wall in walls.items():
@@ -345,6 +350,33 @@ def pair_rows(name: str, traces_to: Path | None) -> list[dict[str, Any]]:
                 (traces_to / f"{name}-pair.trace.json").write_text(json.dumps(to_perfetto(trace)))
         print("\n".join(session.notes), flush=True)
         return rows
+
+
+def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]:
+    """Sessions opened, run and closed one after the other: what the device's memory and the threads are afterwards."""
+    held, threads = [], []
+    with Agent(processors="cuda:0", precision=precision, wait_s=BUDGET_S) as agent:
+        for _ in range(count):
+            with agent.load(name, background=False) as session:
+                session.run(random_inputs(session.model.graph, 0))
+            gc.collect()
+            torch.cuda.empty_cache()
+            free, total = torch.cuda.mem_get_info()
+            held.append(total - free)
+            threads.append(threading.active_count())
+    early = min(9, count - 1)
+    row = {
+        "model": name,
+        "precision": precision,
+        "config": "sessions",
+        "sessions": count,
+        "device_bytes_early": held[early],
+        "device_bytes_late": held[-1],
+        "threads_early": threads[early],
+        "threads_late": threads[-1],
+    }
+    print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    return [row]
 
 
 def traced(executor: Executor, feeds: Mapping[str, np.ndarray]) -> Trace:
@@ -375,6 +407,12 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
                 verdict(f"{label}: memory reserved / one stream's", row["graph_bytes"] / one["graph_bytes"], 2)
             )
             found.append(verdict(f"{label}: memory in use / one stream's", row["live_bytes"] / one["live_bytes"], 2))
+        if row["config"] == "sessions":
+            what = f"{label}: of {row['sessions']} sessions"
+            found.append(
+                verdict(f"{what}, device memory / early on", row["device_bytes_late"] / row["device_bytes_early"], 1.02)
+            )
+            found.append(verdict(f"{what}, threads / early on", row["threads_late"] / row["threads_early"], 1))
         if row["config"] == f"pair {PLAN}":
             found.append(verdict(f"{name} on 8 SMs + cores / best single", row["ratio_to_best_single"], 0.90))
             found.append(verdict(f"{name} on 8 SMs + cores: planned", abs(row["prediction_error"]), 0.10))
@@ -389,6 +427,7 @@ def main() -> None:
     parser.add_argument("--methods", default="greedy,auto", help="whose plans of ours; auto must be among them")
     parser.add_argument("--compile", default="reduce-overhead,max-autotune", help="modes, or 'none'")
     parser.add_argument("--pair", default="", help="networks for 8 multiprocessors beside the cores")
+    parser.add_argument("--sessions", type=int, default=0, help="how many are opened and closed")
     parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write Perfetto traces there")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
@@ -401,6 +440,9 @@ def main() -> None:
             tasks.append((f"{name} {precision}", partial(network_rows, name, precision, methods, modes, options.trace)))
     for name in filter(None, options.pair.split(",")):
         tasks.append((f"{name}, pair", partial(pair_rows, name, options.trace)))
+    if options.sessions:
+        name, precision = options.models.split(",")[0], options.precision.split(",")[0]
+        tasks = [(f"{name}, sessions", partial(sessions_rows, name, precision, options.sessions))]
     rows: list[dict[str, Any]] = []
     if options.json and options.json.exists():
         rows = json.loads(options.json.read_text())["networks"]
@@ -415,9 +457,10 @@ def main() -> None:
     verdicts(rows)
 
 
-def _group(row: Mapping[str, Any]) -> tuple[str, str, bool]:
+def _group(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """What was measured together."""
-    return row["model"], row["precision"], row["config"].startswith("pair")
+    apart = row["config"].split()[0]
+    return row["model"], row["precision"], apart if apart in ("pair", "sessions") else ""
 
 
 def _left_out_where_it_fails(work: Callable[[], list[dict[str, Any]]], what: str) -> list[dict[str, Any]]:

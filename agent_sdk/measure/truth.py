@@ -198,7 +198,11 @@ def observations(
 
 
 def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> dict[int, Sample]:
-    """A sample per segment, by index. Steps that a processor ran at once stretch alike, as their segment does."""
+    """A sample per segment, by index. Steps that a processor ran at once stretch alike, as their segment does.
+
+    The first of them begins with nobody beside it: what it is charged beyond its own time is the launch. Where they are
+    the whole program they take all of a run but the loading and storing.
+    """
     program = traces[0].program
     took = np.median([[span.us for span in trace.segments] for trace in traces], axis=0)
     beside = np.mean([pressure(trace, planned) for trace in traces], axis=0)
@@ -213,33 +217,61 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
         planned_us = sum(step.finish_us - step.start_us for step in steps)
         fetched_us = sum(fetches[step.id] for step in steps)
         length_us = segment.finish_us - segment.start_us
-        at_once = planned_us > ONE_BY_ONE * length_us
+        us = float(took[segment.index])
+        if planned_us > ONE_BY_ONE * length_us:
+            if len(program.segments) == 1:
+                us = statistics.median(trace.total_us - trace.load_us - trace.store_us for trace in traces)
+            first = min(steps, key=lambda step: step.start_us)
+            planned_us, fetched_us = first.finish_us - first.start_us, fetches[first.id]
+            charged_us = max(0.0, planned_us - fetched_us - (first.alone_us or 0.0))
+            alone_us = max(0.0, length_us - fetched_us - charged_us)
+        else:
+            charged_us = max(0.0, planned_us - fetched_us - alone_us)
         if alone_us > 0.0:
             samples[segment.index] = Sample(
                 kind=program.processors[segment.processor].spec.kind,
-                us=float(took[segment.index]),
-                alone_us=length_us if at_once else alone_us,
+                us=us,
+                alone_us=alone_us,
                 launches=sum(launches[step.id] for step in steps),
                 pressure=float(beside[segment.index]),
-                charged_us=0.0 if at_once else max(0.0, planned_us - fetched_us - alone_us),
+                charged_us=charged_us,
             )
     return samples
 
 
 def _moves(traces: Sequence[Trace]) -> dict[tuple[TensorType, str, str], list[float]]:
-    """By type, source and target place, what moves between memories took; of several at once each by its bytes."""
+    """By type, source and target place, what moves between memories took; of several at once each by its bytes.
+
+    Loading graph inputs before the first segment, and storing outputs after the last, are moves from and to the host.
+    """
     program = traces[0].program
     places = {HOST: HOST} | {name: own.spec.place for name, own in program.processors.items()}
     found: dict[tuple[TensorType, str, str], list[float]] = defaultdict(list)
+
+    def note(us: float, moves: Iterable[tuple[str, str, str]]) -> None:
+        rows = [
+            (program.graph.tensor[name].type, places[source], places[target])
+            for name, source, target in moves
+            if places[source].partition("/")[0] != places[target].partition("/")[0]
+        ]
+        total = sum(kind.bytes for kind, _, _ in rows)
+        for kind, source, target in rows:
+            found[kind, source, target].append(us * kind.bytes / max(1, total))
+
+    readers = {
+        (name, program.processors[segment.processor].spec.memory): segment.processor
+        for segment in program.segments
+        for name in segment.segment.inputs
+        if program.home[name] == HOST
+    }
+    stored = [(name, program.home[name], HOST) for name in program.graph.outputs if name in program.home]
     for trace in traces:
+        note(trace.load_us, ((name, HOST, reader) for (name, _), reader in readers.items()))
+        note(trace.store_us, stored)
         for span in trace.spans:
             work = program.by_lane[program.lanes.index(span.lane)][span.position]
-            if span.kind == "transfer" and work.moves:
-                kinds = [program.graph.tensor[move.tensor].type for move in work.moves]
-                total = sum(kind.bytes for kind in kinds)
-                for move, kind in zip(work.moves, kinds, strict=True):
-                    way = places[program.home[move.tensor]], places[work.processor]
-                    found[kind, *way].append(span.us * kind.bytes / max(1, total))
+            if span.kind == "transfer":
+                note(span.us, ((move.tensor, program.home[move.tensor], work.processor) for move in work.moves))
     return found
 
 

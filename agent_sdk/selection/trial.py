@@ -33,6 +33,8 @@ FAILURES: Final = (SegmentFailedError, ProcessorError, DeviceClosedError)
 """What a run raises where its processors failed, or hang: others may still answer."""
 STAGES: Final = ((3, inf), (4, 1.3), (9, 1.05))
 """Rounds of each stage, and how many times the best's median a contender may take to have part in it."""
+SHORT_US: Final = 20_000.0
+"""A plan that takes less goes on though nobody is near it: what it takes is told, and a GPU's first runs are slow."""
 PATIENCE_S: Final = 2.0
 """After so long a stage makes no more rounds than it needs at least."""
 FIRST_RUN_S: Final = 60.0
@@ -117,7 +119,8 @@ def hold_trial(
         for rounds, behind in stages or STAGES:
             best = min(found[-1].values()) if found else 0.0
             names = [name for name in names if not found or found[-1][name] <= behind * best]
-            if found and len(names) < 2:
+            short = names == [PLAN] and bool(found) and found[-1][PLAN] < SHORT_US
+            if found and len(names) < 2 and not short:
                 break
             turns = take_turns(
                 {name: partial(_traced, contenders[name], inputs) for name in names},

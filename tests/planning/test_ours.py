@@ -95,6 +95,27 @@ def test_annealing_tracks_the_exact_makespan(seed: int) -> None:
     check(problem, found)
 
 
+def test_the_order_on_one_gpu_is_searched() -> None:
+    """On a single processor that runs ops side by side, what begins when decides: a chain is best begun at once."""
+    chained, beside = range(4), range(4, 8)
+    problem = Problem(
+        machine=Machine.apart(("gpu",)),
+        ops=tuple("abcdefgh"),
+        latency_us=np.full((8, 1), 10.0),
+        producer=np.array([-1, *range(8)]),
+        reads=(*((op,) for op in chained), *((0,) for _ in beside)),
+        is_output=np.array([False] * 4 + [True] * 5),
+        transfer_us=np.zeros((9, 2, 2)),
+        tensors=tuple("xabcdefgh"),
+        share=np.full((8, 1), 0.5),
+    )
+    late = simulate(problem, [0] * 8, [*beside, *chained])
+    assert late.makespan_us == 60.0
+    search = Search(problem, late, seed=0)
+    search.run(Budget(rounds=20), target_us=40.0)
+    assert search.schedule().makespan_us == 40.0
+
+
 def test_two_windows_at_once_lose_nothing() -> None:
     """A large problem is annealed in two places per round, the same with a second thread and without."""
     problem = chain(400, processors=3)

@@ -25,7 +25,7 @@ POLISH_EVERY = 80
 POLISH_SECONDS = 0.4
 """Time for one window."""
 POLISHED = 8
-"""Processors above which its program takes longer to write down than to solve."""
+"""Processors above which its program, which knows no shares, takes longer to write down than to solve."""
 FEWEST_MOVES = 100
 """Moves of the last window below which it is not worth beginning."""
 HOT = 1.2
@@ -59,8 +59,9 @@ class Search:
 
     @property
     def movable(self) -> bool:
-        """False when no move can change anything."""
-        return len(self.problem.ops) > 1 and self._hot > 0 and len(self.problem.processors) > 1
+        """False when no move can change anything: on one processor the order tells only where ops run side by side."""
+        alone = len(self.problem.processors) == 1 and self.problem.share is None
+        return len(self.problem.ops) > 1 and self._hot > 0 and not alone
 
     def schedule(self) -> Schedule:
         """The best schedule, timed by the simulator."""
@@ -160,7 +161,8 @@ class Search:
                 if budget.timed:
                     rate = (time.monotonic() - began) / moves
                 stale = stale + 1 if self.value_us == before else 0
-                if stale >= STALE and budget.left() > POLISH_SECONDS and self.problem.host <= POLISHED:
+                polishes = self.problem.host <= POLISHED and self.problem.share is None
+                if stale >= STALE and budget.left() > POLISH_SECONDS and polishes:
                     self.polish(POLISH_SECONDS if budget.timed else math.inf)
                     stale = 0 if self.value_us < before else STALE - POLISH_EVERY
 

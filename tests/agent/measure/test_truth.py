@@ -134,6 +134,36 @@ def test_what_a_plan_charged_a_kind_of_few_segments_stays_charged(device: Device
     assert total == pytest.approx(trace.segments[0].us - launch_us)
 
 
+def test_steps_at_once_stretch_with_what_the_launch_leaves(device: Device) -> None:
+    """Of steps that a processor runs at once the first begins alone: its launch and its fetches are no op's time."""
+    model = random_model(6)
+    first = next(iter(device.processors))
+    plan = whole_plan(model, first)
+    launch_us, fetch_us = 7.0, 3.0
+    finish = {step: launch_us + fetch_us + (place // 2 + 1) * 4.0 for place, step in enumerate(plan.order)}
+    steps = tuple(
+        one.model_copy(
+            update={
+                "start_us": finish[one.id] - 4.0 - (launch_us + fetch_us) * (one.id == plan.order[0]),
+                "finish_us": finish[one.id],
+                "alone_us": 4.0,
+            }
+        )
+        for one in plan.steps
+    )
+    fetch = Transfer(
+        tensor=model.graph.inputs[0], source=HOST, target=device.processors[first].spec.place, reader=plan.order[0],
+        start_us=0.0, finish_us=fetch_us,
+    )  # fmt: skip
+    side_by_side = plan.model_copy(update={"steps": steps, "transfers": (fetch,)})
+    with Executor(build_program(side_by_side, model, device.processors), device) as executor:
+        trace = executor.run(image(model))[1]
+    [sample] = segment_samples([trace], [device.processors[first].spec]).values()
+    assert sample.charged_us == pytest.approx(launch_us)
+    assert sample.alone_us == pytest.approx(max(finish.values()) - launch_us - fetch_us)
+    assert sample.us == pytest.approx(trace.total_us - trace.load_us - trace.store_us)
+
+
 @pytest.mark.parametrize(
     ("planned", "took", "outdated"),
     [
@@ -216,7 +246,7 @@ def test_a_retimed_plan_says_what_was_delivered(device: Device) -> None:
 
 
 def test_moves_flow_back() -> None:
-    """Every copy between two memories is told, by its type and its way."""
+    """Every copy between two memories is told, by its type and its way, loading and storing among them."""
     model = simulated_model(random.Random(3), 14)
     plan = dealt_plan(model, ["a", "b"])
     processors = [SimulatedProcessor("a", ("x",)), SimulatedProcessor("b", ("y",))]
@@ -232,5 +262,12 @@ def test_moves_flow_back() -> None:
         for work in program.work
         for move in work.moves
     ]
+    graph = model.graph
+    copied += [
+        (graph.tensor[name].type, HOST, places[name_of])
+        for name, name_of in {(n, s.processor) for s in program.segments for n in s.segment.inputs}
+        if program.home[name] == HOST
+    ]
+    copied += [(graph.tensor[name].type, places[program.home[name]], HOST) for name in graph.outputs]
     assert sorted(map(str, told)) == sorted(map(str, set(copied)))
     assert sum(found.transfers.count) == len(copied) > 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent_sdk.engine import SegmentFailedError
 from agent_sdk.measure.witness import SLOW, Witness
 from agent_sdk.selection import trial
-from agent_sdk.selection.trial import PLAN, STAGES, WORTH, Trial, best_plan, first_choice, hold_trial, warm
+from agent_sdk.selection.trial import PLAN, SHORT_US, STAGES, WORTH, Trial, best_plan, first_choice, hold_trial, warm
 from tests.agent.haste import measure_hastily
 from tests.agent.selection.scripted import Scripted
 
@@ -66,6 +66,17 @@ def test_those_who_may_be_best_run_most() -> None:
     assert own["b"].runs == 2 * (first + second)
     assert own["a"].runs == own[PLAN].runs == 2 * (first + second + third)
     assert found.runs == {"slow": first, "b": second, "a": third, PLAN: third}
+
+
+@pytest.mark.parametrize(("us", "stages"), [(SHORT_US / 2, 3), (SHORT_US * 2, 1)])
+def test_a_short_plan_goes_on_alone(us: float, stages: int) -> None:
+    """What it takes is told by its later runs where these are cheap, as a GPU's first ones are slow."""
+    own = contenders(plan=us, slow=us * 10)
+    own[PLAN].slow_down = (2 * STAGES[0][0], 0.5)
+    found = hold_trial(own, {})
+    assert own[PLAN].runs == 2 * sum(rounds for rounds, _ in STAGES[:stages])
+    assert own["slow"].runs == 2 * STAGES[0][0]
+    assert found.us[PLAN] == pytest.approx(us / 2 if stages > 1 else us)
 
 
 def test_a_machine_that_slows_down_meanwhile_favours_nobody() -> None:
