@@ -302,9 +302,12 @@ def _assemble(
         upto[node.lane].append(position[node.group] + (1 if last else 0))
     border = _Border(model, processors, groups, views)
     work: list[Work] = []
+    used: dict[str, Event] = {}
     segments = 0
     for index, group in enumerate(groups):
         first = group[0]
+        leads, own = lanes[first.lane], Event(first.lane, position[index] + 1)
+        lent = used.get(leads)
         common: dict[str, Any] = {
             "lane": first.lane,
             "position": position[index],
@@ -312,9 +315,11 @@ def _assemble(
             if first.copies
             else first.step.processor,
             "waits": tuple(Event(other.lane, position[other.group] + 1) for other in first.waits),
+            "lent": lent if lent is not None and lent.lane != first.lane else None,
             "moves": (first.copies,) if first.copies else border.moves(index),
             "finished": tuple(upto[lane][count] for lane, count in enumerate(first.known)),
         }
+        used |= dict.fromkeys((leads,) if first.copies else processors[first.step.processor].spec.resources, own)
         if first.copies:
             work.append(Work(**common))
             continue

@@ -51,7 +51,7 @@ class Ticket:
     Attributes:
         resources: per lane what it occupies; empty once given back.
         users: how many lanes still occupy each resource.
-        start: per lane what is called once it may go, for those that enter the queues without knowing that all is free.
+        start: per lane what is called once it may go, if that is not when it enters the queues.
         refuse: called with the lanes that will never go, and why, if the device turns them away.
         granted: per lane whether it may go.
         hangs: what to say to those who come while a runtime hangs in this run; empty otherwise.
@@ -121,8 +121,8 @@ class Device(Closes):
             self._refuse_when_closed()
             self._users.add(user)
 
-    def enter(self, ticket: Ticket) -> None:
-        """Join the queues; ``ticket.start[i]`` is called, here or by whoever leaves, when lane i may go.
+    def enter(self, ticket: Ticket) -> list[int]:
+        """Join the queues and return the lanes that may go at once; whoever leaves calls ``start`` for another.
 
         ``ticket.refuse`` is called instead where the device is closed, or a run ahead hangs, before that.
         """
@@ -134,8 +134,8 @@ class Device(Closes):
                     raise DeviceClosedError(queue[0].hangs)
             for queue in queues:
                 queue.append(ticket)
-            for start in self._granted((ticket,)):
-                start()
+            self._granted((ticket,))
+            return [lane for lane, granted in enumerate(ticket.granted) if granted]
 
     def enter_now(self, ticket: Ticket, turn: Turn) -> bool:
         """Take a turn, join the queues and have the ticket's one lane go, unless somebody is ahead anywhere.

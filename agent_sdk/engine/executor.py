@@ -269,9 +269,11 @@ class Executor(Closes):
             for lane, thread in enumerate(self._lanes):
                 if lane != run.home:
                     thread.start()
-            self.device.enter(run.ticket)
-            waits = not all(run.ticket.granted)
+            ready = self.device.enter(run.ticket)
             entered = perf_counter_ns()
+            self._hand_out(run, [lane for lane in ready if lane != run.home])
+            if run.home in ready:
+                run.go.release()
             if run.home >= 0:
                 run.interrupts.wait(run.go)
                 self._drive(run, run.home, interruptible=run.interrupts.cancels)
@@ -289,7 +291,7 @@ class Executor(Closes):
             self._give_up(run, error)
             raise
         stamps = run.loop.stamps()
-        if waits:
+        if len(ready) < len(self._lanes):
             run.queued_ns += max(min(row[0] for row in stamps) - entered, 0)
         return outputs, Trace(
             program,
@@ -320,8 +322,15 @@ class Executor(Closes):
             self.device.leave(run.ticket, lane)
             run.loop.finish(lane)
 
-    def _serve(self, run: _Run, lane: int) -> None:
-        """Serve one lane on its own thread."""
+    def _hand_out(self, run: _Run, lanes: Sequence[int]) -> None:
+        """Have these lanes served. Two are woken, who wake two more each: the caller soon serves its own."""
+        half = -(-len(lanes) // 2)
+        for first, *others in filter(None, (lanes[:half], lanes[half:])):
+            self._lanes[first].submit(partial(self._serve, run, first, others))
+
+    def _serve(self, run: _Run, lane: int, others: Sequence[int] = ()) -> None:
+        """Serve one lane on its own thread, once others have been handed out."""
+        self._hand_out(run, others)
         self._drive(run, lane)
         with self._lock:
             left_behind = lane in run.abandoned

@@ -286,12 +286,14 @@ class _Steps:
     def _row(self, row: Sequence[Instruction]) -> list[native.Step]:
         steps = [native.Step(native.STAMP)]
         for count, one in enumerate(row, 1):
-            waits, prepared = one.work.waits, bool(one.copies)
+            waits, lent, prepared = one.work.waits, one.work.lent, bool(one.copies)
             if one.cores:
                 steps.append(self._bind(one))
                 prepared |= not waits
             if waits:
-                steps += [native.Step(native.WAIT, a=wait.lane, b=wait.count) for wait in waits]
+                if lent:
+                    steps.append(native.Step(native.LENT, a=lent.lane, b=lent.count))
+                steps += [native.Step(native.WAIT, a=wait.lane, b=wait.count) for wait in waits if wait != lent]
                 steps.append(native.Step(native.STAMP))
             if prepared:
                 steps += [self._python(one.work, copy) for copy in one.copies]

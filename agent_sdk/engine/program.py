@@ -48,6 +48,8 @@ class Work:
         position: place in its queue.
         processor: id of the processor it is for.
         waits: what must have happened in other queues.
+        lent: the end of what another queue last did on the resource that leads this one, since this one's work before;
+            None where nobody used it. Until then this queue's thread has no core to wait on.
         moves: the tensors it copies: before it computes, if it does.
         finished: per queue, how much is known to be finished when this starts.
     """
@@ -56,6 +58,7 @@ class Work:
     position: int
     processor: str
     waits: tuple[Event, ...]
+    lent: Event | None
     moves: tuple[Move, ...]
     finished: tuple[int, ...]
 

@@ -1,8 +1,9 @@
 /* Lanes outside the interpreter: one thread per lane walks an array of steps and calls the runtimes' C functions.
  *
  * A run is a few counters. Each lane counts what it has finished; whoever needs that looks at the counter for a moment,
- * yields while that is cheap, and then sleeps on a futex. Nothing here allocates during a run, takes a lock, or knows
- * Python: a step that only Python can make is a function pointer like any other.
+ * yields while that is cheap, and then sleeps on a futex; who is woken helps to wake the others. Nothing here
+ * allocates during a run, takes a lock, or knows Python: a step that only Python can make is a function pointer like
+ * any other.
  *
  * Memory order. Counters are stored and looked at sequentially consistently where somebody may sleep: a sleeper says so
  * before it looks a last time, a publisher stores before it looks for sleepers. Plain looks are acquire loads.
@@ -28,16 +29,17 @@ enum {
     AWAKE_NS = 2000000,     /* how long a wait stays awake before it sleeps */
     DEAR_NS = 1000000,      /* a yield that took longer has given the core away to somebody else */
     SHY = 16, SHYEST = 4096,/* waits that go straight to sleep after such a yield: doubled each time, up to this */
-    BRIEF_NS = 500000       /* runs that end sooner are not worth moving a thread for that stands where it should */
+    BRIEF_NS = 500000,      /* runs that end sooner are not worth moving a thread for that stands where it should */
+    CALLS = 2               /* whom each wakes; a call takes a few microseconds of who makes it */
 };
 #define FINISHED UINT32_MAX
 
-enum operation { STAMP, BIND, WAIT, CALL, CALL_POINTER, CALL_ONCE, DONE };
+enum operation { STAMP, BIND, WAIT, LENT, CALL, CALL_POINTER, CALL_ONCE, DONE };
 
 struct step {
     int32_t operation;
     int32_t index;          /* by which a failure is told: the bound call that this is part of */
-    int64_t a, b;           /* BIND: mask, its bytes. WAIT: lane, count. DONE: count */
+    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. DONE: count */
     void *function;         /* CALL: returns int, 0 is well. CALL_POINTER: returns a pointer, NULL is well */
     void *arguments[5];
 };
@@ -85,19 +87,25 @@ static long futex(atomic_uint *word, int operation, uint32_t value, const struct
     return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
 }
 
-static void rouse(struct waiter *waiter) {
-    if (atomic_exchange(&waiter->asleep, 0)) futex(&waiter->asleep, FUTEX_WAKE, 1, NULL);
+static int rouse(struct waiter *waiter) {
+    int slept = atomic_exchange(&waiter->asleep, 0);
+    if (slept) futex(&waiter->asleep, FUTEX_WAKE, 1, NULL);
+    return slept;
 }
 
-/* Counts, and wakes those whose wish it fulfils, if anybody sleeps. */
-static void publish(struct run *run, int lane, uint32_t count) {
-    atomic_store(&run->lane[lane].done, count);
-    if (!atomic_load(&run->sleepers)) return;
-    for (int i = 0; i <= run->lanes; i++) {
+/* Wakes some of those whose wish is fulfilled; whom it wakes does the same before anything else. */
+static void spread(struct run *run, int lane, uint32_t count) {
+    for (int i = 0, calls = 0; i <= run->lanes && calls < CALLS; i++) {
         struct waiter *waiter = &run->waiter[i];
         if (atomic_load(&waiter->asleep) && atomic_load(&waiter->target) == lane && atomic_load(&waiter->wanted) <= count)
-            rouse(waiter);
+            calls += rouse(waiter);
     }
+}
+
+/* Counts, and has those woken whose wish it fulfils, if anybody sleeps. */
+static void publish(struct run *run, int lane, uint32_t count) {
+    atomic_store(&run->lane[lane].done, count);
+    if (atomic_load(&run->sleepers)) spread(run, lane, count);
 }
 
 /* Stops every lane at the next step. Async-signal-safe. */
@@ -111,19 +119,20 @@ EXPORT void hope_stop(struct run *run) {
 enum { IN_TIME = 1, TOO_LATE = 0, INTERRUPTED = -1, STOPPED = -2 };
 
 /* Waits until a lane has finished so much. A lane gives up when the run is stopped; the caller (waiter number `lanes`)
- * does not, but when its time (nanoseconds; negative for none) is over or a signal comes. */
-static int await(struct run *run, int me, int lane, uint32_t count, int64_t timeout) {
+ * does not, but when its time (nanoseconds; negative for none) is over or a signal comes. Where the core is `lent` to
+ * the other lane's work until then, a dear yield says nothing about the waits to come. */
+static int await(struct run *run, int me, int lane, uint32_t count, int lent, int64_t timeout) {
     atomic_uint *done = &run->lane[lane].done;
     struct waiter *waiter = &run->waiter[me];
     int caller = me == run->lanes, result = IN_TIME, awake = 1;
     if (atomic_load_explicit(done, memory_order_acquire) >= count) return IN_TIME;
     int64_t began = now(), until = timeout < 0 ? INT64_MAX : began + timeout;
-    if (waiter->skip) waiter->skip--, awake = 0;
+    if (!lent && waiter->skip) waiter->skip--, awake = 0;
     do {
         for (int i = 0; i < LOOKS; i++) {
             pause_cpu();
             if (atomic_load_explicit(done, memory_order_acquire) >= count) {
-                if (awake) waiter->shyness /= 2;
+                if (awake && !lent) waiter->shyness /= 2;
                 return IN_TIME;
             }
         }
@@ -132,9 +141,10 @@ static int await(struct run *run, int me, int lane, uint32_t count, int64_t time
         if (!awake || before - began > AWAKE_NS || before >= until) break;
         sched_yield();
         if (now() - before > DEAR_NS) {
+            awake = 0;
+            if (lent) continue;
             waiter->shyness = waiter->shyness < SHY ? SHY : 2 * waiter->shyness > SHYEST ? SHYEST : 2 * waiter->shyness;
             waiter->skip = waiter->shyness;
-            awake = 0;
         }
     } while (1);
     atomic_store(&waiter->target, lane);
@@ -156,6 +166,8 @@ static int await(struct run *run, int me, int lane, uint32_t count, int64_t time
     }
     atomic_store(&waiter->asleep, 0);
     atomic_fetch_sub(&run->sleepers, 1);
+    /* Whatever ended the wait: who was called to spread the word must not keep it. */
+    if (atomic_load(&run->sleepers)) spread(run, lane, atomic_load(done));
     return result;
 }
 
@@ -203,7 +215,10 @@ EXPORT void hope_drive(struct run *run, int me, int interruptible) {
             publish(run, me, (uint32_t)step->a);
             break;
         case WAIT:
-            await(run, me, (int)step->a, (uint32_t)step->b, -1);
+            await(run, me, (int)step->a, (uint32_t)step->b, 0, -1);
+            break;
+        case LENT:
+            await(run, me, (int)step->a, (uint32_t)step->b, 1, -1);
             break;
         case BIND:
             if (sched_setaffinity(0, (size_t)step->b, (const cpu_set_t *)step->a)) status = errno;
@@ -232,7 +247,7 @@ EXPORT void hope_drive(struct run *run, int me, int interruptible) {
 /* Says that a lane runs no more. The run may be gone once this has been seen: it touches nothing after its last word. */
 EXPORT void hope_finish(struct run *run, int lane) { publish(run, lane, FINISHED); }
 
-EXPORT int hope_await(struct run *run, int lane, int64_t timeout) { return await(run, run->lanes, lane, FINISHED, timeout); }
+EXPORT int hope_await(struct run *run, int lane, int64_t timeout) { return await(run, run->lanes, lane, FINISHED, 0, timeout); }
 
 EXPORT uint32_t hope_done(struct run *run, int lane) { return atomic_load(&run->lane[lane].done); }
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agent_sdk.engine import Device, IllegalPlanError, Program, build_program
 from agent_sdk.engine.memory import plan_memory
+from agent_sdk.engine.program import Event
 from agent_sdk.errors import PlanMismatchError
 from agent_sdk.model import Model
 from hope_schema import Cut, Plan, merge
@@ -225,3 +226,14 @@ def test_processors_that_share_a_leading_resource_share_a_thread(model: Model) -
     assert program.lanes == ("x",)
     assert all(not s.waits for s in program.segments)
     assert len(program.segments) > 1
+
+
+def test_a_core_is_lent_to_the_gang_that_ran_on_it_meanwhile(model: Model) -> None:
+    """Each piece of work names whoever else last used its queue's resource since that queue was at work, if anybody."""
+    for seed in range(20):
+        program = program_of(random_legal_plan(model, four_processors(), random.Random(seed)), model)
+        for number, work in enumerate(program.segments):
+            resource = program.lanes[work.lane]
+            users = [s for s in program.segments[:number] if resource in program.processors[s.processor].spec.resources]
+            lent = users[-1] if users and users[-1].lane != work.lane else None
+            assert work.lent == (None if lent is None else Event(lent.lane, lent.position + 1))
