@@ -98,10 +98,20 @@ def address(shared_url: str) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on", http="httptools"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        fill(base)
+        yield base
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def fill(base: str) -> None:
+    """Put something of everything into a planner, and note in ``PLACES`` what it is called."""
     with httpx.Client(base_url=base, headers=JSON, timeout=60) as client:
         client.post("/models", content=GRAPH.model_dump_json())
         missing = client.post("/profiles/missing", content=missing_request(GRAPH).model_dump_json())
@@ -123,9 +133,6 @@ def address(shared_url: str) -> Iterator[str]:
         release = client.post("/releases", json={"model": "net:2", "alias": "live", "stages": [0.5, 1.0]})
         fanout = client.post(f"/models/{GRAPH.model_hash}/plans", json={})
         PLACES.update(release_id=release.json()["release_id"], fanout_id=fanout.json()["fanout_id"])
-    yield base
-    server.should_exit = True
-    thread.join()
 
 
 KNOWN: dict[str, Any] = {
