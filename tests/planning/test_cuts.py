@@ -17,9 +17,11 @@ from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.methods import solve
 from planner_api.planning.problem.cuts import cut_problem
+from planner_api.planning.search.search import Search
 from planner_api.planning.split import codl
 from planner_api.planning.split.choices import Choices
 from planner_api.planning.split.plan import homes_of
+from planner_api.planning.split.search import search_cuts
 from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
 
 
@@ -136,6 +138,18 @@ def test_codl_leaves_pairs_out_where_its_budget_ends(monkeypatch: pytest.MonkeyP
         asked.clear()
         solve(problem, "codl", Budget(seconds))
         assert sorted(asked) == pairs
+
+
+def test_nothing_is_annealed_once_the_budget_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cuts start from is as good as it came: a budget is what others wait for."""
+    problem = cuttable([[100.0, 120.0], [80.0, 200.0]], [[], [0]])
+    whole = solve(problem, "single", Budget(0.0)).schedule
+    rounds: list[None] = []
+    monkeypatch.setattr(Search, "round", lambda *_, **__: rounds.append(None))
+    search_cuts(problem, whole, Budget(0.0))
+    assert not rounds
+    search_cuts(problem, whole, Budget(rounds=1))
+    assert rounds
 
 
 def test_more_than_two_processors_share_an_op():

@@ -48,11 +48,11 @@ def search_cuts(problem: Problem, whole: Schedule, budget: Budget) -> CutPlan:
     starts = [plain]
     with suppress(PlanningError):
         share = budget.within(CODL_SHARE * min(budget.seconds, budget.left()))
-        starts.append(_annealed(planned(problem, share)[0], budget.seed))
+        starts.append(_annealed(planned(problem, share)[0], budget))
     for count in HEAVIEST:
         for axes, chained in (((2, 1), True), ((2, 1), False), ((1, 2), False)):
             if budget.left() > 0.5 * budget.seconds or budget.rounds is not None:
-                starts.append(_heaviest(choices, plain, count, axes, budget.seed, chained=chained))
+                starts.append(_heaviest(choices, plain, count, axes, budget, chained=chained))
     best = min(starts, key=lambda plan: plan.schedule.value_us)
     return _improve(choices, best, budget, STALE if best.cuts else STALE // 2)
 
@@ -68,7 +68,7 @@ def _plain(problem: Problem, schedule: Schedule) -> CutPlan:
 
 
 def _heaviest(
-    choices: Choices, plain: CutPlan, count: int, axes: tuple[int, ...], seed: int, *, chained: bool
+    choices: Choices, plain: CutPlan, count: int, axes: tuple[int, ...], budget: Budget, *, chained: bool
 ) -> CutPlan:
     """The heaviest ops cut for their best pairs, along the first of the axes that they allow.
 
@@ -89,14 +89,16 @@ def _heaviest(
             cuts[op], homes[op] = cut, team
     _unchain(choices, cuts)
     try:
-        return _annealed(carried(choices.problem, cuts, homes, plain), seed)
+        return _annealed(carried(choices.problem, cuts, homes, plain), budget)
     except CutError:  # a part of some op would be too small for those behind it
         return plain
 
 
-def _annealed(plan: CutPlan, seed: int) -> CutPlan:
-    search = Search(plan.problem, plan.schedule, seed)
+def _annealed(plan: CutPlan, budget: Budget) -> CutPlan:
+    search = Search(plan.problem, plan.schedule, budget.seed)
     for _ in range(TURNS if search.movable else 0):
+        if budget.left() <= 0:
+            break
         search.round()
     return replace(plan, schedule=search.schedule())
 
