@@ -20,9 +20,13 @@ def cuttable(
     rows: int = 10,
     *,
     mixes: bool = True,
+    least: int = 0,
     machine: Machine | None = None,
 ) -> Problem:
-    """Convolutions of three rows over ten channels; op k reads the ops ``before[k]``, or the input."""
+    """Convolutions of three rows over ten channels; op k reads the ops ``before[k]``, or the input.
+
+    A part must read ``least`` rows: a window may not be larger than what it looks at.
+    """
     latency = np.array(latency_us)
     n, p = latency.shape
     machine = machine or Machine.apart([f"p{k}" for k in range(p)])
@@ -38,6 +42,8 @@ def cuttable(
     def node(op: int) -> Node:
         def needs(part: Region) -> dict[str, Region | None]:
             near = Region(2, max(0, part.start - 1), min(rows, part.stop + 1))
+            if part.axis == 2 and near.stop - near.start < least:
+                raise CutError("its window is larger than the part")
             return dict.fromkeys(reads[op], near if part.axis == 2 else None if mixes else part)
 
         return Node(f"t{op}", tuple(reads[op]), (f"t{op}",), granularity, needs)

@@ -116,6 +116,14 @@ def test_codl_chains_where_recomputing_costs_less_than_exchanging():
     assert overlapped(problem, with_rounds).schedule.makespan_us == pytest.approx(halves + recomputed + moved, rel=0.05)
 
 
+def test_codl_chains_no_part_that_cannot_be():
+    """A ratio beside the head's own may leave the next op a part smaller than its window: the chain ends there."""
+    problem = cuttable([[2000.0, 1070.0]] * 3, [[], [0], [1]], rows=6, least=3)
+    cuts = solve(problem, "codl", Budget(0.0)).cuts
+    assert cuts
+    assert all(1 < cut.at[0] < 5 for cut in cuts if cut.axis == 2)
+
+
 def test_codl_says_what_it_needs():
     """Without parts to plan with, or two processors side by side, its error says so; in the planner others answer."""
     problem = cuttable([[100.0, 100.0]], [[]])

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, Region, regions
+from hope_schema.cutting import CutError, Node, Region, regions
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.rounds import in_rounds
 from planner_api.planning.judge.simulator import simulate
@@ -142,7 +142,7 @@ class _Planner:
             if name in taken or start.axis not in self.choices.axes.get(name, ()):
                 break
             cut = self.cut(name, start.axis, tenths, chained=True)
-            if cut is None or None in nodes[op].needs(Region(cut.axis, 0, cut.at[0])).values():
+            if cut is None or not _continues(nodes[op], cut):
                 break
             chain = [*chain, cut]
             apart += own[name].us
@@ -152,6 +152,14 @@ class _Planner:
             if gain > best[0]:
                 best = gain, chain
         return best
+
+
+def _continues(node: Node, cut: Cut) -> bool:
+    """Whether a part of an op reads a part of what the op before it makes."""
+    try:
+        return None not in node.needs(Region(cut.axis, 0, cut.at[0])).values()
+    except CutError:  # so small a part cannot be
+        return False
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
