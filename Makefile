@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-# pip is silent while it installs, and off a terminal while it downloads: meanwhile a line every two seconds.
-PACKAGES = $$(ls -d $(VENV)/lib/python*/site-packages/*.dist-info | wc -l)
+# Neither venv nor pip says much while it installs, nor off a terminal while it downloads: meanwhile a line every two seconds.
+PACKAGES = $$(ls -d $(VENV)/lib/python*/site-packages/*.dist-info 2>/dev/null | wc -l)
 AUDIBLY = @( s=0; n=$(PACKAGES); while sleep 2 && kill -0 $$$$ 2>/dev/null; do s=$$((s + 2)); \
-	[ -t 1 ] && [ $(PACKAGES) = $$n ] || echo "  $$s s, $(PACKAGES) packages are there"; done ) &
+	[ -t 1 ] && [ $(PACKAGES) = $$n ] || echo "  $$s s, $(PACKAGES) packages installed"; done ) &
 
 # A browser for the console's tests, where this may install one; without it they are skipped and say so.
 CHROMIUM := command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
@@ -20,8 +20,7 @@ help: ## Show this list
 
 $(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
 	@echo "making $(VENV), then installing into it, once: this takes minutes"
-	$(PYTHON) -m venv $(VENV)
-	$(AUDIBLY) $(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
+	$(AUDIBLY) $(PYTHON) -m venv $(VENV) && $(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
 	$(BIN)/python -m planner_api.planning
 	@touch $@
 

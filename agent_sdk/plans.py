@@ -218,6 +218,8 @@ class Plans(Closes):
 
     def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
         self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then
+        if self._closed:
+            return
         try:
             network = self.network
         except HopeError as error:
@@ -289,6 +291,8 @@ class Plans(Closes):
         try:
             with self._preparing:
                 model = self._bound(shapes)
+                if self._closed:
+                    return
                 stays = f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently"
                 if self._is_pinned(model):
                     self._note(stays)

@@ -154,6 +154,14 @@ def test_a_start_loads_one_runtime_and_reads_nothing(
     assert reading == [travelled]
 
 
+def test_a_session_closed_at_once_leaves_nothing_to_do(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would have begun behind the first run is not begun: closing waits for nothing."""
+    monkeypatch.setattr("agent_sdk.plans.FIRST_ANSWER_S", 60.0)
+    session = agent.load(BRANCHING)
+    session.close()
+    assert session.plans._network is None
+
+
 def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan on disk is taken up before anybody is asked, although figures were filled by a rule meanwhile."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
