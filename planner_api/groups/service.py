@@ -41,7 +41,7 @@ async def find(session: AsyncSession, name: str) -> GroupRow:
     """A group as it is stored. Raises NotFoundError when there is none."""
     row = await repository.find(session, name)
     if row is None:
-        raise NotFoundError("group-unknown", f"no group '{name}': make it with PUT /groups/{name}")
+        raise NotFoundError("group-unknown", f"no group '{name}': make it with `hope-planner groups set {name}`")
     return row
 
 

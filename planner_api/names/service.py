@@ -18,7 +18,7 @@ from planner_api.releases.splits import Splits
 def name_unknown(name: str) -> NotFoundError:
     """Return the error for a name that no model has."""
     return NotFoundError(
-        "name-unknown", f"no model is called '{name}': give it a version with POST /names/{name}/versions"
+        "name-unknown", f"no model is called '{name}': give it a version with `hope-planner models add {name} HASH`"
     )
 
 

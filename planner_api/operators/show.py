@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-WIDEST = 44
-"""Characters of a cell; a longer one loses its end, but for the last column's."""
+WIDEST = 64
+"""Characters of a cell, so that a hash can be copied; a longer one loses its end, but for the last column's."""
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:

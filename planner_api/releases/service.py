@@ -198,7 +198,7 @@ class Releases:
             return GroupSelector()
         row = await groups.find(session, group)
         if row is None:
-            raise NotFoundError("group-unknown", f"no group '{group}': make it with PUT /groups/{group}")
+            raise NotFoundError("group-unknown", f"no group '{group}': make it with `hope-planner groups set {group}`")
         return selector_of_group(row)
 
     async def _claim_plans(
@@ -217,7 +217,8 @@ class Releases:
     ) -> dict[str, Any]:
         known = await names.alias(session, name, alias)
         if known is None:
-            raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': PUT /names/{name}/aliases/{alias}")
+            cure = f"make it with `hope-planner models alias {name} {alias} VERSION`"
+            raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
         if known == after:
             raise ConflictError("nothing-to-release", f"{name}@{alias} stands for version {after} already")
         before = await repository.claim_alias(session, release_id, name, alias)
@@ -231,8 +232,7 @@ class Releases:
     ) -> list[dict[str, Any]]:
         socs = await repository.socs_of(session, [values["model_hash"]], selector.socs)
         if not socs:
-            detail = f"model {values['model_hash']} has no plan: plan ahead with POST /models/{{hash}}/plans first"
-            raise ConflictError("release-without-plans", detail)
+            raise _without_plans(values["model_hash"])
         return [{"part": soc, "soc": soc, "before": values["before"], "after": values["after"]} for soc in socs]
 
     async def _devices(self, session: WriteSession, selector: GroupSelector, socs: set[str], now: datetime) -> int:
@@ -324,15 +324,20 @@ def release_unknown(release_id: str) -> NotFoundError:
     return NotFoundError("release-unknown", f"no release {release_id}: GET /releases lists them")
 
 
+def _without_plans(model_hash: str) -> ConflictError:
+    cure = f"make some first with `hope-planner models plan {model_hash}`"
+    return ConflictError("release-without-plans", f"model {model_hash} has no plan: {cure}")
+
+
 def _nothing(counts: Any, model_hash: str) -> ConflictError:
     """Say why there is nothing of a model to release."""
     if not counts.plans:
-        detail = f"model {model_hash} has no plan: plan ahead with POST /models/{model_hash}/plans first"
-        return ConflictError("release-without-plans", detail)
+        return _without_plans(model_hash)
     if counts.released:
         return ConflictError("release-under-way", f"another release of model {model_hash} is under way")
     if counts.refused > counts.held:
-        detail = "its newest versions were taken back; say 'again' to release them all the same"
+        detail = "its newest versions were taken back; say 'again' (--again) to release them all the same"
         return ConflictError("nothing-to-release", detail)
-    detail = f"devices get its newest versions already; PUT /models/{model_hash}/rollout holds the next ones back"
+    cure = f"`hope-planner models rollout {model_hash} held` holds back the next ones"
+    detail = f"devices get its newest versions already; {cure}"
     return ConflictError("nothing-to-release", detail)

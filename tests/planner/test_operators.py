@@ -92,5 +92,11 @@ def test_a_terminal_is_never_obeyed() -> None:
     """Names of others that hold control characters are shown, not sent, and long ones do not break the table."""
     assert cell("\x1b[2Jgone") == '"\\u001b[2Jgone"'
     shown = table([{"name": "x" * 500, "plans": 3}, {"name": "y", "plans": None}], ("name", "plans"))
-    assert max(map(len, shown.splitlines())) < 60
+    assert max(map(len, shown.splitlines())) < 80
     assert [line.split()[-1] for line in shown.splitlines()] == ["plans", "3", "-"]
+
+
+def test_a_hash_can_be_copied_from_a_table() -> None:
+    """It stands there whole, in whatever column: other commands ask for it."""
+    digest = "0123456789abcdef" * 4
+    assert digest in table([{"model_hash": digest, "plans": 1}], ("model_hash", "plans"))
