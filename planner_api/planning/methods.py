@@ -78,6 +78,7 @@ METHODS: dict[str, Method] = {
     "single": Method(f"{_HERE}.construct.single:solve"),
     "heft": Method(f"{_HERE}.construct.heft:solve"),
     "finish": Method(f"{_HERE}.construct.finish:solve"),
+    "grain": Method(f"{_HERE}.construct.grain:solve"),
     "dmdar": Method(f"{_HERE}.construct.dmdar:solve"),
     "greedy": Method(f"{_HERE}.construct.greedy:solve"),
     "mosaic": Method(f"{_HERE}.construct.mosaic:solve", serves=frozenset({"neighbours"})),

@@ -16,18 +16,19 @@ import numpy as np
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.budget import Budget
+from planner_api.planning.construct.grain import grains
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
-from planner_api.planning.judge.simulator import Schedule, simulate
+from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Bound, Method, Solution, UnknownMethod, features, method, solve
 from planner_api.planning.problem import Machine, PlanningError, Problem
 from planner_api.planning.problem.feasible import any_placement, prune
 
 BOUND_SHARE = 0.3
 """Part of the budget that the lower bound may take before a method other than ``auto`` starts."""
-STARTS = ("single", "heft", "finish", "dmdar", "greedy", "mosaic")
+STARTS = ("single", "heft", "finish", "grain", "dmdar", "greedy", "mosaic")
 """What ``auto`` starts from the best of, quick ones first."""
 FIRST_AID = ("greedy", "finish", "heft", "dmdar")
 """What is tried, in this order, when the method asked for fails."""
@@ -175,10 +176,10 @@ def start(problem: Problem, budget: Budget) -> Solution:
             late = budget.left() <= 0 and (budget.seconds > 0 or (many and name not in ("single", "heft")))
             if late or (wide and name == "mosaic"):
                 break
-        if name == "finish" and not _worth_finish(problem):
+        if (name == "finish" and not _worth_finish(problem)) or (name == "grain" and len(grains(problem)) == 1):
             continue
         try:
-            found = overlapped(problem, solve(problem, name, budget))
+            found = _settled(problem, overlapped(problem, solve(problem, name, budget)))
         except PlanningError as error:
             causes.append(f"{name}: {error}")
             continue
@@ -187,6 +188,11 @@ def start(problem: Problem, budget: Budget) -> Solution:
     if best is None or math.isinf(best.schedule.value_us):
         raise PlanningError(f"no legal plan was found ({'; '.join(causes)})")
     return best
+
+
+def _settled(problem: Problem, found: Solution) -> Solution:
+    """A solution as it is charged in the order of its starts."""
+    return replace(found, schedule=in_start_order(found.cut or problem, found.schedule))
 
 
 def _worth_finish(problem: Problem) -> bool:
@@ -202,7 +208,7 @@ def closed(solution: Solution, bound: Bound) -> bool:
 
 def _attempt(problem: Problem, name: str, budget: Budget, alone: dict[int, Schedule]) -> Solution:
     try:
-        solution = overlapped(problem, solve(problem, name, budget))
+        solution = _settled(problem, overlapped(problem, solve(problem, name, budget)))
         check(solution.cut or problem, solution.schedule)
         return solution
     except (PlanningError, RuntimeError, MemoryError, OSError) as error:

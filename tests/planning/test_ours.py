@@ -28,6 +28,7 @@ from planner_api.planning.exact.constants import constant_ops, put_back, without
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.evaluator import arrays, evaluate, state
 from planner_api.planning.judge.simulator import simulate
+from planner_api.planning.methods import solve
 from planner_api.planning.optimise import CLOSED, auto, warm
 from planner_api.planning.problem import Machine, PlanningError, Problem
 from planner_api.planning.search.polish import polish
@@ -249,6 +250,27 @@ def test_constants_come_back_legally(seed: int) -> None:
     smaller, kept = without(problem, constant_ops(problem))
     plan = simulate(smaller, *shuffled(smaller, seed))
     check(problem, simulate(problem, *put_back(problem, kept, plan.assignment, plan.sequence)))
+
+
+def test_branches_run_side_by_side_on_halves_of_the_cores() -> None:
+    """A gang ends any op first, and every op after the other later than halves would: ``grain`` sees that."""
+    machine = replace(
+        Machine.apart(("ab", "a", "b")),
+        uses=np.array([[True, True], [True, False], [False, True]]),
+        memory=np.zeros(3, int),
+    )
+    problem = Problem(
+        machine=machine,
+        ops=tuple(f"op{k}" for k in range(8)),
+        latency_us=np.tile([0.6, 1.0, 1.0], (8, 1)),
+        producer=np.array([-1, -1, *range(8)]),
+        reads=tuple((k,) for k in range(8)),
+        is_output=np.array([False] * 8 + [True] * 2),
+        transfer_us=np.zeros((10, 4, 4)),
+        tensors=tuple(f"t{k}" for k in range(10)),
+    )
+    assert solve(problem, "finish", Budget()).schedule.makespan_us == pytest.approx(8 * 0.6)
+    assert solve(problem, "grain", Budget()).schedule.makespan_us == pytest.approx(4 * 1.0)
 
 
 def chain(n: int, processors: int = 2) -> Problem:

@@ -22,6 +22,7 @@ from planner_api.planning import (
     optimise,
     simulate,
 )
+from planner_api.planning.judge.simulator import in_start_order
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, shuffled
 from tests.planning.oracle import timing
@@ -285,3 +286,25 @@ def test_the_latest_job_is_what_counts_for_lateness():
     assert second.start_us == (14.0, 4.0)
     assert second.value_us == max(24.0 - 5.0, 0.0)
     assert optimise(problem, "auto", Budget(rounds=2)).solution.schedule.value_us <= 5.0
+
+
+def test_what_begins_earlier_slows_its_neighbour_wherever_it_stands_in_the_sequence() -> None:
+    """Two ops side by side, the second read by a third: told in the wrong order one of them seems to run alone."""
+    beside = dataclasses.replace(Machine.apart(("p", "q")), slowdown=np.array([2.0, 2.0]), memory=np.zeros(2, np.int64))
+    problem = small(
+        machine=beside,
+        ops=("a", "b", "c"),
+        latency_us=np.array([[4.0, 4.0], [4.0, 4.0], [4.0, 4.0]]),
+        producer=np.arange(3),
+        reads=((), (), (0,)),
+        is_output=np.array([False, True, True]),
+        transfer_us=np.zeros((3, 3, 3)),
+        tensors=("ta", "tb", "tc"),
+    )
+    told = simulate(problem, [0, 1, 0], [0, 2, 1])
+    assert told.finish_us == (4.0, 8.0, 8.0)
+    settled = in_start_order(problem, told)
+    assert settled.sequence == (0, 1, 2)
+    assert settled.finish_us == (4.0, 8.0, 12.0)
+    check(problem, settled)
+    assert in_start_order(problem, settled) == settled

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -72,6 +73,12 @@ class Line:
     def __init__(self, length: int) -> None:
         self.length = length
         self.counted: list[tuple[float, float]] = []
+
+    def copy(self) -> Line:
+        """The same line."""
+        other = Line(self.length)
+        other.counted = list(self.counted)
+        return other
 
     def fits(self, share: float) -> float:
         """From when on there is room for one more share."""
@@ -141,6 +148,17 @@ class Decoder:
         self.there: list[dict[int, float]] = [{} for _ in problem.tensors]
         self.taken: list[set[int]] = [set() for _ in problem.tensors]
         self.moves: list[Move] = []
+
+    def copy(self) -> Decoder:
+        """The same schedule, to go on with in another way."""
+        other = copy(self)
+        other.lines = [line.copy() for line in self.lines]
+        other.queues, other.start, other.finish, other.done = (
+            list(times) for times in (self.queues, self.start, self.finish, self.done)
+        )
+        other.home, other.sequence, other.moves = list(self.home), list(self.sequence), list(self.moves)
+        other.there, other.taken = [dict(one) for one in self.there], [set(one) for one in self.taken]
+        return other
 
     def times(self, op: int, here: int) -> Times:
         """When an op would run on a processor if it were placed there next; ``inf`` where it cannot."""
@@ -282,3 +300,21 @@ def simulate(problem: Problem, assignment: Sequence[int], sequence: Sequence[int
     for op in sequence:
         decoder.place(int(op), int(assignment[op]))
     return decoder.schedule()
+
+
+SETTLING: Final = 3
+"""Times that a schedule is put into the order of its starts; later ones change tenths of a percent."""
+
+
+def in_start_order(problem: Problem, schedule: Schedule) -> Schedule:
+    """The same placement, timed with ops in the order in which they start.
+
+    Rule 4 charges an op for those that stand before it in the sequence: one that stands late and starts early slows
+    nobody there. Judged in another order than that of its starts, a schedule looks shorter than it is.
+    """
+    for _ in range(SETTLING if (problem.machine.slowdown > 1.0).any() else 0):
+        order = tuple(sorted(schedule.sequence, key=schedule.start_us.__getitem__))
+        if order == schedule.sequence or math.isinf(schedule.makespan_us):
+            break
+        schedule = simulate(problem, schedule.assignment, order)
+    return schedule
