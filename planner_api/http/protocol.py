@@ -7,14 +7,13 @@ bytes of a head alone, at half the requests per second.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sized
 from typing import Any
 from weakref import WeakSet
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from planner_api.http.error import HttpError
@@ -27,10 +26,13 @@ MAX_FIELDS = 100
 HEAD_S = 10.0
 """Longest time from a connection's beginning to its first byte, and from the first byte to the end of a head."""
 LOOK_S = 0.5
-"""How often connections are looked at whose time may be up: a timer for each request would cost it a tenth."""
+"""How often it is looked at what connections wait for, and since when: a timer for each request would cost it a tenth.
+What takes too long is seen up to two looks late."""
 
 _WATCHED: WeakSet[ServerState] = WeakSet()
 """Servers whose connections are looked at; while they have any."""
+_CONTROL = bytes({*range(32), 127} - {9, 10, 13})
+"""What no header may hold, beside the ends of lines."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -44,16 +46,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread = 0
         """Bytes that came since the parser last completed a head, a piece of a body or a message."""
         self._in_body = False
-        self.due = math.inf
-        """When (by the loop's clock) what the client owes must have come."""
+        self._owed: tuple[str, RequestResponseCycle | None] | None = None
+        """What the client owed at the last look, after which request; and (by the loop's clock) since when."""
+        self._owed_since = 0.0
         self._refusal = HttpError(400, "malformed-request", "this is not a request of HTTP/1.1")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a first head."""
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
-        self.transport = self._joined = _Joined(transport)  # type: ignore[assignment]
-        self.due = self.loop.time() + HEAD_S
         if self.server_state not in _WATCHED:
             _WATCHED.add(self.server_state)
             self.loop.call_later(LOOK_S, _look, self.loop, self.server_state)
@@ -65,18 +66,15 @@ class BoundedProtocol(HttpToolsProtocol):
                 if not self.transport.is_closing():
                     self.data_received(data[start : start + PIECE_BYTES])
             return
-        if not self._unread and not self._in_body:
-            self.due = math.inf
         self._unread += len(data)
         super().data_received(data)
-        if (self._unread or self._in_body) and not self.transport.is_closing():
-            self._bound_the_rest()
+        if self._unread > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, "head-too-large", f"the head of a request may have {MAX_HEAD_BYTES} bytes")
 
     def on_headers_complete(self) -> None:
         """Go on to the body."""
         self._unread = 0
         self._in_body = True
-        self.due = math.inf
         if len(self.headers) > MAX_FIELDS:
             self._refusal = HttpError(431, "head-too-large", f"a request may have {MAX_FIELDS} header fields")
             raise self._refusal
@@ -91,47 +89,49 @@ class BoundedProtocol(HttpToolsProtocol):
         """Have the whole request."""
         self._unread = 0
         self._in_body = False
-        self.due = math.inf
         super().on_message_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.__class__ = _Answering  # uvicorn makes one of its own
+        super()._start_asgi_task(cycle, app)
+
     def on_response_complete(self) -> None:
-        """Have answered: go on with what waits, or wait for the next request (uvicorn's own sets a timer each time)."""
-        self._joined.flush()
+        """Have answered: go on with what waits (uvicorn's own also sets a timer for the next request)."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
-        elif not self._in_body:
-            self.due = self.loop.time() + (HEAD_S if self._unread else self.timeout_keep_alive)
 
     def send_400_response(self, msg: str) -> None:
         """Say why this connection ends, and end it."""
         headers, body = answer(self._refusal, None, None)
         headers = [*self.server_state.default_headers, *headers, (b"connection", b"close")]
-        head = b"".join(b"%b: %b\r\n" % pair for pair in headers)
-        self.transport.write(b"".join((STATUS_LINE[self._refusal.status], head, b"\r\n", body)))
+        self.transport.write(_head(self._refusal.status, headers) + body)
         self.transport.close()
 
-    def end_wait(self) -> None:
-        """Wait no longer for what the client owes."""
-        self.due = math.inf
-        if self._in_body and self.flow.read_paused:
-            self.due = self.loop.time() + self.body_timeout_s  # it is we who keep it waiting
-        elif self._in_body:
+    def look(self, now: float) -> None:
+        """End the connection where what the client owes has been due for too long."""
+        owed = self._owes()
+        if owed is None or owed != self._owed:
+            self._owed, self._owed_since = owed, now
+            return
+        waited_s = now - self._owed_since
+        if owed[0] == "body" and waited_s >= self.body_timeout_s:
             self._refuse(408, "body-timeout", f"the body did not arrive within {self.body_timeout_s:g} s")
-        elif self._unread:
+        elif owed[0] == "head" and waited_s >= HEAD_S:
             self._refuse(408, "head-timeout", f"the head did not arrive within {HEAD_S:g} s")
-        else:
+        elif owed[0] == "request" and waited_s >= (HEAD_S if owed[1] is None else self.timeout_keep_alive):
             self.transport.close()  # nothing was asked
 
-    def _bound_the_rest(self) -> None:
-        """Limit what is still to come of a request."""
-        if self._unread > MAX_HEAD_BYTES:
-            self._refuse(431, "head-too-large", f"the head of a request may have {MAX_HEAD_BYTES} bytes")
-        elif self.due == math.inf and (self._in_body or self.cycle is None or self.cycle.response_complete):
-            self.due = self.loop.time() + (self.body_timeout_s if self._in_body else HEAD_S)
+    def _owes(self) -> tuple[str, RequestResponseCycle | None] | None:
+        """What the client is to send next, after which request; None: it is we who keep it waiting."""
+        if self._in_body:
+            return None if self.flow.read_paused else ("body", self.cycle)
+        if self.cycle is not None and not self.cycle.response_complete:
+            return None
+        return ("head" if self._unread else "request", self.cycle)
 
     def _refuse(self, status: int, kind: str, detail: str) -> None:
         self._refusal = HttpError(status, kind, detail)
@@ -142,15 +142,77 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _look(loop: asyncio.AbstractEventLoop, server: ServerState) -> None:
-    """End the connections whose time is up, and look again while there are any."""
+    """Look at every connection, and again while there are any."""
     now = loop.time()
     for connection in list(server.connections):
-        if isinstance(connection, BoundedProtocol) and connection.due <= now:
-            connection.end_wait()
+        if isinstance(connection, BoundedProtocol):
+            connection.look(now)
     if server.connections:
         loop.call_later(LOOK_S, _look, loop, server)
     else:
         _WATCHED.discard(server)
+
+
+class _Answering(RequestResponseCycle):
+    """A request and its answer. Of an answer whose length is known, head and body leave in one system call.
+
+    Others are written by uvicorn itself, which looks at headers one by one: a quarter of what a cached plan costs.
+    """
+
+    _held: bytes | None = None
+    """The head, until the body is there."""
+
+    async def send(self, message: Any) -> None:
+        """Hold the head, then send both."""
+        head = self._held
+        if head is None:
+            if self.response_started or not self._hold(message):
+                await super().send(message)
+            return
+        self._held = None
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        body = message.get("body", b"")
+        if message.get("more_body") or len(body) != self.expected_content_length:
+            self.transport.write(head)
+            await super().send(message)
+            return
+        self.transport.writelines((head, body))
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+    def _hold(self, message: Any) -> bool:
+        """Make the head of an answer that says how long it is, or has no body; False for any other."""
+        headers, status = message["headers"], message["status"]
+        length = 0 if status in (204, 304) else None
+        for name, value in headers:
+            if name == b"content-length":
+                length = int(value)
+            elif name in (b"connection", b"transfer-encoding"):
+                return False
+        if length is None or not self.keep_alive or self.scope["method"] == "HEAD":
+            return False
+        self._held = _head(status, [*self.default_headers, *headers])
+        self.response_started, self.chunked_encoding, self.expected_content_length = True, False, length
+        self.waiting_for_100_continue = False
+        return True
+
+
+def _head(status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The head of an answer. Raises RuntimeError for a header that is more than one line, or none."""
+    head = b"%b%b\r\n" % (STATUS_LINE[status], b"".join([b"%b: %b\r\n" % pair for pair in headers]))
+    if (
+        head.count(b"\n") != len(headers) + 2
+        or head.count(b"\r") != len(headers) + 2
+        or head.translate(None, _CONTROL) != head
+    ):
+        raise RuntimeError("a header of the answer is no line of text")
+    return head
 
 
 class _Flow(FlowControl):
@@ -167,39 +229,3 @@ class _Flow(FlowControl):
         """Read on, unless requests wait."""
         if self.read_paused and not self._waiting:
             super().resume_reading()
-
-
-class _Joined:
-    """A transport that holds an answer's head until its body is there: one system call for both.
-
-    ASGI asks servers to hold it. Where an answer comes in many pieces, every second one waits for the next, or the end.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._held = b""
-        self.is_closing = transport.is_closing
-
-    def write(self, data: bytes) -> None:
-        """Hold it, or send it with what was held."""
-        if self._held:
-            self._transport.writelines((self._held, data))
-            self._held = b""
-        elif data.startswith(b"HTTP/1.1 100 "):
-            self._transport.write(data)
-        else:
-            self._held = data
-
-    def flush(self) -> None:
-        """Send what is held."""
-        if self._held:
-            self._transport.write(self._held)
-            self._held = b""
-
-    def close(self) -> None:
-        """Send what is held, then close."""
-        self.flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)

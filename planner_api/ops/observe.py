@@ -29,19 +29,17 @@ class Observe:
         self._app = app
         self._metrics = metrics
         self._log_routine = log_routine
-        self._prefix = secrets.token_hex(6)
+        self._prefix = secrets.token_hex(6).encode()
         self._numbers = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serve one request."""
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id")
-        if given is not None and GIVEN_ID.fullmatch(given):
-            identity = str(given, "ascii")
-        else:
-            identity = f"{self._prefix}{next(self._numbers):06x}"
+        if given is None or not GIVEN_ID.fullmatch(given):
+            given = b"%b%06x" % (self._prefix, next(self._numbers))
         state = scope.setdefault("state", {})
-        state["request_id"] = identity
+        state["request_id"] = identity = given.decode()
         # Where one of them came twice, no two readers shall take different ones.
         state["headers"] = headers if len(headers) == len(scope["headers"]) else {}
         request_id.set(identity)
@@ -52,7 +50,7 @@ class Observe:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", identity.encode())]
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", given)]}
             return send(message)
 
         try:

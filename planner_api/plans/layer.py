@@ -63,5 +63,6 @@ class PlanLayer:
         scope["route"] = route
         self._cache.hit(stored.plan_id)
         answer = stored.answer(headers.get(b"accept-encoding"), if_none_match)
-        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        head, body = answer.messages
+        await send(head)
+        await send(body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Literal
 
 from hope_schema import Plan
@@ -17,13 +18,19 @@ MAX_ANSWERS = 16
 Coding = Literal["zstd", "gzip", "identity"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
-    """What a request for a plan is answered with."""
+    """What a request for a plan is answered with, and as ASGI's two messages, which are sent as they are."""
 
     status: int
     headers: Headers
     body: bytes
+
+    @cached_property
+    def messages(self) -> tuple[dict[str, object], dict[str, object]]:
+        """Its head and its body."""
+        head = {"type": "http.response.start", "status": self.status, "headers": self.headers}
+        return head, {"type": "http.response.body", "body": self.body}
 
 
 @dataclass(frozen=True)
