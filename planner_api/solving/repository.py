@@ -80,24 +80,21 @@ async def raise_priority(session: WriteSession, plan_id: str, priority: int) -> 
     return result.first() is not None
 
 
-async def take(session: WriteSession, owner: str, ttl_s: float, plan_id: str | None = None) -> Lease | None:
-    """Lease the named plan, or the first in the queue; None when there is nothing to lease."""
+async def take(session: WriteSession, owner: str, ttl_s: float) -> Lease | None:
+    """Lease the first plan in the queue; None when there is nothing to lease."""
     ready = and_(PlanRow.status == "queued", PlanRow.queued_at.is_not(None))
-    if plan_id is None:
-        chosen: ColumnElement[bool] = PlanRow.id == (
-            select(PlanRow.id)
-            .where(ready)
-            .order_by(PlanRow.priority.desc(), PlanRow.queued_at)
-            .limit(1)
-            .with_for_update(skip_locked=True)  # of two workers on PostgreSQL each takes another one
-            .correlate(None)
-            .scalar_subquery()
-        )
-    else:
-        chosen = PlanRow.id == plan_id
+    first = (
+        select(PlanRow.id)
+        .where(ready)
+        .order_by(PlanRow.priority.desc(), PlanRow.queued_at)
+        .limit(1)
+        .with_for_update(skip_locked=True)  # of two workers on PostgreSQL each takes another one
+        .correlate(None)
+        .scalar_subquery()
+    )
     result = await session.execute(
         update(PlanRow)
-        .where(chosen, ready)
+        .where(PlanRow.id == first, ready)
         .values(status="solving", attempt=PlanRow.attempt + 1, lease_owner=owner, lease_until=now_on(session, ttl_s))
         .returning(PlanRow.id, PlanRow.attempt)
         .execution_options(synchronize_session=False)

@@ -214,7 +214,7 @@ def test_a_device_that_asks_while_a_release_is_solved(database_url: str) -> None
                 await plans.insert(session, plan_id(request), request, datetime.now(UTC))
                 assert await planner.queue.enqueue(session, plan_id(request))
             async with planner.database.write() as session:
-                return await take(session, "worker", 60.0, plan_id(request))
+                return await take(session, "worker", 60.0)
 
         leased = api.await_(lease)
         first = api.plan(GRAPH)

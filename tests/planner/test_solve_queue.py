@@ -175,7 +175,7 @@ def test_work_of_a_vanished_worker_is_done_by_another(database_url: str) -> None
     async def scenario(database: Database, queue: Any) -> None:
         await enqueue(database, queue, "p")
         async with database.write() as session:
-            vanished = await repository.take(session, "another-machine|1|1", ttl_s=0.0, plan_id="p")
+            vanished = await repository.take(session, "another-machine|1|1", ttl_s=0.0)
         assert vanished is not None
         assert await queue.reap() == ["p"]
         assert await queue.reap() == []
@@ -197,7 +197,8 @@ def test_a_dead_process_of_this_machine_is_reaped_before_its_lease_expires(datab
     """A local worker's death is seen at once, so a restart need not wait for the lease."""
 
     async def scenario(database: Database, queue: Any) -> None:
-        await enqueue(database, queue, "dead", "alive")
+        await enqueue(database, queue, "dead")
+        await enqueue(database, queue, "alive")
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -206,8 +207,8 @@ def test_a_dead_process_of_this_machine_is_reaped_before_its_lease_expires(datab
         )
         printed, _ = await child.communicate()
         async with database.write() as session:
-            await repository.take(session, printed.decode().strip(), ttl_s=600.0, plan_id="dead")
-            await repository.take(session, this_process(), ttl_s=600.0, plan_id="alive")
+            await repository.take(session, printed.decode().strip(), ttl_s=600.0)
+            await repository.take(session, this_process(), ttl_s=600.0)
         assert await queue.reap() == ["dead"]
         assert (await row(database, "alive")).status == "solving"
 
@@ -220,7 +221,7 @@ def test_renewal_keeps_the_reaper_away(database_url: str) -> None:
     async def scenario(database: Database, queue: Any) -> None:
         await enqueue(database, queue, "p")
         async with database.write() as session:
-            lease = await repository.take(session, "another-machine|1|1", ttl_s=0.0, plan_id="p")
+            lease = await repository.take(session, "another-machine|1|1", ttl_s=0.0)
         assert lease is not None
         assert await queue.renew(lease)
         assert await queue.reap() == []
@@ -262,7 +263,7 @@ def test_a_refused_problem_fails_at_once(database_url: str) -> None:
     async def scenario(database: Database, queue: Any) -> None:
         await enqueue(database, queue, "p")
         async with database.write() as session:
-            lease = await repository.take(session, "me", 60.0, "p")
+            lease = await repository.take(session, "me", 60.0)
         assert lease is not None
         assert await queue.fail(lease, "no processor supports op 'x'", permanent=True) is False
         assert (await row(database, "p")).status == "failed"
@@ -277,7 +278,7 @@ def test_a_job_that_takes_every_worker_down_ends_as_failed(database_url: str) ->
         await enqueue(database, queue, "p")
         for _ in range(MAX_ABANDONED):
             async with database.write() as session:
-                assert await repository.take(session, "another-machine|1|1", 0.0, "p") is not None
+                assert await repository.take(session, "another-machine|1|1", 0.0) is not None
             await queue.reap()
         found = await row(database, "p")
         assert found.status == "failed"
