@@ -31,7 +31,7 @@ from hope_schema import Enrolment, ModelGraph, Profile
 from planner_api.devices import repository as devices
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.planning import Budget, build_problem, optimise, simulate
-from planner_api.profiles.folding import Folder, wanted
+from planner_api.profiles.folding import Folder, estimates, wanted
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from planner_api.settings import Settings
@@ -226,10 +226,8 @@ def _liars(graph: ModelGraph, true: dict[str, Any], manner: str, fleet: int, sha
     honest = Folder(Statistics())
     honest.fold([("truth", _said(true, ones))])
     chosen = [processor["id"] for processor in true["processors"]]
-    truth, told = (
-        build_problem(graph, Profile.model_validate_json(publish(each.statistics, "soc", "max", 1)), chosen)
-        for each in (honest, folder)
-    )
+    profiles = (publish(each, estimates(each), "soc", "max", 1) for each in (honest.statistics, folder.statistics))
+    truth, told = (build_problem(graph, Profile.model_validate_json(each), chosen) for each in profiles)
     best, misled = (optimise(problem, "auto", Budget(rounds=20)).solution.schedule for problem in (truth, told))
     lost = (simulate(truth, misled.assignment, misled.sequence).makespan_us / best.makespan_us - 1) * 100
     off = np.abs(told.latency_us / truth.latency_us - 1)

@@ -8,14 +8,13 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from planner_api.compression import zstd
 from planner_api.db.tables import ProfileRow
 from planner_api.errors import PlannerError
 from planner_api.http.body import Body, inflate
-from planner_api.profiles.folding import Folder
+from planner_api.profiles.folding import Estimates, Folder, estimates
 from planner_api.profiles.plausibility import held_of
 from planner_api.profiles.repository import ProfileHead, counted
-from planner_api.profiles.snapshot import materially_changed, publish
+from planner_api.profiles.snapshot import next_version
 from planner_api.profiles.statistics import Statistics, device_hash
 
 BATCH_UPLOADS = 256
@@ -69,8 +68,8 @@ def load(dumped: bytes | None, share: int | None) -> Folder:
     return Folder(Statistics.load(dumped), share)
 
 
-def fold(folder: Folder, batch: Sequence[Sent], revoked: Collection[str], limit: int) -> Folded:
-    """Fold a batch into the folder's statistics; ``limit`` bounds the inflated bytes of an upload."""
+def fold(folder: Folder, batch: Sequence[Sent], revoked: Collection[str], limit: int) -> tuple[Folded, Estimates]:
+    """Fold a batch into the folder's statistics, and estimate; ``limit`` bounds the inflated bytes of an upload."""
     uploads: list[tuple[str, dict[str, Any]]] = []
     ids: list[int] = []
     errors: dict[int, str] = {}
@@ -86,7 +85,8 @@ def fold(folder: Folder, batch: Sequence[Sent], revoked: Collection[str], limit:
     folded = folder.fold(uploads)
     errors.update({ids[position]: error for position, error in folded.failed.items()})
     unused = {ids[position]: reason for position, reason in folded.unused.items()}
-    return Folded({row_id: device for row_id, device, _ in batch}, folded.refused, errors, unused)
+    found = Folded({row_id: device for row_id, device, _ in batch}, folded.refused, errors, unused)
+    return found, estimates(folder.statistics)
 
 
 def say_what_is_held(statistics: Statistics, folded: Folded) -> None:
@@ -96,12 +96,11 @@ def say_what_is_held(statistics: Statistics, folded: Folded) -> None:
             folded.unused[row_id] = "; ".join(filter(None, (folded.unused.get(row_id), held)))
 
 
-def finish(statistics: Statistics, soc: str, frequency: str, head: ProfileHead, folded: Folded) -> Stored:
+def finish(
+    statistics: Statistics, found: Estimates, soc: str, frequency: str, head: ProfileHead, folded: Folded
+) -> Stored:
     """Return what is to be stored once a batch is folded."""
-    version, snapshot = head.version, None
-    if materially_changed(statistics):
-        version += 1
-        snapshot = zstd(publish(statistics, soc, frequency, version))
+    version, snapshot = next_version(statistics, found, soc, frequency, head.version)
     values = {
         "statistics": statistics.dump(),
         "version": version,

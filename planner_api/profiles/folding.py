@@ -42,6 +42,8 @@ MATERIAL = 0.01
 MERGED_AT_ONCE = 16_384
 """Figures merged at once."""
 NO_RANK = np.uint64(2**64 - 1)
+Estimates = dict[str, tuple[FloatArray, FloatArray]]
+"""Per family: (F,) estimates and spreads of its figures in microseconds."""
 MAX_PROCESSORS = 1024
 """Most definitions of processors, or of channels, remembered: as many as a profile may list. The least listed go
 first."""
@@ -352,6 +354,11 @@ def estimate(votes: Votes) -> tuple[FloatArray, FloatArray]:
     between = median(np.where(accepted, np.abs(votes.us - centre[:, None]), np.nan))
     spread = np.where(accepted.sum(axis=1) >= 3, np.fmax(reported, between), reported)
     return us, np.where(np.isfinite(spread), spread, 0.0)
+
+
+def estimates(statistics: Statistics) -> Estimates:
+    """Return what :func:`estimate` says of each family."""
+    return {name: estimate(votes) for name, votes in statistics.families.items()}
 
 
 def refused(us: FloatArray) -> NDArray[np.int64]:

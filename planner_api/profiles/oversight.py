@@ -11,15 +11,14 @@ import numpy as np
 
 from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.audit.service import Actor, record
-from planner_api.compression import zstd
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.paging import Page
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
-from planner_api.profiles.folding import refused
+from planner_api.profiles.folding import estimates, refused
 from planner_api.profiles.repository import ProfileHead
-from planner_api.profiles.snapshot import materially_changed, publish
+from planner_api.profiles.snapshot import next_version
 from planner_api.profiles.statistics import Key, Statistics, device_hash
 
 FENCE_ATTEMPTS = 10
@@ -171,20 +170,20 @@ async def _rewrite(
     """Change a profile's statistics and publish what they then say, beside any folder at work (its fence decides)."""
     for _ in range(FENCE_ATTEMPTS):
         head, statistics = await _load(database, soc, frequency)
-        version, body = head.version, None
 
-        def work(statistics: Statistics = statistics, version: int = version) -> tuple[bytes | None, bytes]:
+        def work(statistics: Statistics = statistics, head: ProfileHead = head) -> tuple[int, bytes | None, bytes]:
             change(statistics)
-            changed = materially_changed(statistics)
-            published = zstd(publish(statistics, soc, frequency, version + 1)) if changed else None
-            return published, statistics.dump()
+            return (
+                *next_version(statistics, estimates(statistics), soc, frequency, head.version),
+                statistics.dump(),
+            )
 
-        body, dumped = await asyncio.to_thread(work)
+        version, body, dumped = await asyncio.to_thread(work)
         now = datetime.now(UTC)
         values = {
             **repository.counted(statistics),
             "statistics": dumped,
-            "version": version + (body is not None),
+            "version": version,
             "uploads": head.uploads + 1,
             "updated_at": now,
         }
@@ -192,7 +191,7 @@ async def _rewrite(
             if await repository.store_statistics(session, head, values):
                 await write_down(session)
                 if body is not None:
-                    await repository.store_version(session, head.id, version + 1, body, now)
+                    await repository.store_version(session, head.id, version, body, now)
                 return body is not None
     raise ConflictError("profile-busy", "uploads are folded into this profile all the time; try again")
 

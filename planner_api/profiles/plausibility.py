@@ -19,7 +19,7 @@ from planner_api.planning.problem.transfers import Line, fit, size_bytes
 from planner_api.prediction.complete import Predictors, samples, train
 from planner_api.prediction.features import Features
 from planner_api.prediction.lines import LEAST_US
-from planner_api.profiles.folding import CUT, MAD_TO_SIGMA, estimate, median
+from planner_api.profiles.folding import CUT, MAD_TO_SIGMA, median
 from planner_api.profiles.statistics import FloatArray, Statistics, Votes
 
 NEAR = 0.5
@@ -42,9 +42,8 @@ class Standing:
     open: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, votes: Votes) -> Standing:
-        """Look at every figure. That it is unsupported, too, is agreed on when two say so."""
-        us, _ = estimate(votes)
+    def of(cls, votes: Votes, us: FloatArray) -> Standing:
+        """Look at every figure and its estimate. That it is unsupported, too, is agreed on when two say so."""
         centre = median(votes.us)[:, None]
         with np.errstate(invalid="ignore"):
             near = (np.abs(votes.us - centre) <= NEAR * centre).sum(axis=1)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planner_api.prediction.complete import Predictors
     from planner_api.prediction.features import Features
     from planner_api.prediction.predictor import Sample
+    from planner_api.profiles.folding import Estimates
     from planner_api.profiles.plausibility import Reference
     from planner_api.profiles.statistics import Statistics
 
@@ -88,12 +89,12 @@ class Predictions:
         last = len(rank)
         return sorted(unknown, key=lambda key: rank.get(ops[key[0]], last) if key[0] in ops else last)
 
-    async def doubt(self, profile_id: int, statistics: Statistics) -> None:
+    async def doubt(self, profile_id: int, statistics: Statistics, found: Estimates) -> None:
         """Mark which figures of a profile are held back until a second device says them; none may fold meanwhile."""
         from planner_api.profiles.plausibility import Reference, Standing
 
         votes, moves = statistics.latencies, statistics.transfers
-        latencies, transfers = await asyncio.to_thread(lambda: (Standing.of(votes), Standing.of(moves)))
+        latencies, transfers = Standing.of(votes, found["latencies"][0]), Standing.of(moves, found["transfers"][0])
         if not (latencies.open.any() or transfers.open.any()):
             votes.held[:], moves.held[:] = False, False
             return

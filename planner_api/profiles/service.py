@@ -189,11 +189,12 @@ class Profiles:
                     head = await repository.ensure(session, soc, frequency, datetime.now(UTC))
             batch = [(row.id, row.device_id, Body(row.body, row.encoding)) for row in uploads]
             most = self._settings.max_inflated_bytes
-            folded = await asyncio.to_thread(batches.fold, folder, batch, revoked, most)
+            folded, found = await asyncio.to_thread(batches.fold, folder, batch, revoked, most)
+            known = folder.statistics
             if self._settings.tokens_required:  # elsewhere everybody is believed
-                await self.predictions.doubt(head.id, folder.statistics)
-                batches.say_what_is_held(folder.statistics, folded)
-            work: Stored = await asyncio.to_thread(batches.finish, folder.statistics, soc, frequency, head, folded)
+                await self.predictions.doubt(head.id, known, found)
+                batches.say_what_is_held(known, folded)
+            work: Stored = await asyncio.to_thread(batches.finish, known, found, soc, frequency, head, folded)
             if await self._store(head, soc, frequency, folded, work):
                 self._folders[head.id] = (head.uploads + len(batch), folder)
                 while len(self._folders) > REMEMBERED_FOLDERS:

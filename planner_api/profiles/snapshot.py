@@ -11,24 +11,32 @@ from typing import Any
 import numpy as np
 
 from hope_schema import HOST, Processor
-from planner_api.profiles.folding import LISTED_BY, MATERIAL, estimate, moved
+from planner_api.compression import zstd
+from planner_api.profiles.folding import LISTED_BY, MATERIAL, Estimates, moved
 from planner_api.profiles.known import PER_KIND
 from planner_api.profiles.statistics import FloatArray, Statistics, Votes
 
 
-def materially_changed(statistics: Statistics) -> bool:
+def next_version(
+    statistics: Statistics, found: Estimates, soc: str, frequency: str, version: int
+) -> tuple[int, bytes | None]:
+    """Return a profile's version and, where its figures deserve a new one, that and its compressed body."""
+    if not materially_changed(statistics, found):
+        return version, None
+    return version + 1, zstd(publish(statistics, found, soc, frequency, version + 1))
+
+
+def materially_changed(statistics: Statistics, found: Estimates) -> bool:
     """Whether a figure appeared, vanished or moved so far that the profile deserves a new version."""
     return any(
-        votes.lost or bool(moved(votes.published, counting(votes)[0], MATERIAL).any())
-        for votes in statistics.families.values()
+        votes.lost or bool(moved(votes.published, _counting(votes, found[name][0]), MATERIAL).any())
+        for name, votes in statistics.families.items()
     )
 
 
-def counting(votes: Votes) -> tuple[FloatArray, FloatArray]:
-    """Return the estimates and spreads that plans rest on: without what is held back."""
-    us, spread = estimate(votes)
-    us[votes.held] = np.nan
-    return us, spread
+def _counting(votes: Votes, us: FloatArray) -> FloatArray:
+    """The estimates that plans rest on: without what is held back."""
+    return np.where(votes.held, np.nan, us)
 
 
 def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[dict[str, Any]], Hashable]) -> list[dict[str, Any]]:
@@ -49,7 +57,7 @@ def agreed(listed: Mapping[str, Sequence[int]], name: Callable[[dict[str, Any]],
     return [definition for _, _, definition in chosen.values()]
 
 
-def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> bytes:
+def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, version: int) -> bytes:
     """Return the profile as JSON, and remember its figures as the published ones.
 
     Figures of processors that are no longer listed, and those held back, are kept in the statistics but left out.
@@ -67,7 +75,7 @@ def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> b
         "soc": soc, "frequency": frequency, "version": version, "processors": processors, "channels": channels,
     }  # fmt: skip
 
-    us, spread = _estimates(statistics, "latencies")
+    us, spread = _published(statistics, found, "latencies")
     votes = statistics.latencies
     rows = [row for row, key in enumerate(votes.keys) if key[1] in kinds and not math.isnan(us[row])]
     body["latencies"] = {
@@ -77,11 +85,11 @@ def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> b
         "spread_us": [spread[row] for row in rows],
         "count": [max(1, int(votes.count[row])) for row in rows],
     }
-    share, _ = _estimates(statistics, "shares")
+    share, _ = _published(statistics, found, "shares")
     if share:
         shares = dict(zip(statistics.shares.keys, share, strict=True))
         body["latencies"]["share"] = [shares.get(votes.keys[row], 1.0) for row in rows]
-    us, spread = _estimates(statistics, "transfers")
+    us, spread = _published(statistics, found, "transfers")
     votes = statistics.transfers
     rows = [
         row for row, key in enumerate(votes.keys) if key[2] in places and key[3] in places and math.isfinite(us[row])
@@ -94,7 +102,7 @@ def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> b
         "spread_us": [spread[row] for row in rows],
         "count": [max(1, int(votes.count[row])) for row in rows],
     }
-    us, _ = _estimates(statistics, "overheads")
+    us, _ = _published(statistics, found, "overheads")
     overheads = dict(zip(statistics.overheads.keys, us, strict=True))
     body["overheads"] = {
         **{
@@ -106,8 +114,7 @@ def publish(statistics: Statistics, soc: str, frequency: str, version: int) -> b
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _estimates(statistics: Statistics, family: str) -> tuple[list[float], list[float]]:
-    votes = statistics.families[family]
-    us, spread = counting(votes)
-    votes.published, votes.lost = us.copy(), False
-    return np.asarray(us).tolist(), np.asarray(spread).tolist()
+def _published(statistics: Statistics, found: Estimates, family: str) -> tuple[list[float], list[float]]:
+    votes, (us, spread) = statistics.families[family], found[family]
+    votes.published, votes.lost = _counting(votes, us), False
+    return votes.published.tolist(), spread.tolist()

@@ -22,7 +22,7 @@ from planner_api.errors import TooOftenError
 from planner_api.locks import Turns
 from planner_api.plans import repository
 from planner_api.profiles import statistics as statistics_module
-from planner_api.profiles.folding import Folder, estimate, wanted
+from planner_api.profiles.folding import Folder, estimate, estimates, wanted
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from planner_api.solving.repository import take
@@ -282,7 +282,7 @@ def test_a_full_profile_gives_way_to_who_has_less(monkeypatch: pytest.MonkeyPatc
         folder.fold([(f"greedy-{device}", upload({f"{device}-{n}": 1.0 for n in range(20)}))])
     folded = folder.fold([("honest", upload({f"true-{n}": 5.0 for n in range(10)}))])
     assert folded.unused == {}
-    found = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 1))
+    found = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1))
     assert {f"true-{n}" for n in range(10)} <= set(found.latencies.signature)
     assert len(found.latencies.signature) == 100
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hope_schema import Processor, Profile
 from hope_schema.base import MAX_ROWS
 from planner_api.profiles import statistics as statistics_module
-from planner_api.profiles.folding import MAX_PROCESSORS, Folder, estimate, median, moved
+from planner_api.profiles.folding import MAX_PROCESSORS, Folder, estimate, estimates, median, moved
 from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Statistics
 from tests import CAMPAIGN
@@ -153,7 +153,8 @@ def test_storing_and_loading_changes_nothing(sent: list[tuple[int, str, float]],
         kept.fold(part)
         reloaded.fold(part)
         reloaded = Folder(Statistics.load(reloaded.statistics.dump()))
-    assert publish(kept.statistics, "soc", "max", 1) == publish(reloaded.statistics, "soc", "max", 1)
+    one, other = (publish(each, estimates(each), "soc", "max", 1) for each in (kept.statistics, reloaded.statistics))
+    assert one == other
 
 
 def test_an_upload_that_cannot_be_read_changes_nothing() -> None:
@@ -171,17 +172,17 @@ def test_versions_follow_material_changes() -> None:
     statistics = Statistics()
     folder = Folder(statistics)
     folder.fold([("one", upload({"a": 100.0}))])
-    assert materially_changed(statistics)
-    profile = Profile.model_validate_json(publish(statistics, "soc", "max", 3))
+    assert materially_changed(statistics, estimates(statistics))
+    profile = Profile.model_validate_json(publish(statistics, estimates(statistics), "soc", "max", 3))
     assert (profile.version, profile.latencies.us) == (3, (100.0,))
-    assert not materially_changed(statistics)
+    assert not materially_changed(statistics, estimates(statistics))
     folder.fold([("two", upload({"a": 101.0}))])
-    assert not materially_changed(statistics), "half a per cent is noise"
+    assert not materially_changed(statistics, estimates(statistics)), "half a per cent is noise"
     folder.fold([("three", upload({"a": 110.0})), ("four", upload({"a": 110.0}))])
-    assert materially_changed(statistics)
-    publish(statistics, "soc", "max", 4)
+    assert materially_changed(statistics, estimates(statistics))
+    publish(statistics, estimates(statistics), "soc", "max", 4)
     folder.fold([("five", upload({"b": None}))])
-    assert materially_changed(statistics)
+    assert materially_changed(statistics, estimates(statistics))
 
 
 def test_a_lone_device_cannot_add_a_processor_for_all() -> None:
@@ -190,10 +191,10 @@ def test_a_lone_device_cannot_add_a_processor_for_all() -> None:
     odd = PROCESSORS[0].model_copy(update={"id": "npu@0", "runtime": "npu"})
     folder.fold([(f"device-{n}", upload({"a": 1.0})) for n in range(30)])
     folder.fold([("odd", upload({"a": 1.0}, processors=(*PROCESSORS, odd)))])
-    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 1))
+    profile = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1))
     assert {processor.id for processor in profile.processors} == {processor.id for processor in PROCESSORS}
     folder.fold([(f"new-{n}", upload({"a": 1.0}, processors=(*PROCESSORS, odd))) for n in range(3)])
-    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 2))
+    profile = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 2))
     assert "npu@0" in {processor.id for processor in profile.processors}
 
 
@@ -203,7 +204,7 @@ def test_overheads_are_figures_too() -> None:
     folder.fold([(f"d{n}", upload({"a": 1.0}, launch_us={BIG: 4.0}, handover_us=2.0)) for n in range(4)])
     folder.fold([("silent", upload({"a": 1.0}))])
     folder.fold([("liar", upload({"a": 1.0}, launch_us={BIG: 400.0}, handover_us=200.0))])
-    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 1))
+    profile = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1))
     assert profile.overheads.launch_us == {BIG: 4.0}
     assert profile.overheads.handover_us == 2.0
 
@@ -213,7 +214,7 @@ def test_what_an_upload_leaves_out_stays_as_it_was() -> None:
     folder = Folder(Statistics())
     folder.fold([("d", upload({"a": 1.0}, launch_us={BIG: 4.0}, handover_us=2.0))])
     folder.fold([("d", upload({"a": 1.0}, launch_us={BIG: 9.0}))])
-    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 1))
+    profile = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1))
     assert (profile.overheads.launch_us, profile.overheads.handover_us) == ({BIG: 9.0}, 2.0)
 
 
@@ -241,6 +242,6 @@ def test_what_is_published_at_the_limits_is_a_profile(monkeypatch: pytest.Monkey
     for start in (0, 1000, 2000):
         many = [PROCESSORS[0].model_copy(update={"id": f"cpu@{n}"}) for n in range(start, start + 1000)]
         folder.fold([("crowded", upload({}, processors=(*PROCESSORS, *many)))])
-    profile = Profile.model_validate_json(publish(folder.statistics, "soc", "max", 1))
+    profile = Profile.model_validate_json(publish(folder.statistics, estimates(folder.statistics), "soc", "max", 1))
     assert len(profile.latencies.us) == limit
     assert len(profile.processors) == MAX_PROCESSORS
