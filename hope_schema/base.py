@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,13 +32,23 @@ MAX_NAME = 512
 """Most characters of a tensor's or an op's name."""
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 """A tensor's or an op's name as its model writes it."""
-Label = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$")]
+LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$"
+MAX_LABEL = 128
+Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL, pattern=LABEL)]
 """A short identifier that may stand in a URL, a file name or a log line."""
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """A SHA-256 in lower-case hexadecimal."""
 Dimension = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Shape = Annotated[tuple[Dimension, ...], Field(max_length=16)]
 """A static tensor shape, outermost dimension first."""
+
+
+_IS_LABEL = re.compile(LABEL)
+
+
+def is_label(text: str) -> bool:
+    """Whether a text is a ``Label``."""
+    return len(text) <= MAX_LABEL and _IS_LABEL.fullmatch(text) is not None
 
 
 class Contract(BaseModel):

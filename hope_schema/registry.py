@@ -8,7 +8,8 @@ from pydantic import AwareDatetime, Field
 
 from hope_schema.base import PRINTABLE, Contract, Digest, Label, Share
 
-PlainName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$")]
+PLAIN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
+PlainName = Annotated[str, Field(min_length=1, max_length=100, pattern=PLAIN)]
 """A model's, an alias's or a group's name: no ``:`` and no ``@``, which divide a reference."""
 Reference = Annotated[
     str, Field(max_length=201, pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*([:@][A-Za-z0-9][A-Za-z0-9._\-]*)?$")

@@ -6,10 +6,10 @@ is none) is left to the route, which keeps the same report by the same reading, 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from hope_schema import DeviceReport
+from hope_schema.base import is_label
 from planner_api.devices.reports import Reports
 from planner_api.devices.routes import report, router
 from planner_api.http.asgi import Asgi, Scope, sends_plain_json, take_body
@@ -17,7 +17,7 @@ from planner_api.http.body import SMALL_BYTES
 from planner_api.http.route import route_to
 from planner_api.http.shape import parse
 
-REPORT = re.compile(r"/devices/([A-Za-z0-9][A-Za-z0-9._:+@/\-]{0,127})/report")
+BEFORE, BEHIND = "/devices/", "/report"
 _ROUTE = route_to(router, report)
 """The route in whose place it answers."""
 
@@ -38,13 +38,13 @@ class ReportLayer:
         """Keep a report, or pass the request on. Raises PlannerError for one that is not valid, or not stored."""
         headers = scope["state"]["headers"]
         if scope["method"] == "PUT" and headers and not scope["query_string"] and sends_plain_json(headers):
-            named = REPORT.fullmatch(scope["path"])
-            body = None
-            if named is not None:
+            path, body = scope["path"], None
+            device_id = path[len(BEFORE) : -len(BEHIND)]
+            if path.startswith(BEFORE) and path.endswith(BEHIND) and is_label(device_id):
                 body, receive = await take_body(receive)
-            if named is not None and body is not None and len(body) <= SMALL_BYTES:
+            if body is not None and len(body) <= SMALL_BYTES:
                 scope["route"] = _ROUTE
-                await self._reports.add(named[1], parse(body, DeviceReport))
+                await self._reports.add(device_id, parse(body, DeviceReport))
                 await send({"type": "http.response.start", "status": 204, "headers": []})
                 await send({"type": "http.response.body", "body": b""})
                 return

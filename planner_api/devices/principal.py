@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hope_schema.base import is_label
 from planner_api.errors import ForbiddenError
 
 Role = Literal["operator", "viewer", "device", "anonymous"]
 
-_DEVICE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:+@/\-]{0,127}")
 _DEVICE_POSTS = frozenset({"/models", "/profiles", "/profiles/missing", "/plans"})
 _DEVICE_GETS = ("/models/", "/plans/", "/references/")
 
@@ -68,7 +67,8 @@ def device_of(scope: Mapping[str, Any]) -> str | None:
     if principal.role != "anonymous":
         return principal.device_id
     named = [value for name, value in scope["headers"] if name == b"hope-device"]
-    return str(named[0], "ascii") if len(named) == 1 and _DEVICE.fullmatch(named[0]) else None
+    name = str(named[0], "latin-1") if len(named) == 1 else ""
+    return name if is_label(name) else None
 
 
 def require_own(scope: Mapping[str, Any], device_id: str) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import Device, DeviceDescription, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
+from hope_schema.base import LABEL, MAX_LABEL
+from hope_schema.registry import PLAIN
 from planner_api.audit.service import actor_of
 from planner_api.devices import service
 from planner_api.devices.guard import bearer_of
@@ -18,9 +20,7 @@ router = APIRouter(tags=["devices"], route_class=StrictRoute)
 
 ENROLMENT_BYTES = 32 * 1024
 """Largest enrolment; honest ones have a few hundred bytes, and the contract's own bounds end at 17 KB."""
-LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$"
-PLAIN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
-DeviceId = Annotated[str, Path(max_length=128, pattern=LABEL, description="The device's id")]
+DeviceId = Annotated[str, Path(max_length=MAX_LABEL, pattern=LABEL, description="The device's id")]
 After = Annotated[str | None, Query(max_length=128, pattern=LABEL, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Rows per page")]
 

@@ -17,8 +17,9 @@ from hope_schema import (
     FleetSummary,
     VotePage,
 )
+from hope_schema.base import LABEL
 from planner_api.audit.service import actor_of
-from planner_api.devices.routes import LABEL, After, Limit
+from planner_api.devices.routes import After, Limit
 from planner_api.fleet import service
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe

@@ -15,9 +15,10 @@ from hope_schema import (
     NamedModelPage,
     NewModelVersion,
 )
+from hope_schema.registry import PLAIN
 from planner_api.audit.service import actor_of
 from planner_api.devices.principal import device_of
-from planner_api.devices.routes import PLAIN, Limit
+from planner_api.devices.routes import Limit
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
+from hope_schema.base import LABEL
 from planner_api.compression import unzstd
 from planner_api.devices.principal import principal_of, require_own
 from planner_api.http.body import read_large, read_message
@@ -14,7 +15,6 @@ from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute
 from planner_api.profiles.reading import read_upload
 
-LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$"
 Soc = Annotated[str, Path(max_length=257, pattern=LABEL, description="The SoC")]
 Frequency = Annotated[str, Path(max_length=128, pattern=LABEL, description="The operating point")]
 router = APIRouter(tags=["profiles"], route_class=StrictRoute)

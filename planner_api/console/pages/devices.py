@@ -7,6 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import RedirectResponse
 
+from hope_schema.base import LABEL
+from hope_schema.registry import PLAIN
 from planner_api.audit.service import actor_of
 from planner_api.console import repository
 from planner_api.console.forms import Words, read_form
@@ -14,7 +16,7 @@ from planner_api.console.rendering import render
 from planner_api.devices import service
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.repository import drifts
-from planner_api.devices.routes import LABEL, PLAIN, After
+from planner_api.devices.routes import After
 from planner_api.fleet.routes import oversight
 from planner_api.groups import service as groups
 from planner_api.groups.repository import names as names_of_groups

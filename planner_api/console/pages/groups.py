@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
 from hope_schema import GroupSelector
+from hope_schema.registry import PLAIN
 from planner_api.audit.service import actor_of
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
-from planner_api.devices.routes import PLAIN
 from planner_api.errors import InvalidError
 from planner_api.groups import service
 from planner_api.http.route import StrictRoute

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import Plan, PlanReply, Step
+from hope_schema.base import LABEL
 from planner_api.compression import unzstd
 from planner_api.console import repository
 from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.db.engine import Database
-from planner_api.devices.routes import LABEL, After
+from planner_api.devices.routes import After
 from planner_api.errors import InvalidError, plan_unknown
 from planner_api.fleet import service as fleet
 from planner_api.http.route import StrictRoute

@@ -10,11 +10,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import Processor, Profile
+from hope_schema.base import LABEL
 from planner_api.compression import unzstd
 from planner_api.console.charts import heat
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
-from planner_api.devices.routes import LABEL
 from planner_api.fleet import service as fleet
 from planner_api.fleet.routes import Offset, oversight
 from planner_api.http.route import StrictRoute
