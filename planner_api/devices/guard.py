@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +71,7 @@ class Tokens:
         self._unknown: dict[str, float] = {}
         self._forgotten = 0
         self._asked: Gathering[str, Known | None] = Gathering(self._ask, most=ASKED_AT_ONCE, apart_s=ASKED_APART_S)
-        self._seen: dict[str, datetime] = {}
+        self._seen: set[str] = set()
         self._flusher: asyncio.Task[None] | None = None
         events.on_token(self._forget)
 
@@ -128,8 +127,7 @@ class Tokens:
 
     def saw(self, device_id: str) -> None:
         """Note that a device is there."""
-        if device_id not in self._seen:
-            self._seen[device_id] = datetime.now(UTC)
+        self._seen.add(device_id)
 
     def _forget(self, token_hash: str | None) -> None:
         self._forgotten += 1
@@ -147,13 +145,13 @@ class Tokens:
                 log.exception("devices_seen_not_written")
 
     async def _flush(self) -> None:
-        seen, self._seen = self._seen, {}
+        seen, self._seen = self._seen, set()
         if not seen:
             return
         try:
-            await self._database.write_at_once(partial(repository.saw, seen=seen))
+            await self._database.write_at_once(partial(repository.saw, device_ids=seen))
         except DatabaseAwayError as error:
-            self._seen = {**seen, **self._seen}
+            self._seen |= seen
             log.warning("devices_seen_not_written", error=error.reason)
 
 

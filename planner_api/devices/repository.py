@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planner_api.releases.counting import Said
 
 CHUNK = 500
-"""Plans per statement; SQLite bounds the parameters of one."""
+"""Plans or devices per statement; SQLite bounds the parameters of one."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,13 @@ async def prune_usage(session: WriteSession, before: str) -> None:
     await session.execute(delete(UsageRow).where(UsageRow.day < before))
 
 
-def saw(connection: Connection, seen: Mapping[str, datetime]) -> None:
-    """Remember when devices were last seen."""
-    rows = [{"id": device_id, "enrolled_at": at, "last_seen_at": at} for device_id, at in sorted(seen.items())]
-    put_all(connection, DeviceRow, rows, key=("id",), keep=("enrolled_at",))
+def saw(connection: Connection, device_ids: Collection[str]) -> None:
+    """Remember that devices were seen now; locked in the order of their ids, as reports lock them."""
+    ordered, now = sorted(device_ids), datetime.now(UTC)
+    for start in range(0, len(ordered), CHUNK):
+        some = select(DeviceRow.id).where(DeviceRow.id.in_(ordered[start : start + CHUNK]))
+        locked = some.order_by(DeviceRow.id).with_for_update()
+        connection.execute(update(DeviceRow).where(DeviceRow.id.in_(locked)).values(last_seen_at=now))
 
 
 async def describe(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ from planner_api.db.tables import (
 )
 
 
-async def count(session: AsyncSession, table: type[ProfileRow | ModelRow | DeviceRow]) -> int:
+async def count(session: AsyncSession, table: type[ProfileRow | ModelRow]) -> int:
     """Rows of a table."""
     return (await session.scalar(select(func.count()).select_from(table))) or 0
 
@@ -33,9 +33,11 @@ async def count_socs(session: AsyncSession) -> int:
     return (await session.scalar(select(func.count()).where(SocRow.established_at.is_not(None)))) or 0
 
 
-async def count_seen_since(session: AsyncSession, since: datetime) -> int:
-    """Devices seen since then."""
-    return (await session.scalar(select(func.count()).where(DeviceRow.last_seen_at >= since))) or 0
+async def count_devices(session: AsyncSession, since: datetime) -> tuple[int, int]:
+    """Devices, and those of them seen since then."""
+    query = select(func.count(), func.count().filter(DeviceRow.last_seen_at >= since)).select_from(DeviceRow)
+    devices, seen = (await session.execute(query)).one()
+    return devices, seen
 
 
 async def plan_totals(session: AsyncSession) -> Any:

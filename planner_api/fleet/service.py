@@ -23,7 +23,7 @@ from hope_schema import (
 )
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
-from planner_api.db.tables import DeviceRow, ModelRow, ProfileRow
+from planner_api.db.tables import ModelRow, ProfileRow
 from planner_api.errors import NotFoundError, model_unknown
 from planner_api.fleet import repository
 from planner_api.models import repository as model_rows
@@ -112,12 +112,13 @@ async def summary(database: Database) -> FleetSummary:
         totals = await repository.plan_totals(session)
         drift = await repository.median_drift(session)
         by_status = await count_by_status(session)
+        devices, seen_today = await repository.count_devices(session, datetime.now(UTC) - timedelta(days=1))
         return FleetSummary(
             socs=await repository.count_socs(session),
             profiles=await repository.count(session, ProfileRow),
             models=await repository.count(session, ModelRow),
-            devices=await repository.count(session, DeviceRow),
-            devices_seen_today=await repository.count_seen_since(session, datetime.now(UTC) - timedelta(days=1)),
+            devices=devices,
+            devices_seen_today=seen_today,
             plans={
                 "queued": by_status.get("queued", 0),
                 "solving": by_status.get("solving", 0),

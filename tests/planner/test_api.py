@@ -440,7 +440,9 @@ def test_agents_of_the_first_schema_are_told_what_to_upgrade(idle: Api) -> None:
 
 
 def test_a_machine_that_cannot_be_is_refused_in_one_sentence(api: Api) -> None:
-    """Shares beyond a processor's whole, channels to nowhere, too many jobs and impossible ones: one clear 422 each."""
+    """Shares beyond a processor's whole, channels to nowhere, modes of what is no op here, too many jobs and impossible
+    ones: one clear 422 each.
+    """
     good = json.loads(api.learn(GRAPH).model_dump_json()) | {"upload_id": "bad"}
     rows, way = good["latencies"], {"source": "host", "target": "nowhere"}
     job = {"model_hash": GRAPH.model_hash}
@@ -451,6 +453,8 @@ def test_a_machine_that_cannot_be_is_refused_in_one_sentence(api: Api) -> None:
           for share in (0.0, -0.5, 1.5)),
         ("/profiles", good | {"channels": [way]}, "place 'nowhere', which no listed processor computes in"),
         ("/profiles", good | {"channels": [way | {"target": "host"}]}, "a channel from 'host' to itself"),
+        ("/profiles", good | {"latencies": rows | {"signature": [""] * len(rows["us"])}}, "latencies.signature"),
+        ("/plans", key | {"jobs": [job | {"cuts": [{"op": "nowhere", "axis": 1, "at": [1]}]}]}, "cuts"),
         ("/plans", key | {"jobs": [job] * 65}, "jobs"),
         ("/plans", key | {"jobs": [late]}, "deadline_us lies before release_us"),
     ):  # fmt: skip

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from hope_schema import DeviceReport, Enrolment, EnrolmentReceipt, MeasuredRun, Missing
+from planner_api.db.engine import sync_engine
 from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
 from planner_api.devices import repository as devices
 from planner_api.devices.principal import Principal
@@ -186,6 +187,20 @@ def test_an_expired_or_revoked_claim_enrols_nobody(api: Api, database_url: str, 
     assert claim not in listed
     assert tokens(capsys, database_url, "revoke", "--claim", number) == "revoked"
     assert enrol(api, claim, "device-9").status_code == 401
+
+
+def test_who_was_seen_is_noted_of_devices_that_are_there(database_url: str) -> None:
+    """Of devices that call, when they did is kept; one that is gone by then does not come back, the others stay."""
+    engine = sync_engine(database_url)
+    then = datetime(2020, 1, 1, tzinfo=UTC)
+    with engine.begin() as connection:
+        rows = [{"id": name, "enrolled_at": then, "last_seen_at": then} for name in ("a", "b", "c")]
+        connection.execute(insert(DeviceRow), rows)
+        devices.saw(connection, {"c", "gone", "a"})
+        found = connection.execute(select(DeviceRow.id, DeviceRow.enrolled_at, DeviceRow.last_seen_at)).all()
+    engine.dispose()
+    assert {row.id: row.last_seen_at > then for row in found} == {"a": True, "b": False, "c": True}
+    assert {row.enrolled_at for row in found} == {then}
 
 
 def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, str], device: dict[str, str]) -> None:
