@@ -197,6 +197,8 @@ def headline(report: RunReport) -> list[str]:
             lines.append(f"{report.gain:.2f}× faster than {before}")
         else:
             lines.append(f"{1 / report.gain:.2f}× slower than {before}")
+    if report.plan_source == "single":
+        return [*lines, f"there was no planner to ask: {spoken(report.processors_used[0])} alone, {took}"]
     if report.executed in DEFAULTS:
         lines.append(f"{DEFAULTS[report.executed]} alone is the fastest here, as it is by default: {took}")
     elif alone:
@@ -228,6 +230,7 @@ def _table(report: RunReport) -> Table:
     table.add_row("planned", _ms(report.planned_us), bound)
     used = f"{', '.join(report.plan_processors_used)}; {_count(report.plan_segments, 'segment')}"
     if report.executed == "plan":
+        used = f"{', '.join(report.processors_used)}; {_count(report.segments, 'segment')}"
         table.add_row("measured", _ms(report.measured_us), f"{used}; median of {_count(report.runs, 'run')}")
     else:
         table.add_row("plan measured", _ms(report.plan_measured_us), f"{used}; not used: slower here")

@@ -162,6 +162,11 @@ def test_a_missing_tensor_is_wrong() -> None:
         ({"default_us": 500.0}, ["2.00× slower than ONNX Runtime by default: 1.00 ms against 0.50 ms",
                                  "the plan (a, b): 1.00 ms"]),
         ({}, ["the plan (a, b): 1.00 ms"]),
+        (
+            {"default_us": 1500.0, "plan_source": "single", "processors_used": ("ov@0-1",)},
+            ["1.50× faster than ONNX Runtime by default: 1.00 ms against 1.50 ms",
+             "there was no planner to ask: OpenVINO on ov@0-1 alone, 1.00 ms"],
+        ),
     ],
 )  # fmt: skip
 def test_what_was_gained_is_said_first(changes: dict[str, object], lines: list[str]) -> None:
