@@ -24,7 +24,7 @@ from agent_sdk.engine import Device
 from agent_sdk.errors import ModelError, OpenShapeError, ProcessorError, UnplannableError
 from agent_sdk.files import Kept
 from agent_sdk.model import Model, Shapes, Source, located, read_network
-from agent_sdk.obtaining import Obtainer, Wanted, always
+from agent_sdk.obtaining import A_LITTLE_S, Obtainer, Wanted, always
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
@@ -70,8 +70,10 @@ class Agent(Closes):
         soc: the SoC that figures belong to; read from this machine by default.
         frequency: the operating point; read from this machine by default.
         processors: comma-separated ids or runtimes to plan with (``"ort@0-7,ort@8-15"``); everything by default.
-        precision: what torch computes float32 in (``fp32``, ``tf32``, ``fp16``) unless an id says it.
+        precision: what torch computes float32 in (``fp32``, ``tf32``, ``fp16``) unless an id says it; ``mixed``: what
+            the planner chooses for each op.
         method: how the planner plans: ``auto``, ``ilp`` or ``greedy``.
+        measuring_s: seconds that each ``load`` may measure for, once the planner can predict what it does not know.
         wait_s: seconds the planner may hold a plan back to improve it; None takes what it has at once.
         planner_timeout_s: seconds any other call to a remote planner may take; then what is at hand answers.
         huge_pages: put this process's memory into huge pages once a network is ready. All of it, the application's
@@ -94,6 +96,7 @@ class Agent(Closes):
         processors: str | None = None,
         precision: str = "fp32",
         method: Method = "auto",
+        measuring_s: float = A_LITTLE_S,
         wait_s: float | None = None,
         planner_timeout_s: float = DEADLINE_S,
         huge_pages: bool = False,
@@ -130,6 +133,7 @@ class Agent(Closes):
             soc=self.soc,
             device_id=self.device_id,
             method=method,
+            measuring_s=measuring_s,
             wait_s=wait_s,
             embedded=embedded,
             notes=(self._kept.note,) if self._kept.note else (),
@@ -143,7 +147,7 @@ class Agent(Closes):
             soc=self.soc,
             device_id=self.device_id,
             supplier=self._supplier,
-            renewed=lambda model: self.obtain(model, renew=True),
+            renewed=lambda model: self.obtain(model, renew=True, at_once=True),
             field=self._field,
             huge_pages=huge_pages,
             progress=progress,
@@ -248,7 +252,7 @@ class Agent(Closes):
         Args:
             model: what is planned.
             wanted: whether somebody still waits for it; looked at while measuring.
-            behind: take the plan that is on disk, if any, and ask nobody.
+            behind: take the plan that is on disk, if any, and ask nobody, or else the first that the planner has.
             deterministic: as in ``load``.
             all_rivals: as in ``load``.
             plan: take this one.
@@ -258,7 +262,9 @@ class Agent(Closes):
         obtainer, opener = self._for(model)
         obtained = unpack_plan(plan, model) if plan is not None else obtainer.recall(model) if behind else None
         if obtained is None:
-            obtained = self.obtain(model, wanted=lambda: wanted() and here.is_alive() and not self._closed)
+            obtained = self.obtain(
+                model, at_once=behind, wanted=lambda: wanted() and here.is_alive() and not self._closed
+            )
         pinned = deterministic or rounding(model.graph).differs
         opened = opener.opened(model, obtained, all_rivals=all_rivals, pinned=pinned)
         if begun is not None:
@@ -347,9 +353,9 @@ class Agent(Closes):
             prepared.notes += [note] if note not in prepared.notes else []
             return False
 
-    def obtain(self, model: Model, *, renew: bool = False, wanted: Wanted = always) -> Obtained:
+    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False, wanted: Wanted = always) -> Obtained:
         """Obtain the plan of a model; see ``Obtainer.obtain``."""
-        return self._for(model)[0].obtain(model, renew=renew, wanted=wanted)
+        return self._for(model)[0].obtain(model, renew=renew, at_once=at_once, wanted=wanted)
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""

@@ -104,13 +104,13 @@ class Kept:
 
 
 @contextmanager
-def one_at_a_time(path: Path, longest_s: float) -> Iterator[bool]:
-    """Hold a lock among processes, waiting for ``longest_s`` seconds at most; yields whether there was a wait.
+def one_at_a_time(path: Path, longest_s: float) -> Iterator[None]:
+    """Hold a lock among processes, waiting for ``longest_s`` seconds at most.
 
     It ends with the process that holds it. Where nothing can be locked nobody waits.
     """
     handle = -1
-    held = waited = False
+    held = False
     try:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,9 +121,8 @@ def one_at_a_time(path: Path, longest_s: float) -> Iterator[bool]:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     held = True
                 except BlockingIOError:
-                    waited = True
                     time.sleep(0.1)
-        yield waited
+        yield
     finally:
         if handle >= 0:
             os.close(handle)

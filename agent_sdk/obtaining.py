@@ -13,7 +13,14 @@ from pydantic import ValidationError
 
 from agent_sdk.device.soc import Soc
 from agent_sdk.engine import Device, DeviceClosedError, IllegalPlanError, build_program
-from agent_sdk.errors import BadRequestError, InputError, PlanMismatchError, PlannerProtocolError, UnplannableError
+from agent_sdk.errors import (
+    BadRequestError,
+    InputError,
+    NotFoundError,
+    PlanMismatchError,
+    PlannerProtocolError,
+    UnplannableError,
+)
 from agent_sdk.measure.profiler import profile
 from agent_sdk.model import Model
 from agent_sdk.planner.client import ServedPlan
@@ -24,8 +31,10 @@ from agent_sdk.progress import ProgressListener
 from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanReply, PlanRequest, Processor
 from hope_schema.plan import Method
 
-PROFILING_BUDGET_S: Final = 55.0
-"""Longest time one ``load`` spends measuring; what it did not reach the planner estimates, and asks for again."""
+THOROUGH_S: Final = 55.0
+"""Longest time one ``load`` spends measuring where the planner knows too little to plan without."""
+A_LITTLE_S: Final = 2.0
+"""Longest time, unless said so, where it can: it plans from predictions, and every start makes more of them true."""
 UNPLANNABLE: Final = "urn:hope:unplannable"
 """How the planner says that there is no plan: an op that no processor runs by itself, say."""
 Wanted = Callable[[], bool]
@@ -57,6 +66,7 @@ class Obtainer:
         soc: the SoC that figures belong to.
         device_id: who measured them.
         method: how the planner plans.
+        measuring_s: seconds that one ``obtain`` may measure where the planner can plan without.
         wait_s: seconds the planner may hold a plan back to improve it.
         embedded: the database of a planner inside this process.
         notes: what is to be said with every plan.
@@ -69,6 +79,7 @@ class Obtainer:
     soc: Soc
     device_id: str
     method: Method
+    measuring_s: float
     wait_s: float | None
     embedded: Path | None
     notes: tuple[str, ...]
@@ -83,8 +94,11 @@ class Obtainer:
         settled = self.supplier.settled(question, copy)
         return Obtained(copy.reply.plan, copy, "disk", cached=True, settled=settled, key=question.key, notes=self.notes)
 
-    def obtain(self, model: Model, *, renew: bool = False, wanted: Wanted = always) -> Obtained:
+    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False, wanted: Wanted = always) -> Obtained:
         """Obtain the plan of a model; ``renew`` asks anew although one is cached.
+
+        The planner is asked for a plan before anything is measured. Where it has one, a little of what that rests on
+        is measured and the plan asked for again, but not ``at_once``; where it knows too little, all is measured first.
 
         Raises UnplannableError where there is no plan at all, PlannerStatusError where the planner refuses otherwise,
         or DeviceClosedError once the agent is closed, or while it measures what is not ``wanted`` any more.
@@ -100,9 +114,7 @@ class Obtainer:
             served = None if renew or copy is None else supplier.confirmed(copy, self.wait_s)
             cached = served is not None
             if served is None:
-                self._measure_missing(model, question, measured, wanted)
-                self.progress.phase("asking the planner for a plan")
-                served = self._planned(question)
+                served = self._asked(model, question, measured, wanted, at_once)
                 cached = served.source == "hit"
             if served is not copy:
                 self._check(served.reply.plan, model)
@@ -114,7 +126,7 @@ class Obtainer:
             mended = mend(self.embedded) if self.embedded is not None else ""
             if mended:
                 supplier.disconnect()
-                again = self.obtain(model, renew=renew, wanted=wanted)
+                again = self.obtain(model, renew=renew, at_once=at_once, wanted=wanted)
                 return replace(again, notes=(mended, *again.notes))
             served, cached = copy, copy is not None
             source = "single" if copy is None else "disk"
@@ -137,7 +149,37 @@ class Obtainer:
             notes=(*notes, *measured.notes),
         )
 
+    def _asked(self, model: Model, question: Question, measured: Measured, wanted: Wanted, at_once: bool) -> ServedPlan:
+        """The planner's plan, made with as much measured as ``obtain`` says."""
+        first = self._foreseen(question)
+        if first is None:
+            self._measure_missing(model, question, measured, wanted, THOROUGH_S)
+            return self._planned(question)
+        if at_once and first.reply.plan.filled:
+            return first
+        try:
+            if self._measure_missing(model, question, measured, wanted, self.measuring_s):
+                return self._planned(question)
+            if self.wait_s and first.reply.provisional:
+                return replace(self._planned(question), source=first.source)
+        except OFFLINE as error:
+            measured.notes.append(f"{error}; the plan that it had before is used")
+        return first
+
+    def _foreseen(self, question: Question) -> ServedPlan | None:
+        """The plan that the planner can make of what it knows by now; None where that is too little."""
+        self.progress.phase("asking the planner for a plan")
+        try:
+            return self.supplier.plan(question, None)
+        except NotFoundError:  # nothing at all is known of this SoC
+            return None
+        except BadRequestError as error:
+            if error.type != UNPLANNABLE:
+                raise
+            return None
+
     def _planned(self, question: Question) -> ServedPlan:
+        self.progress.phase("asking the planner for a plan")
         try:
             return self.supplier.plan(question, self.wait_s)
         except BadRequestError as error:
@@ -183,17 +225,18 @@ class Obtainer:
         except (IllegalPlanError, PlanMismatchError) as error:
             raise PlannerProtocolError(f"the planner's plan cannot be carried out: {error}") from error
 
-    def _measure_missing(self, model: Model, question: Question, measured: Measured, wanted: Wanted) -> None:
-        """Ask what the planner lacks, measure that, and send it."""
+    def _measure_missing(
+        self, model: Model, question: Question, measured: Measured, wanted: Wanted, budget_s: float
+    ) -> bool:
+        """Ask what the planner lacks, measure that for so long, and send it; whether there is more to plan on now."""
         missing = self.supplier.missing(question)
         if not missing.latencies and not missing.transfers:
-            return
-        with self.supplier.measuring_alone() as another_did:
-            if another_did:
-                missing = self.supplier.missing(question)
+            return False
+        with self.supplier.measuring_alone():
+            missing = self.supplier.missing(question)  # less, where another process has just measured
             if not missing.latencies and not missing.transfers:
-                return
-            self.progress.phase("profiling this device", PROFILING_BUDGET_S)
+                return True
+            self.progress.phase("profiling this device", budget_s)
             began = time.perf_counter()
 
             def step(what: str) -> None:
@@ -208,7 +251,7 @@ class Obtainer:
                 soc=self.soc.name,
                 frequency=self.soc.frequency,
                 device_id=self.device_id,
-                budget_s=PROFILING_BUDGET_S,
+                budget_s=budget_s,
                 progress=step,
             )
             measured.seconds = time.perf_counter() - began
@@ -220,6 +263,7 @@ class Obtainer:
                 what = "are kept and sent at the next start" if kept else "could neither be sent nor kept"
                 measured.notes.append(f"the figures measured now {what}")
                 raise
+        return True
 
     def _question(self, model: Model) -> Question:
         request = self.request(model.graph.model_hash)

@@ -308,7 +308,7 @@ class Plans(Closes):
                 log.info("%s: a plan answers from now on at %s", self.name, shown)
                 if not self.network.is_open:
                     self._close_whole()
-            if prepared.obtained.source == "disk" and self._renew is not None:
+            if prepared.obtained.preliminary and self._renew is not None:
                 self._renew(prepared)
         except (UnplannableError, ProcessorError) as error:
             if self._closed:

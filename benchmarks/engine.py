@@ -33,6 +33,7 @@ from agent_sdk.measure.timing import Turn, take_turns
 from agent_sdk.measure.truth import busy_together
 from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import pre_softmax_outputs
+from agent_sdk.obtaining import THOROUGH_S
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
 from agent_sdk.verify import executor_error, random_inputs, reference, relative_error
@@ -239,7 +240,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     print(f"{'model':<16} {'config':<15} {'median':>9}     / ort  / all   pred.  error   segments, overlap, processors")
-    here = Agent(processors=options.processors, huge_pages=options.huge_pages, wait_s=options.wait)
+    here = Agent(
+        processors=options.processors, huge_pages=options.huge_pages, wait_s=options.wait, measuring_s=THOROUGH_S
+    )
     content["circumstances"] = circumstances()
     content["machine"] = {
         "soc": here.soc.name,

@@ -49,6 +49,7 @@ from agent_sdk.measure.timing import take_turns
 from agent_sdk.measure.truth import busy_together
 from agent_sdk.measure.witness import Witness
 from agent_sdk.model import Model, pre_softmax_outputs
+from agent_sdk.obtaining import THOROUGH_S
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
 from agent_sdk.runtimes.torch.kernel import Line, build
@@ -193,7 +194,9 @@ def network_rows(
 ) -> list[dict[str, Any]]:
     """All configurations of a network in one precision; ours are planned, tried and mended by an agent."""
     with ExitStack() as opened:
-        agent = opened.enter_context(Agent(processors="cuda:0", precision=precision, wait_s=BUDGET_S))
+        agent = opened.enter_context(
+            Agent(processors="cuda:0", precision=precision, measuring_s=THOROUGH_S, wait_s=BUDGET_S)
+        )
         sessions: dict[str, Session] = {}
         for method in methods:
             agent.method = METHODS[method]
@@ -319,7 +322,7 @@ def pair_rows(name: str, traces_to: Path | None) -> list[dict[str, Any]]:
     cores = tuple(sorted(read_soc().cores))
     processors = f"cuda:0/{MULTIPROCESSORS}sm,ort@{name_cores(cores[:-1])}"
     with (
-        Agent(processors=processors, wait_s=BUDGET_S) as agent,
+        Agent(processors=processors, measuring_s=THOROUGH_S, wait_s=BUDGET_S) as agent,
         agent.load(name, all_rivals=True, background=False) as session,
     ):
         feeds = random_inputs(session.model.graph, 0)

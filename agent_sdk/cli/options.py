@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from agent_sdk.errors import InputError
-from agent_sdk.runtimes.torch.choice import PRECISIONS
+from agent_sdk.runtimes.torch.choice import MIXED, PRECISIONS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,8 @@ METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner", "codl")
 """What ``hope_schema.plan.Method`` lists, without loading it."""
 DEADLINE_S: Final = 10.0
 """Seconds a call to the planner may take by default."""
+A_LITTLE_S: Final = 2.0
+"""Seconds that an agent measures for by default, once the planner can plan without."""
 SEED: Final = click.IntRange(0, 2**32 - 1)
 
 
@@ -77,6 +79,7 @@ class Given:
     method: Method
     processors: str | None
     precision: str
+    measure: float
     wait: int | None
     planner_timeout: float
     huge_pages: bool
@@ -121,6 +124,7 @@ class Given:
                     processors=self.processors,
                     precision=self.precision,
                     method=self.method,
+                    measuring_s=self.measure,
                     wait_s=self.wait,
                     planner_timeout_s=self.planner_timeout,
                     huge_pages=self.huge_pages,
@@ -162,10 +166,19 @@ _OPTIONS: Final = (
     click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15"),
     click.option(
         "--precision",
-        type=click.Choice(PRECISIONS),
+        type=click.Choice((*PRECISIONS, MIXED)),
         default=PRECISIONS[0],
         show_default=True,
-        help="what torch computes float32 in, where --processors does not say it as in cuda:0/fp16",
+        help="what torch computes float32 in, where --processors does not say it as in cuda:0/fp16; "
+        "mixed lets the planner choose op by op",
+    ),
+    click.option(
+        "--measure",
+        type=positive,
+        default=A_LITTLE_S,
+        show_default=True,
+        metavar="S",
+        help="seconds to measure for, once the planner can predict what it does not know",
     ),
     click.option("--wait", type=click.IntRange(0, 3600), metavar="S", help="let the planner improve the plan so long"),
     click.option(

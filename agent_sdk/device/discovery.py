@@ -19,7 +19,7 @@ from agent_sdk.runtimes.base import Processor, ProcessorLost
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.plain import plain_configurations
 from agent_sdk.runtimes.ort.processor import OrtProcessor, installed_providers
-from agent_sdk.runtimes.torch.choice import Choice, accelerators, installed, parsed
+from agent_sdk.runtimes.torch.choice import Choice, accelerators, choices, installed
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +55,10 @@ def discover(
     any set of this process's cores may be named; without it every group of cores that is worth offering
     (``topology.core_groups``), for ONNX Runtime and, where the package is installed and works, OpenVINO, the
     accelerators either of them can drive, and the GPUs that torch drives, where that is installed. ``precision`` is
-    what torch computes float32 in unless an id says it (``cuda:0/fp16``); a part of a GPU is had by naming it
-    (``cuda:0/8sm``), torch on the cores as ``cpu``. A runtime that ``spec`` does not name is left alone. ONNX Runtime's
-    optimised graphs are kept in ``frozen``, else in the directory ``cache`` (by default in the user's cache directory).
+    what torch computes float32 in unless an id says it (``cuda:0/fp16``; ``mixed``: a processor for each
+    precision); a part of a GPU is had by naming it (``cuda:0/8sm``), torch on the cores as ``cpu``. A runtime that
+    ``spec`` does not name is left alone. ONNX Runtime's optimised graphs are kept in ``frozen``, else in the directory
+    ``cache`` (by default in the user's cache directory).
 
     Raises UnknownNameError for an id or a runtime that this device does not have, listing what it has; ProcessorLost
     where a named one does not start.
@@ -102,11 +103,10 @@ def _named(
     name: str, runtimes: Mapping[str, _Runtime], soc: Soc, precision: str, free: frozenset[int]
 ) -> dict[str, Callable[[], Processor]]:
     """What makes the processors that a name means; nothing where this device has none of that name."""
-    choice = parsed(name, precision)
-    if choice is not None:
+    if chosen := choices(name, precision):
         if not installed():
             raise ProcessorLost(f"processor '{name}' cannot be used: {EXTRA}")
-        return {choice.id: partial(_torch, soc, choice, free)}
+        return {choice.id: partial(_torch, soc, choice, free) for choice in chosen}
     runtime, _, cores = name.partition("@")
     if runtime in runtimes and not cores:
         return dict(_makers(runtimes[runtime], soc))

@@ -10,6 +10,9 @@ that runs out leaves the least useful figures absent:
 4. the engine's fixed costs: a segment's launch and end per kind, a hand-over between threads.
 
 Between the first two, what working side by side costs each kind (``neighbours.py``).
+
+A short budget, which whole networks would exceed by being compiled, goes to super-ops alone, in the order in which the
+planner asks for them, the most telling first, then to transfers.
 """
 
 from __future__ import annotations
@@ -67,6 +70,8 @@ Progress = Callable[[str], None]
 
 REFUSALS: Final = (UnsupportedOp, CompilationFailed, SilentFallback, WrongOutput)
 """Failures that say: this op cannot run there. Anything else leaves the figure absent."""
+SHORT_S: Final = 10.0
+"""A budget below which nothing is measured but single super-ops and transfers."""
 WHOLE_SHARE: Final = 0.5
 """Part of the budget that whole-network runs may take, so that something is left for the rest."""
 NEIGHBOURS_SHARE: Final = 0.15
@@ -101,17 +106,23 @@ def profile(
     thread is bound to the measured processor's cores meanwhile. The machine should be otherwise quiet.
     """
     run = _Profiling(model, processors, missing, time.monotonic() + budget_s, progress or (lambda _: None))
-    run.whole_networks(time.monotonic() + WHOLE_SHARE * budget_s)
-    slower = run.slowdowns(time.monotonic() + NEIGHBOURS_SHARE * budget_s)
-    run.single_super_ops()
-    run.transfers()
-    run.progress("launches and hand-overs")
-    overheads = Overheads(
-        launch_us=(launch_us := run.launches()),
-        end_us=run.ends(launch_us),
-        handover_us=handover_us(processors),
-        slowdown=slower,
-    )
+    overheads = Overheads()
+    if budget_s < SHORT_S:
+        run.single_kernels()
+        run.single_super_ops()
+        run.transfers()
+    else:
+        run.whole_networks(time.monotonic() + WHOLE_SHARE * budget_s)
+        slower = run.slowdowns(time.monotonic() + NEIGHBOURS_SHARE * budget_s)
+        run.single_super_ops()
+        run.transfers()
+        run.progress("launches and hand-overs")
+        overheads = Overheads(
+            launch_us=(launch_us := run.launches()),
+            end_us=run.ends(launch_us),
+            handover_us=handover_us(processors),
+            slowdown=slower,
+        )
     return Observations(
         soc=soc,
         frequency=frequency,
@@ -188,11 +199,23 @@ class _Profiling:
                 share = (deadline - now) / (len(groups) - index)
                 self.progress(f"the whole network in turns on {', '.join(self.by_kind[kind].id for kind in group)}")
                 for kind, whole in self._in_turns(group, now + share, witness).items():
-                    found = scaled(shares[kind], whole.us)
-                    for signature in {signature for signature, own in self.asked if own == kind}:
-                        samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
-                        if samples:
-                            self.latencies[signature, kind] = _merged(samples)
+                    self._take(kind, scaled(shares[kind], whole.us))
+
+    def _take(self, kind: str, found: Mapping[str, Timing]) -> None:
+        """Take in what ops of the network took on a kind, as far as it was asked for."""
+        for signature in {signature for signature, own in self.asked if own == kind}:
+            samples = [found[op.id] for op in self.occurrences[signature] if op.id in found]
+            if samples:
+                self.latencies[signature, kind] = _merged(samples)
+
+    def single_kernels(self) -> None:
+        """Have those processors time super-ops that do so one by one."""
+        for kind in dict.fromkeys(kind for _, kind in self.asked if self.by_kind[kind].times_one_by_one):
+            self.progress(f"kernels on {self.by_kind[kind].id}")
+            try:
+                self._take(kind, self.by_kind[kind].time_ops(self.model, self.deadline))
+            except ProcessorError as error:
+                log.info("kernels were not timed on %s: %s", self.by_kind[kind].id, error)
 
     def _in_turns(self, kinds: Sequence[str], deadline: float, witness: Witness) -> dict[str, Timing]:
         """The latency of the whole network on each of these kinds; says where even the best of it was disturbed."""

@@ -83,6 +83,11 @@ class Obtained:
     key: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def preliminary(self) -> bool:
+        """Whether there may be a better one: nobody was asked for it, or it rests on figures that nobody measured."""
+        return self.source == "disk" or (self.plan is not None and bool(self.plan.filled))
+
 
 class PlanSupplier:
     """One device's side of the conversation with one planner, and the disk beside it.
@@ -162,13 +167,10 @@ class PlanSupplier:
         return self._call(lambda client: client.submitting(question.graph, lambda: client.missing(question.measurable)))
 
     @contextmanager
-    def measuring_alone(self) -> Iterator[bool]:
-        """Meanwhile no other process with the same cache measures: it would disturb, and measure the same.
-
-        Yields whether one did until now, so that less may be missing.
-        """
-        with one_at_a_time(self._lock_file, PROFILING_S) as waited:
-            yield waited
+    def measuring_alone(self) -> Iterator[None]:
+        """Meanwhile no other process with the same cache measures: it would disturb, and measure the same."""
+        with one_at_a_time(self._lock_file, PROFILING_S):
+            yield
 
     def plan(self, question: Question, wait_s: float | None) -> ServedPlan:
         """The planner's plan."""

@@ -360,6 +360,11 @@ class Processor(ABC):
         return {}
 
     @property
+    def times_one_by_one(self) -> bool:
+        """Whether ``time_ops`` takes one super-op after the other, and never the whole network."""
+        return False
+
+    @property
     def details(self) -> str:
         """What an accelerator says of itself, for people: its name, memory, multiprocessors; empty for cores."""
         return ""

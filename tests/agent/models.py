@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -47,6 +49,25 @@ def branching_model(channels: int = 8, size: int = 16) -> onnx.ModelProto:
 
 BRANCHING = branching_model().SerializeToString()
 """The model that most tests of the agent run, as bytes."""
+
+
+def chain_model(*channels: int, size: int = 8) -> onnx.ModelProto:
+    """Return convolutions in a row that make so many channels each."""
+    rng, wide = np.random.default_rng(5), (3, *channels)
+    weights = [
+        numpy_helper.from_array((rng.standard_normal((after, before, 3, 3)) / before).astype(np.float32), f"w{k}")
+        for k, (before, after) in enumerate(pairwise(wide))
+    ]
+    nodes = [
+        helper.make_node("Conv", [f"t{k}", f"w{k}"], [f"t{k + 1}"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        for k in range(len(channels))
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, count, size, size])
+        for name, count in (("t0", 3), (f"t{len(channels)}", wide[-1]))
+    ]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def one_op_model(op: str = "Relu", domain: str = "", shape: tuple[int | str, ...] = (1, 4)) -> onnx.ModelProto:

@@ -10,6 +10,8 @@ from typing import Final
 
 PRECISIONS: Final = ("fp32", "tf32", "fp16")
 """What float32 of a network may be computed in; the first is what the model says."""
+MIXED: Final = "mixed"
+"""A processor for each of them, on the same resources and the same tensors: the planner chooses op by op."""
 DRIVERS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Where the driver of a GPU shows itself; torch, which takes seconds to import, is not asked elsewhere."""
 
@@ -47,13 +49,21 @@ def parsed(text: str, precision: str = "fp32") -> Choice | None:
     return Choice(found[1], found[2] or precision, int(found[3]) if found[3] else None)
 
 
+def choices(text: str, precision: str = "fp32") -> list[Choice]:
+    """What an id says, in each of the precisions that are wanted; nothing where it is no torch processor's."""
+    wanted = [precision]
+    if precision == MIXED:  # elsewhere tf32 is float32
+        wanted = [one for one in PRECISIONS if one != "tf32" or text.startswith("cuda")]
+    return list(dict.fromkeys(choice for one in wanted if (choice := parsed(text, one)) is not None))
+
+
 def installed() -> bool:
     """Whether the package is there; nothing is imported."""
     return find_spec("torch") is not None
 
 
 def accelerators(precision: str = "fp32") -> list[Choice]:
-    """The accelerators that torch drives here, in one precision. Raises what importing torch raises."""
+    """The accelerators that torch drives here, in the precisions wanted. Raises what importing torch raises."""
     if not any(Path(driver).exists() for driver in DRIVERS):
         return []
     import torch
@@ -63,4 +73,4 @@ def accelerators(precision: str = "fp32") -> list[Choice]:
         found += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     if hasattr(torch, "xpu") and torch.xpu.is_available():
         found += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
-    return [choice for choice in (parsed(device, precision) for device in found) if choice is not None]
+    return [choice for device in found for choice in choices(device, precision)]

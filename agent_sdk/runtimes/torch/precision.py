@@ -1,4 +1,4 @@
-"""What float32 of a graph is computed in: as it says, in tf32, or in float16. Chosen by the user, never mixed."""
+"""What a processor computes float32 of a graph in: as it says, in tf32, or in float16. Chosen by the user."""
 
 from __future__ import annotations
 

@@ -114,6 +114,10 @@ class TorchProcessor(Processor):
         """Whether it runs several ops at once."""
         return isinstance(self.driver, CudaGraphs)
 
+    @property
+    def times_one_by_one(self) -> bool:
+        return self.overlaps
+
     def compile(self, segment: Segment) -> TorchExecutable:
         graph, ops = segment.model.graph, set(segment.ops)
         whole = [super_op for super_op in _merged(segment.model) if ops.issuperset(op.id for op in super_op.ops)]

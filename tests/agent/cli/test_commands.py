@@ -13,10 +13,9 @@ import numpy as np
 import onnx
 import pytest
 
-from agent_sdk import paths
+from agent_sdk import obtaining, paths
 from agent_sdk.cli import commands as cli
-from agent_sdk.cli import main
-from agent_sdk.cli.options import METHODS
+from agent_sdk.cli import main, options
 from agent_sdk.device import soc
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import status_error
@@ -44,9 +43,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
-def test_every_method_of_the_contract_can_be_asked_for() -> None:
-    """The command line's own list, kept so that nothing is loaded for it, is the contract's."""
-    assert get_args(Method) == METHODS
+def test_the_command_lines_own_constants_are_the_agents() -> None:
+    """What is kept so that nothing is loaded for it: the contract's methods, and how long is measured for."""
+    assert get_args(Method) == options.METHODS
+    assert options.A_LITTLE_S == obtaining.A_LITTLE_S
 
 
 def broken_models(directory: Path) -> dict[str, tuple[Path, str]]:

@@ -205,6 +205,7 @@ def test_whole_networks_keep_to_the_budget(
         return Turn(1e6)
 
     script_turns(monkeypatch, one)
+    monkeypatch.setattr(profiler, "SHORT_S", 0.0)
     model = random_model(9, steps=8)
     asked = Missing(profile_version=0, latencies=everything(model, processors).latencies)
     measured(model, processors, asked, budget_s=budget_s)
@@ -225,6 +226,7 @@ def test_a_kind_that_fails_a_whole_run_spoils_no_other(
         return Turn(1e6)
 
     script_turns(monkeypatch, one)
+    monkeypatch.setattr(profiler, "SHORT_S", 0.0)
     model = random_model(9, steps=8)
     found = measured(model, processors, Missing(profile_version=0, latencies=everything(model, processors).latencies))
     assert turns.count(lost) == 2

@@ -20,16 +20,20 @@ import onnxruntime as ort  # noqa: E402
 from agent_sdk import Agent  # noqa: E402
 from agent_sdk.device import discovery  # noqa: E402
 from agent_sdk.device.soc import Soc, accelerator_names  # noqa: E402
+from agent_sdk.engine import Device, Executor, build_program  # noqa: E402
 from agent_sdk.measure.alone import whole_network  # noqa: E402
 from agent_sdk.model import Model, read_model  # noqa: E402
 from agent_sdk.runtimes import CompilationFailed, OutOfMemory, ProcessorLost, UnsupportedOp  # noqa: E402
 from agent_sdk.runtimes.base import segment_of  # noqa: E402
-from agent_sdk.runtimes.torch.choice import Choice, parsed  # noqa: E402
+from agent_sdk.runtimes.torch.choice import Choice, choices, parsed  # noqa: E402
 from agent_sdk.runtimes.torch.kernel import build, random_inputs, recipes, translated  # noqa: E402
 from agent_sdk.runtimes.torch.precision import Precision  # noqa: E402
 from agent_sdk.runtimes.torch.processor import TorchProcessor  # noqa: E402
 from agent_sdk.runtimes.torch.shares import Occupancy  # noqa: E402
-from hope_schema import merge  # noqa: E402
+from agent_sdk.verify import random_inputs as random_inputs_of  # noqa: E402
+from agent_sdk.verify import verdict  # noqa: E402
+from hope_schema import LatencyColumns, Profile, TensorType, TransferColumns, merge  # noqa: E402
+from planner_api.planning import plan  # noqa: E402
 from tests.agent.haste import measure_hastily  # noqa: E402
 from tests.agent.model.random_models import RandomModel  # noqa: E402
 from tests.agent.models import BRANCHING, one_op_model  # noqa: E402
@@ -220,6 +224,10 @@ def test_ids_say_device_precision_and_part() -> None:
     assert parsed("cuda:0/fp32", "fp16") == Choice("cuda:0")
     for text in ("cuda", "cuda:", "cuda:0/bf16", "cpu/8sm", "cuda:0/0sm", "ort@0", "cuda:0/8sm/fp16", ""):
         assert parsed(text) is None
+        assert choices(text, "mixed") == []
+    assert [one.id for one in choices("cuda:0/8sm", "mixed")] == ["cuda:0/8sm", "cuda:0/tf32/8sm", "cuda:0/fp16/8sm"]
+    assert [one.id for one in choices("cpu", "mixed")] == ["cpu", "cpu/fp16"]
+    assert choices("cuda:0/tf32", "mixed") == [Choice("cuda:0", "tf32")]
 
 
 def test_shares_are_slopes() -> None:
@@ -318,6 +326,41 @@ def test_the_socs_name_tells_its_gpus(tmp_path: Path) -> None:
         (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 41\n")
     assert accelerator_names(tmp_path) == ["2xNVIDIA H200", "NVIDIA T4"]
     assert accelerator_names(tmp_path / "none") == []
+
+
+def test_a_plan_mixes_precisions() -> None:
+    """Each op in the type that is fastest for it: one answer, as far off as float16 explains and no further."""
+    own = {choice.id: TorchProcessor(SOC, choice) for choice in choices("cpu", "mixed")}
+    model = read_model(images())
+    rows = [
+        (op.signature, each.spec.kind, 1.0 if (index % 2 == 0) == (name == "cpu") else 100.0)
+        for index, op in enumerate(merge(model.graph))
+        for name, each in own.items()
+    ]
+    signatures, kinds, us = zip(*rows, strict=True)
+    columns = LatencyColumns(signature=signatures, kind=kinds, us=us, spread_us=(0.0,) * len(us), count=(1,) * len(us))
+    figures = Profile(
+        soc="test",
+        frequency="fixed",
+        processors=tuple(each.spec for each in own.values()),
+        latencies=columns,
+        transfers=TransferColumns(
+            tensor=(TensorType(shape=(1,), dtype="float32"),) * 2,
+            source=("host", "host/torch"),
+            target=("host/torch", "host"),
+            us=(0.1, 0.1),
+            spread_us=(0.0, 0.0),
+            count=(1, 1),
+        ),
+        version=1,
+    )
+    made = plan(model.graph, figures, budget_s=0.1)
+    assert set(made.processors_used) == {"cpu", "cpu/fp16"}
+    with Device(own.values()) as device, Executor(build_program(made, model, own), device) as executor:
+        found = verdict(model, random_inputs_of(model.graph, 0), [executor])
+    assert found.correct
+    assert 1e-6 < found.error < found.tolerance
+    assert "float16" in found.cause
 
 
 def test_a_session_runs_on_torch_beside_onnx_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
