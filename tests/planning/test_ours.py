@@ -215,6 +215,53 @@ def test_no_bound_exceeds_the_optimum(seed: int) -> None:
     assert result is None or result.bound.us <= best
 
 
+def equal_cores(seed: int) -> Problem:
+    """Up to four ops on two or three equal cores that slow each other, and perhaps a gang of them all."""
+    random = np.random.default_rng(seed)
+    problem = draw(seed, 4, plain=True)
+    cores, gang = int(random.integers(2, 4)), bool(random.random() < 0.5)
+    p = cores + gang
+    single = problem.latency_us[:, :1]
+    columns = [np.repeat(single, cores, axis=1)] + [single * random.uniform(0.4, 1.0, single.shape)] * gang
+    uses = np.vstack([np.eye(cores, dtype=bool)] + [np.ones((1, cores), dtype=bool)] * gang)
+    machine = Machine(
+        processors=tuple(f"p{k}" for k in range(p)),
+        uses=uses,
+        places=("host",),
+        place=np.zeros(p, dtype=np.int64),
+        busy=np.full((1, 1), -1),
+        queues=(),
+        launch_us=np.full(p, float(single.mean()) * random.choice([0.0, 0.1, 0.5])),
+        end_us=np.zeros(p),
+        slowdown=np.full(p, random.uniform(1.1, 2.5)),
+        memory=np.zeros(p, dtype=np.int64),
+    )
+    return replace(
+        problem,
+        machine=machine,
+        latency_us=np.hstack(columns),
+        transfer_us=np.zeros((len(problem.tensors), 1, 1)),
+    )
+
+
+@settings(max_examples=CASES)
+@given(seeds)
+def test_no_bound_exceeds_the_optimum_where_equal_cores_slow_each_other(seed: int) -> None:
+    """What neighbours take of each other counts in the load, and never too much: against trying everything."""
+    problem = equal_cores(seed)
+    best = optimum(problem)
+    assert lower_bound(problem, Budget(60.0)).us <= best * (1 + 1e-9)
+
+
+def test_two_cores_that_slow_each_other_do_less_than_twice_the_work() -> None:
+    """Twelve equal ops beside each other at half speed: the bound is two thirds of the work, not half of it."""
+    problem = replace(chain(12), reads=((),) * 12, transfer_us=np.zeros((12, 3, 3)))
+    one = np.zeros(2, dtype=np.int64)
+    machine = replace(problem.machine, slowdown=np.full(2, 2.0), memory=one, place=one)
+    bound = lower_bound(replace(problem, machine=machine), Budget(60.0)).us
+    assert bound == pytest.approx(120.0 / 1.5, rel=1e-4)
+
+
 @settings(max_examples=CASES // 3)
 @given(seeds)
 def test_portfolio_is_legal_proven_and_never_worse_than_one_processor(seed: int) -> None:

@@ -6,7 +6,8 @@ each op finishes. Three families of rows, each true of every schedule:
 
 - paths: an op finishes after each predecessor by its latency plus the launch and the transfers that nobody else can
   pay for;
-- load: the work on equal resources, in shares, transfers included, fits into the time that there is;
+- load: the work on equal resources, in shares, transfers included, fits into the time that there is; where neighbours
+  slow each other, into what they leave of it (`_crowding`);
 - intervals: whatever lies between ops a and b in the graph runs after a's finish and before b's start, so between them
   fits its work on every group of equal resources, and the transfer of every tensor that is read nowhere else.
 
@@ -34,6 +35,8 @@ MOST_OPS = 5000
 """Above this many ops the first program alone takes longer than a plan may."""
 MOST_OPS_WITH_MOVES = 3000
 """Above this many ops the program leaves transfers out, to end in time."""
+MOST_RESOURCES = 256
+"""Of one group, above which nobody counts the ways to fill it."""
 ROUNDS = 12
 """Times that violated intervals are looked for."""
 MOST_VIOLATED = 2
@@ -90,9 +93,11 @@ class _Program:
         self.latency = np.where(self.supported, fastest, 0.0) / self.unit
         self.launch = problem.machine.launch_us[first] / self.unit
         self.share = problem.shares[:, first]
-        self.parts = self._resource_groups(first)
-        # work[g][op, k]: what the op takes of group g, whose capacity is 1, on class k.
-        self.work = [self.latency * self.share * part for part in self.parts]
+        groups = self._resource_groups(first)
+        # work[g][op, k]: what the op takes of group g, whose capacity is 1, on class k; parts[g][k]: per microsecond of
+        # a launch or a move there.
+        self.work = [self.latency * self.share * part for part, _ in groups]
+        self.parts = [part for _, part in groups]
         # Columns: x by op and class, then the finish of each op, then the value, then y and z.
         self.upper = list(self.supported.astype(float).ravel())
         self.finish = n * self.width
@@ -111,19 +116,53 @@ class _Program:
         self.known: set[tuple[int, int, int]] = set()
         self.solver = self._pass()
 
-    def _resource_groups(self, first: list[int]) -> list[FloatArray]:
-        """For each group of equal resources the part of it that one processor of each class uses."""
+    def _resource_groups(self, first: list[int]) -> list[tuple[FloatArray, FloatArray]]:
+        """For each group of equal resources what one processor of each class takes of it: computing, and otherwise."""
         kind = [0] * self.problem.host
         for k, members in enumerate(self.classes):
             for p in members:
                 kind[p] = k
         resources = np.array(resource_kinds(self.problem, kind))
+        machine = self.problem.machine
         groups = []
         for group in range(resources.max() + 1):
             inside = resources == group
-            groups.append(self.problem.machine.uses[first][:, inside].sum(axis=1) / inside.sum())
-        different = {group.tobytes(): group for group in groups}
+            part = machine.uses[first][:, inside].sum(axis=1) / inside.sum()
+            gain = self._crowding(first, inside)
+            slowed = np.where(part < 1.0, gain, 1.0) * part
+            # Launches and moves are not slowed: per microsecond they take no more than the most slowed work does.
+            groups.append((slowed, slowed / machine.slowdown[first] if gain > 1.0 else part))
+        different = {part.tobytes() + other.tobytes(): (part, other) for part, other in groups}
         return list(different.values())
+
+    def _crowding(self, first: list[int], inside: BoolArray) -> float:
+        """How much sooner a group of resources is full because what runs on it slows what runs beside it; at least 1.
+
+        Of what runs at one instant each op is slowed by all that stand before it in the sequence, since those end
+        later than it starts. So what the group gets done is at most the largest sum, over all ways to fill it one op
+        after the other, of each op's part over its factor. An op that takes all of the group runs alone.
+        """
+        machine, size = self.problem.machine, int(inside.sum())
+        count = machine.uses[first][:, inside].sum(axis=1)
+        if size > MOST_RESOURCES or not (self.share[:, count > 0] == 1.0).all():
+            return 1.0
+        near = machine.near[first]
+        room = near.sum(axis=1) - machine.uses[first].sum(axis=1)
+        slows = near[:, inside].all(axis=1) & (room > 0)
+        factor = np.where(slows, machine.slowdown[first], 1.0)
+        ways = [way for way in zip(count.tolist(), room.tolist(), factor.tolist(), strict=True) if 0 < way[0] < size]
+        # done[taken]: the most that the ops on the rest of the group get done.
+        done = [0.0] * (size + 1)
+        for taken in reversed(range(size)):
+            done[taken] = max(
+                (
+                    uses / size / (1.0 + (slow - 1.0) * min(taken / max(left, 1), 1.0)) + done[taken + uses]
+                    for uses, left, slow in ways
+                    if taken + uses <= size
+                ),
+                default=0.0,
+            )
+        return max(1.0, 1.0 / done[0]) if done[0] > 0.0 else 1.0
 
     def x(self, op: int, k: int) -> int:
         """Column of an op's share on a class."""
