@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from hope_schema.cutting import Node
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.budget import Budget
@@ -24,6 +25,7 @@ from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Bound, Method, Solution, UnknownMethod, features, method, solve
 from planner_api.planning.problem import Machine, PlanningError, Problem
+from planner_api.planning.problem.cuts import Cutter
 from planner_api.planning.problem.feasible import any_placement, prune
 
 BOUND_SHARE = 0.3
@@ -36,7 +38,7 @@ MANY_OPS = 1500
 """Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out,"""
 MANY_CHOICES = 15_000
 """and above so many pairs of op and processor."""
-WHOLE_SHARE = 0.6
+WHOLE_SHARE = 0.35
 """Part of the budget for whole ops where they may also be cut."""
 NOISE = 0.02
 """Relative gain below which ops stay whole: figures are no better than that, and parts are more to launch."""
@@ -108,14 +110,15 @@ def auto(problem: Problem, budget: Budget) -> Solution:
     """
     if problem.cutter is None or budget.left() <= 0 or budget.rounds == 0:
         return _whole(problem, budget)
-    budget = _after_loading(_after_loading(budget, "pieces"), "search")
+    for stage in STAGES:
+        budget = _after_loading(budget, stage)
     whole = _whole(replace(problem, cutter=None), budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())))
     best, bound = whole, trivial(problem)
     enough = (1 - NOISE) * whole.schedule.value_us
     if bound.us < enough:
         from planner_api.planning.split.search import search_cuts
 
-        found = search_cuts(problem, whole.schedule, budget)
+        found = search_cuts(problem, whole.schedule, budget, bound.us + CLOSED * bound.us)
         if found.schedule.value_us < enough:
             best = Solution(found.schedule, "cuts", cuts=tuple(found.cuts.values()), cut=found.problem)
     return replace(best, bound=_clipped(bound, best))
@@ -238,14 +241,15 @@ def _instead(name: str, found: str) -> str:
     return found if name in ("auto", found) else f"{name}→{found}"
 
 
-Stage = Literal["pieces", "search"]
+Stage = Literal["pieces", "search", "cuts"]
+STAGES: tuple[Stage, ...] = ("pieces", "search", "cuts")
 """What comes with kernels of its own."""
 
 
 def warm() -> None:
     """Load or compile every kernel that a plan may need."""
-    _load("pieces")
-    _load("search")
+    for stage in STAGES:
+        _load(stage)
 
 
 def _after_loading(budget: Budget, stage: Stage) -> Budget:
@@ -278,7 +282,20 @@ def _load(stage: Stage) -> None:
         from planner_api.planning.exact.articulation import solve_pieces
 
         solve_pieces(tiny, Budget(rounds=1))
-    else:
+    elif stage == "search":
         from planner_api.planning.search.search import Search
 
         Search(tiny, singles(tiny)[0], seed=0).round(moves=1)
+    else:
+        from planner_api.planning.split.choices import Choices
+        from planner_api.planning.split.search import CutSearch
+
+        nodes = [
+            Node(op, tuple(tiny.tensors[t] for t in reads), (op,), lambda axis: 1, lambda part: {})
+            for op, reads in zip(tiny.ops, tiny.reads, strict=True)
+        ]
+        shapes = dict.fromkeys(tiny.tensors, (2, 2))
+        zeros = np.zeros((3, 3))
+        cutter = Cutter(tuple(nodes), shapes, lambda op, part: zeros[0, :2], lambda *_: zeros[0], lambda *_: zeros)
+        cuttable = replace(tiny, cutter=cutter)
+        CutSearch(cuttable, Choices(cuttable), singles(tiny)[0], seed=0).round(moves=1)

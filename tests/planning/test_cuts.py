@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from hope_schema import Cut
+from hope_schema.cutting import regions
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.construct.rounds import overlapped
@@ -21,7 +22,7 @@ from planner_api.planning.search.search import Search
 from planner_api.planning.split import codl
 from planner_api.planning.split.choices import Choices
 from planner_api.planning.split.plan import homes_of
-from planner_api.planning.split.search import search_cuts
+from planner_api.planning.split.search import CutSearch, found_by, search_cuts
 from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
 
 
@@ -90,6 +91,27 @@ def test_a_chain_is_cut_as_well_as_by_trying_everything(latency: list[list[float
     assert found.solution.schedule.makespan_us < 0.9 * min(found.singles[p].makespan_us for p in (0, 1))
 
 
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_the_search_for_cuts_sees_what_the_simulator_sees(data: DataObject):
+    """Whole ops take what the simulator says, a window believes what is so, and parts compute what cutting demands."""
+    problem = drawn(data, 7)
+    begun = solve(problem, "heft", Budget(0.0)).schedule
+    choices = Choices(problem)
+    search = CutSearch(problem, choices, begun, data.draw(st.integers(0, 99)))
+    assert search.value_us == pytest.approx(begun.makespan_us, rel=1e-12)
+    believed = search.round(moves=data.draw(st.integers(1, 400)))
+    assert search.value_us == pytest.approx(min(believed, begun.makespan_us), rel=1e-12)
+    found = found_by(search)
+    check(found.problem, found.schedule)
+    parts = regions(choices.cutter.nodes, list(found.cuts.values()), choices.cutter.shapes)
+    for name, own in parts.items():
+        op = choices.index[name]
+        assert [(part.start, part.stop) for part in own] == [
+            (int(search.modes.start[op, k]), int(search.modes.stop[op, k])) for k in range(len(own))
+        ]
+
+
 def test_codl_minimises_the_formula_of_its_paper():
     """One op: the ratio at which both parts end together, and the simulator takes what the parts and the join take."""
     problem = cuttable([[100.0, 300.0]], [[]])
@@ -152,12 +174,14 @@ def test_nothing_is_annealed_once_the_budget_has_ended(monkeypatch: pytest.Monke
     """What cuts start from is as good as it came: a budget is what others wait for."""
     problem = cuttable([[100.0, 120.0], [80.0, 200.0]], [[], [0]])
     whole = solve(problem, "single", Budget(0.0)).schedule
-    rounds: list[None] = []
-    monkeypatch.setattr(Search, "round", lambda *_, **__: rounds.append(None))
-    search_cuts(problem, whole, Budget(0.0))
+    rounds: list[type] = []
+    for searched in (CutSearch, Search):
+        real = searched.round
+        monkeypatch.setattr(searched, "round", lambda self, *turn, real=real: rounds.append(type(self)) or real(self, *turn))
+    search_cuts(problem, whole, Budget(0.0), 0.0)
     assert not rounds
-    search_cuts(problem, whole, Budget(rounds=1))
-    assert rounds
+    search_cuts(problem, whole, Budget(rounds=1), 0.0)
+    assert set(rounds) == {CutSearch, Search}
 
 
 def test_more_than_two_processors_share_an_op():

@@ -22,7 +22,6 @@ import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
-from hope_schema.cutting import CutError, Region
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
 from planner_api.planning.split.choices import choices_of
@@ -49,22 +48,11 @@ def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
     choices = choices_of(problem)
     for name, axes in choices.axes.items():
         op = choices.index[name]
-        runs = np.isfinite(problem.latency_us[op])
-        pairs = max(map(len, choices.teams[name])) == 2
         for axis in axes:
-            borders = choices.borders(name, axis)
-            extent = borders[-1]
-            for first, start in enumerate(borders):
-                for stop in borders[first + 1 :]:
-                    if pairs and start > 0 and stop < extent:
-                        continue  # of two parts one begins and one ends the op
-                    try:
-                        us = problem.cutter.part_us(op, Region(axis, start, stop))
-                    except CutError:
-                        continue  # no plan has such a part
-                    part = np.where(runs, us, np.inf)
-                    least[op] = np.minimum(least[op], part)
-                    whole[op] = np.minimum(whole[op], part * extent / (stop - start))
+            borders = choices.tenths(name, axis)
+            for (start, stop), us in choices.part_us(name, axis).items():
+                least[op] = np.minimum(least[op], us)
+                whole[op] = np.minimum(whole[op], us * borders[-1] / (borders[stop] - borders[start]))
     return whole, least
 
 

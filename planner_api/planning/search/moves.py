@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from planner_api.planning.judge.evaluator import Arrays, State
@@ -52,8 +54,8 @@ def _another(a: Arrays, s: State, op: int, random: np.ndarray) -> int:
 
 
 @inlined_kernel
-def _shift(s: State, source: int, target: int) -> None:
-    """Move the op at one position to another; those between move up by one."""
+def shift(s: Any, source: int, target: int) -> None:
+    """Move the op at one position of a state to another; those between move up by one."""
     op = s.sequence[source]
     step = 1 if target > source else -1
     for at in range(source, target, step):
@@ -116,7 +118,7 @@ def propose(a: Arrays, s: State, low: int, high: int, flipped: IntArray, random:
                 break
             passes_rival = passed != position and a.rivals[s.assignment[op], s.assignment[s.sequence[passed]]]
         if passes_rival:
-            _shift(s, position, target)
+            shift(s, position, target)
             return flips, position, target
     return flips, -1, -1
 
@@ -125,6 +127,6 @@ def propose(a: Arrays, s: State, low: int, high: int, flipped: IntArray, random:
 def take_back(s: State, flips: int, source: int, target: int, flipped: IntArray) -> None:
     """Undo what `propose` did."""
     if source >= 0:
-        _shift(s, target, source)
+        shift(s, target, source)
     for f in range(flips):
         s.assignment[flipped[f, 0]] = flipped[f, 1]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 
 from hope_schema import Cut
-from hope_schema.cutting import CutError, axes_of, halve
-from planner_api.planning.problem import Problem
+from hope_schema.cutting import CutError, Region, axes_of, halve
+from planner_api.planning.problem import FloatArray, Problem
 from planner_api.planning.problem.cuts import TENTHS, Shape, border
 
-LEAST = 0.002
+LEAST = 0.0005
 """Of all ops' fastest latencies together: an op that takes less stays whole."""
 WORTH = 0.9
 """A team gets one more processor where that takes its ideal time below this part of what it was, and saves more than
@@ -47,16 +48,13 @@ class Choices:
         self.teams: dict[str, list[Team]] = {}
         self.sync_us = sync_us(problem)
         self._steps: dict[tuple[str, int], int] = {}
+        self._parts: dict[tuple[str, int], dict[tuple[int, int], FloatArray]] = {}
         least = LEAST * float(self.fastest.sum())
         for op, node in enumerate(self.cutter.nodes):
             teams = self._teams(op) if self.fastest[op] >= least and len(node.writes) == 1 else []
             axes = tuple(axis for axis in axes_of(self._shape(op)) if self._allows(op, axis)) if teams else ()
             if axes:
                 self.axes[node.id], self.teams[node.id] = axes, teams
-        self.before = {
-            node.id: [self.cutter.nodes[earlier].id for earlier in problem.lists.before[self.index[node.id]]]
-            for node in self.cutter.nodes
-        }
 
     def _shape(self, op: int) -> Shape:
         return self.cutter.shapes[self.cutter.nodes[op].writes[0]]
@@ -82,39 +80,55 @@ class Choices:
                 continue
             if team:
                 before = _ideal(row, team)
-                if _ideal(row, [*team, processor]) > min(WORTH * before, before - self.sync_us):
+                if _ideal(row, [*team, processor]) > WORTH * before:
                     break
             team.append(processor)
             if len(team) > 1:
                 found.append(tuple(sorted(team)))
         return found
 
-    def shares(self, op: str, team: Team) -> list[float]:
-        """What each processor takes if all are to end together."""
-        speed = [1.0 / float(self.problem.latency_us[self.index[op], processor]) for processor in team]
-        return [one / sum(speed) for one in speed]
+    def options(self, op: str) -> list[tuple[int, tuple[Team, tuple[int, ...]]]]:
+        """The cuts at which all parts end together: which of the op's axes, by whom, and at which tenths."""
+        found = []
+        for team in self.teams[op]:
+            speed = [1.0 / max(float(self.problem.latency_us[self.index[op], processor]), 1e-9) for processor in team]
+            inner = [round(TENTHS * sum(speed[: k + 1]) / sum(speed)) for k in range(len(team) - 1)]
+            at = (0, *(min(TENTHS - 1, max(1, tenth)) for tenth in inner), TENTHS)
+            for g, axis in enumerate(self.axes[op]):
+                borders = self.tenths(op, axis)
+                if all(borders[low] < borders[high] for low, high in pairwise(at)):
+                    found.append((g, (team, at)))
+        return found
 
     def cut(self, op: str, axis: int, shares: Sequence[float], chained: bool = False) -> Cut | None:
         """An op in parts of about these shares, on the grid; None where a part would be empty."""
-        at = [self._border(op, axis, round(float(share) * TENTHS)) for share in np.cumsum(shares)[:-1]]
-        if any(low >= high for low, high in pairwise([0, *at, self._extent(op, axis)])):
+        borders = self.tenths(op, axis)
+        at = [borders[round(float(share) * TENTHS)] for share in np.cumsum(shares)[:-1]]
+        if any(low >= high for low, high in pairwise([0, *at, borders[-1]])):
             return None
         return Cut(op=op, axis=axis, at=tuple(at), chained=chained)
 
-    def borders(self, op: str, axis: int) -> list[int]:
-        """Where parts of an op may begin and end."""
-        return sorted({self._border(op, axis, tenth) for tenth in range(TENTHS)} | {self._extent(op, axis)})
+    def tenths(self, op: str, axis: int) -> list[int]:
+        """Where parts of an op may begin and end: at its tenths, or as near as its granularity allows."""
+        extent, step = self._shape(self.index[op])[axis], self._steps[op, axis]
+        return [*(border(extent, step, tenth) for tenth in range(TENTHS)), extent]
 
-    def _border(self, op: str, axis: int, tenth: int) -> int:
-        return border(self._extent(op, axis), self._steps[op, axis], tenth)
+    def part_us(self, op: str, axis: int) -> dict[tuple[int, int], FloatArray]:
+        """(P,) what each part takes that an op may have, by the tenths between which it lies; ``inf``: not there."""
+        if (op, axis) not in self._parts:
+            self._parts[op, axis] = dict(self._parts_of(op, axis))
+        return self._parts[op, axis]
 
-    def _extent(self, op: str, axis: int) -> int:
-        return self._shape(self.index[op])[axis]
-
-    def shares_of(self, cut: Cut) -> list[float]:
-        """What of an op each part of a cut is."""
-        extent = self._extent(cut.op, cut.axis)
-        return [(high - low) / extent for low, high in pairwise([0, *cut.at, extent])]
+    def _parts_of(self, op: str, axis: int) -> Iterator[tuple[tuple[int, int], FloatArray]]:
+        borders, index = self.tenths(op, axis), self.index[op]
+        runs = np.isfinite(self.problem.latency_us[index])
+        pairs = max(map(len, self.teams[op])) == 2
+        for start, stop in combinations(range(TENTHS + 1), 2):
+            if borders[start] == borders[stop] or (pairs and start > 0 and stop < TENTHS):
+                continue  # of two parts one begins and one ends the op
+            with suppress(CutError):  # no plan has such a part
+                us = self.cutter.part_us(index, Region(axis, borders[start], borders[stop]))
+                yield (start, stop), np.where(runs, us, np.inf)
 
 
 def sync_us(problem: Problem) -> float:

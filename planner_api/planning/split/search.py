@@ -1,199 +1,151 @@
-"""The search for cuts: CoDL's, or the heaviest ops cut, whichever is best; then one small change after another.
+"""The search for cuts: placement, order and cuts annealed together, then what they make, as any problem is searched.
 
-Which ops, which axis, which processors and where between them is chosen by one judge, the simulator, together with
-placement and order: after each change of cuts the annealing has a few turns where the change is.
+What lies before a window is frozen. Behind it ``MARGIN`` ops more are timed with every move, because they read what it
+makes; the rest enters as longest paths to the end. Every window's result is timed anew and taken if it is no worse.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from hope_schema import Cut
 from hope_schema.cutting import CutError
 from planner_api.planning.budget import Budget
-from planner_api.planning.judge.simulator import Schedule, simulate
-from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.problem.cuts import TENTHS, cut_problem
-from planner_api.planning.search.search import Search
-from planner_api.planning.split.choices import Choices, Team, choices_of
-from planner_api.planning.split.codl import planned
-from planner_api.planning.split.plan import CutPlan, Cuts, carried
+from planner_api.planning.judge.evaluator import arrays
+from planner_api.planning.judge.simulator import Schedule
+from planner_api.planning.problem import FloatArray, IntArray, Problem
+from planner_api.planning.search.search import COLD_US, HOT, MOVES, Search
+from planner_api.planning.split.annealing import anneal_cuts
+from planner_api.planning.split.choices import Choices, choices_of
+from planner_api.planning.split.plan import CutPlan, realised
+from planner_api.planning.split.timing import Modes, holds_on, joint, time_all
+from planner_api.planning.split.ways import ways
 
-HEAVIEST = (8, 32, 10_000)
-"""So many of the heaviest ops are cut to start from."""
-CODL_SHARE = 0.5
-"""Part of what is left of the budget for CoDL's, whose formula is asked of every pair of processors."""
-TURNS = 30
-"""Turns of annealing for each start,"""
-TURNS_NEAR = 4
-"""and where a change of cuts is."""
-STALE = 60
-"""Changes without progress after which no more are made; half as many where no start was better than whole ops."""
-WARMTH = 0.002
-"""Relative worsening that is taken with probability 1/e at the beginning; none at the end."""
-MOST_AT_ONCE = 4
-"""Neighbouring ops that one change is about."""
+JOINT_SHARE = 0.65
+"""Part of the budget for choosing cuts; the rest anneals what they make."""
+WINDOW = (8, 30)
+"""Shortest and longest window, in ops."""
+MARGIN = 60
+"""Ops behind a window that are timed with it."""
 
 
-def search_cuts(problem: Problem, whole: Schedule, budget: Budget) -> CutPlan:
+class CutSearch:
+    """An improving plan of modes and order.
+
+    Attributes:
+        value_us: its makespan, as `split.timing` has it.
+    """
+
+    def __init__(self, problem: Problem, choices: Choices, whole: Schedule, seed: int) -> None:
+        self.problem, self.choices = problem, choices
+        self._arrays = arrays(problem)
+        self._ways = ways(problem, choices)
+        self._random = np.random.default_rng(seed)
+        self._word = self._random.integers(1, 2**63, size=1, dtype=np.uint64)
+        self._number = 0
+        self._joint = joint(self._arrays, self._ways, np.array(whole.assignment), np.array(whole.sequence))
+        self.value_us = self._time()
+        self._hot = HOT * float(problem.latency_us.min(axis=1).mean())
+        self._cold = min(COLD_US, self._hot / 10)
+
+    @property
+    def modes(self) -> Modes:
+        """How each op is computed."""
+        return self._joint.modes
+
+    @property
+    def begin_us(self) -> FloatArray:
+        """(n, K) when each part begins."""
+        return self._joint.begin
+
+    def chained(self, op: int) -> bool:
+        """Whether a cut op reads nothing but the same parts of the ops before it."""
+        kernel: Any = holds_on  # one that only kernels can call
+        return bool(kernel.py_func(self._arrays, self._ways, self.modes, op))
+
+    def run(self, budget: Budget, target_us: float) -> None:
+        """Anneal until the budget ends or the value reaches ``target_us``."""
+        rounds = 0
+        while self._hot > 0 and self.value_us > target_us and budget.left() > 0:
+            if budget.rounds is not None and rounds >= budget.rounds:
+                return
+            self.round()
+            rounds += 1
+
+    def round(self, moves: int = MOVES) -> float:
+        """Anneal one window; the plan never gets worse. Returns what the window believes its best takes."""
+        s, n = self._joint, len(self.problem.ops)
+        best, plan = self.value_us, self._plan()
+        first = np.where(np.arange(s.begin.shape[1]) < s.modes.parts[:, None], s.begin, math.inf).min(axis=1)
+        s.sequence[:] = s.sequence[np.argsort(first[s.sequence], kind="stable")]
+        self.value_us = self._time()
+        if self.value_us <= best:
+            best, plan = self.value_us, self._plan()
+        width = min(n, int(self._random.integers(*WINDOW, endpoint=True)))
+        low = int(self._random.integers(0, n - width, endpoint=True))
+        end = min(n, low + width + MARGIN)
+        turn = (low, low + width, end, self._number, moves, self._hot, self._cold)
+        believed = anneal_cuts(self._arrays, self._ways, s, *turn, self._word)
+        self._number += moves
+        self.value_us = self._time()
+        if self.value_us > best:
+            self._take(*plan)
+        return float(believed)
+
+    def _plan(self) -> tuple[list[IntArray], IntArray]:
+        """Modes and order as they are, to come back to."""
+        return [field.copy() for field in self.modes], self._joint.sequence.copy()
+
+    def _take(self, modes: list[IntArray], sequence: IntArray) -> None:
+        """Go on from such modes and order."""
+        for field, value in zip(self.modes, modes, strict=True):
+            field[:] = value
+        self._joint.sequence[:] = sequence
+        self.value_us = self._time()
+
+    def _time(self) -> float:
+        self._number += 1
+        return float(time_all(self._arrays, self._ways, self._joint, self._number))
+
+
+def search_cuts(problem: Problem, whole: Schedule, budget: Budget, target_us: float) -> CutPlan:
     """The best plan with cuts that the budget buys, or the one without that it starts from.
 
-    A budget of rounds counts changes of cuts.
+    Args:
+        problem: with its cutter.
+        whole: the plan to begin with.
+        budget: its rounds count for either part of the search.
+        target_us: no plan is shorter.
     """
-    choices = choices_of(problem)
-    plain = _plain(problem, whole)
-    starts = [plain]
-    with suppress(PlanningError):
-        share = budget.within(CODL_SHARE * min(budget.seconds, budget.left()))
-        starts.append(_annealed(planned(problem, share)[0], budget))
-    for count in HEAVIEST:
-        for axes, chained in (((2, 1), True), ((2, 1), False), ((1, 2), False)):
-            if budget.left() > 0.5 * budget.seconds or budget.rounds is not None:
-                starts.append(_heaviest(choices, plain, count, axes, budget, chained=chained))
-    best = min(starts, key=lambda plan: plan.schedule.value_us)
-    return _improve(choices, best, budget, STALE if best.cuts else STALE // 2)
-
-
-def _plain(problem: Problem, schedule: Schedule) -> CutPlan:
-    """A plan without cuts in the order in which cutting lists ops."""
-    cut, made = cut_problem(problem, ())
-    old = {name: op for op, name in enumerate(problem.ops)}
-    order = [old[piece.op] for piece in made]
-    new = {op: place for place, op in enumerate(order)}
-    home = [schedule.assignment[op] for op in order]
-    return CutPlan({}, cut, made, simulate(cut, home, [new[op] for op in schedule.sequence]))
-
-
-def _heaviest(
-    choices: Choices, plain: CutPlan, count: int, axes: tuple[int, ...], budget: Budget, *, chained: bool
-) -> CutPlan:
-    """The heaviest ops cut for their best pairs, along the first of the axes that they allow.
-
-    With ``chained`` an op behind others that are cut is cut as the first of them, and computes what it needs itself.
-    """
-    heavy = set(sorted(choices.axes, key=lambda op: -choices.fastest[choices.index[op]])[:count])
-    cuts: dict[str, Cut] = {}
-    homes: dict[str, Team] = {}
-    for op in choices.axes:
-        if op not in heavy:
-            continue
-        axis = next((axis for axis in axes if axis in choices.axes[op]), choices.axes[op][0])
-        follows = chained and axis == axes[0] and _may_chain(choices, cuts, op, axis)
-        model = choices.before[op][0] if follows else op
-        team = homes[model] if follows else choices.teams[op][0]
-        cut = choices.cut(op, axis, choices.shares_of(cuts[model]) if follows else choices.shares(op, team), follows)
-        if cut is not None:
-            cuts[op], homes[op] = cut, team
-    _unchain(choices, cuts)
-    try:
-        return _annealed(carried(choices.problem, cuts, homes, plain), budget)
-    except CutError:  # a part of some op would be too small for those behind it
-        return plain
-
-
-def _annealed(plan: CutPlan, budget: Budget) -> CutPlan:
-    search = Search(plan.problem, plan.schedule, budget.seed)
-    for _ in range(TURNS if search.movable else 0):
-        if budget.left() <= 0:
-            break
-        search.round()
-    return replace(plan, schedule=search.schedule())
-
-
-def _improve(choices: Choices, plan: CutPlan, budget: Budget, stale: int) -> CutPlan:
-    """Change a few cuts at a time; a little worse is taken now and then, and the best is kept."""
-    chance = random.Random(budget.seed)
-    names = list(choices.axes)
-    weights = [float(choices.fastest[choices.index[op]]) for op in names]
-    best, made, last, left = plan, 0, 0, budget.left()
-    while made - last < stale and (budget.left() > 0 if budget.rounds is None else made < budget.rounds):
-        done = 1 - budget.left() / left if budget.rounds is None else made / budget.rounds
-        made += 1
-        first = names.index(chance.choices(names, weights)[0])
-        chosen = names[first : first + chance.randint(1, MOST_AT_ONCE)]
-        try:
-            new = _changed(choices, plan, chosen, chance)
-        except CutError:
-            continue
-        search = Search(new.problem, new.schedule, chance.getrandbits(30))
-        near = [op for op, piece in enumerate(new.pieces) if piece.op in chosen and piece.kind in ("whole", "part")]
-        for turn in range(TURNS_NEAR if search.movable else 0):
-            search.round(op=near[turn * len(near) // TURNS_NEAR])
-        new = replace(new, schedule=search.schedule())
-        worse = new.schedule.value_us / max(plan.schedule.value_us, 1e-9) - 1
-        if worse <= 0 or chance.random() < math.exp(-worse / (WARMTH * max(1e-6, 1 - done))):
-            plan = new
-            if plan.schedule.value_us < best.schedule.value_us:
-                best, last = plan, made
+    best = CutPlan({}, problem, (), whole)
+    search = CutSearch(problem, choices_of(problem), whole, budget.seed)
+    search.run(budget.within(JOINT_SHARE * min(budget.seconds, budget.left())), target_us)
+    with suppress(CutError):
+        found = found_by(search)
+        polish = Search(found.problem, found.schedule, budget.seed)
+        polish.run(budget, target_us)
+        found = replace(found, schedule=polish.schedule())
+        if found.cuts and found.schedule.value_us < whole.value_us:
+            best = found
     return best
 
 
-def _changed(choices: Choices, plan: CutPlan, chosen: list[str], chance: random.Random) -> CutPlan:
-    """The plan with other cuts of some ops. Raises CutError for what cannot be made."""
-    where: dict[str, list[int]] = {}
-    for op, piece in enumerate(plan.pieces):
-        if piece.kind in ("whole", "part"):
-            where.setdefault(piece.op, []).append(op)
-    cuts = dict(plan.cuts)
-    homes: dict[str, tuple[int, ...]] = {}
-    for name in chosen:
-        parts = where[name]
-        here = tuple(plan.schedule.assignment[part] for part in parts)
-        now = cuts.get(name)
-        if now is None:
-            team = chance.choice(choices.teams[name])
-            axis = chance.choice(choices.axes[name])
-            lean = chance.choice((-0.2, -0.1, 0.0, 0.0, 0.1, 0.2))
-            shares = choices.shares(name, team)
-            shares = [min(0.9, max(0.1, shares[0] + lean)), *shares[1:]]
-            found = choices.cut(
-                name, axis, [one / sum(shares) for one in shares], _may_chain(choices, cuts, name, axis)
-            )
-            if found is not None:
-                cuts[name], homes[name] = found, team
-        elif len(set(here)) == 1 or chance.random() < 0.25:
-            del cuts[name]
-            homes[name] = (chance.choice(here),)
-        else:
-            cuts[name], homes[name] = _other(choices, plan, now, parts, chance)
-    _unchain(choices, cuts)
-    return carried(choices.problem, cuts, homes, plan)
-
-
-def _may_chain(choices: Choices, cuts: Cuts, op: str, axis: int) -> bool:
-    """Whether all that an op reads is cut like it."""
-    before = choices.before[op]
-    same = [cuts[one] for one in before if one in cuts and cuts[one].axis == axis]
-    return bool(same) and len(same) == len(before) and len({len(cut.at) for cut in same}) == 1
-
-
-def _unchain(choices: Choices, cuts: dict[str, Cut]) -> None:
-    """Break the chains that have nothing to hold on to any more."""
-    for op, cut in list(cuts.items()):
-        if not cut.chained:
-            continue
-        if not _may_chain(choices, cuts, op, cut.axis) or len(cuts[choices.before[op][0]].at) != len(cut.at):
-            cuts[op] = cut.model_copy(update={"chained": False})
-
-
-def _other(
-    choices: Choices, plan: CutPlan, cut: Cut, parts: list[int], chance: random.Random
-) -> tuple[Cut, tuple[int, ...]]:
-    """A cut op cut otherwise: what ends first gets more, another axis and team, or a chain begun or broken."""
-    shares, dice = choices.shares_of(cut), chance.random()
-    here = tuple(plan.schedule.assignment[part] for part in parts)
-    if dice < 0.6:
-        ends = [plan.schedule.finish_us[part] for part in parts]
-        early, late = ends.index(min(ends)), ends.index(max(ends))
-        if chance.random() < 0.3:
-            early, late = late, early
-        shares[early], shares[late] = shares[early] + 1 / TENTHS, shares[late] - 1 / TENTHS
-        return choices.cut(cut.op, cut.axis, shares, cut.chained) or cut, here
-    if dice < 0.8:
-        team = chance.choice(choices.teams[cut.op])
-        other = choices.cut(cut.op, chance.choice(choices.axes[cut.op]), choices.shares(cut.op, team))
-        return (cut, here) if other is None else (other, team)
-    return cut.model_copy(update={"chained": not cut.chained}), here
+def found_by(search: CutSearch) -> CutPlan:
+    """What a search found, as a problem of its own. Raises CutError for a cut that cannot be made."""
+    choices, modes = search.choices, search.modes
+    cuts: dict[str, Cut] = {}
+    homes, begins = {}, {}
+    for name, op in choices.index.items():
+        count = int(modes.parts[op])
+        homes[name] = tuple(modes.home[op, :count].tolist())
+        begins[name] = tuple(search.begin_us[op, :count].tolist())
+        if count > 1:
+            axis = choices.axes[name][int(modes.axis[op])]
+            at = np.array(choices.tenths(name, axis))[modes.tenth[op, 1:count]]
+            cuts[name] = Cut(op=name, axis=axis, at=tuple(at.tolist()), chained=search.chained(op))
+    return realised(search.problem, cuts, homes, begins)
