@@ -9,7 +9,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -38,7 +37,7 @@ MANY_OPS = 1500
 """Above this many ops a method can take seconds: MOSAIC, quadratic on wide graphs, is left out,"""
 MANY_CHOICES = 15_000
 """and above so many pairs of op and processor."""
-WHOLE_SHARE = 0.35
+WHOLE_SHARE = 0.6
 """Part of the budget for whole ops where they may also be cut."""
 NOISE = 0.02
 """Relative gain below which ops stay whole: figures are no better than that, and parts are more to launch."""
@@ -110,12 +109,12 @@ def auto(problem: Problem, budget: Budget) -> Solution:
     """
     if problem.cutter is None or budget.left() <= 0 or budget.rounds == 0:
         return _whole(problem, budget)
-    for stage in STAGES:
-        budget = _after_loading(budget, stage)
+    budget = _after_loading(_after_loading(budget, "pieces"), "search")
     whole = _whole(replace(problem, cutter=None), budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())))
     best, bound = whole, trivial(problem)
     enough = (1 - NOISE) * whole.schedule.value_us
     if bound.us < enough:
+        budget = _after_loading(budget, "cuts")
         from planner_api.planning.split.search import search_cuts
 
         found = search_cuts(problem, whole.schedule, budget, bound.us + CLOSED * bound.us)
@@ -241,32 +240,31 @@ def _instead(name: str, found: str) -> str:
     return found if name in ("auto", found) else f"{name}→{found}"
 
 
-Stage = Literal["pieces", "search", "cuts"]
-STAGES: tuple[Stage, ...] = ("pieces", "search", "cuts")
+STAGES = ("pieces", "search", "cuts")
 """What comes with kernels of its own."""
 
 
 def warm() -> None:
     """Load or compile every kernel that a plan may need."""
     for stage in STAGES:
-        _load(stage)
+        load(stage)
 
 
-def _after_loading(budget: Budget, stage: Stage) -> Budget:
+def _after_loading(budget: Budget, stage: str) -> Budget:
     """The budget once a stage's kernels are loaded, or compiled: the first use in a process is not charged for it."""
     began = time.monotonic()
     said = threading.Timer(QUIET_S, _log.warning, ("compiling the planner's search, once on this machine",))
     said.daemon = True
     said.start()
     try:
-        _load(stage)
+        load(stage)
     finally:
         said.cancel()
     return budget.postponed(time.monotonic() - began)
 
 
 @functools.cache
-def _load(stage: Stage) -> None:
+def load(stage: str) -> None:
     """Put a problem of three ops through a stage, so that whatever it compiles is there."""
     tiny = Problem(
         machine=Machine.apart(("p", "q")),
@@ -289,6 +287,7 @@ def _load(stage: Stage) -> None:
     else:
         from planner_api.planning.split.choices import Choices
         from planner_api.planning.split.search import CutSearch
+        from planner_api.planning.split.ways import ways
 
         nodes = [
             Node(op, tuple(tiny.tensors[t] for t in reads), (op,), lambda axis: 1, lambda part: {})
@@ -298,4 +297,4 @@ def _load(stage: Stage) -> None:
         zeros = np.zeros((3, 3))
         cutter = Cutter(tuple(nodes), shapes, lambda op, part: zeros[0, :2], lambda *_: zeros[0], lambda *_: zeros)
         cuttable = replace(tiny, cutter=cutter)
-        CutSearch(cuttable, Choices(cuttable), singles(tiny)[0], seed=0).round(moves=1)
+        CutSearch(cuttable, ways(cuttable, Choices(cuttable)), singles(tiny)[0], seed=0).round(moves=1)

@@ -44,6 +44,12 @@ def anneal_cuts(
     Returns:
         The best value met, as the tails see it.
     """
+    # Past the window only what is paid there can become less: near enough to turn most moves down where it ends.
+    find_tails(a, w, s, high)
+    hope = 0.0
+    for at in range(high, end):
+        for part in range(s.modes.parts[s.sequence[at]]):
+            hope = max(hope, s.paid[s.sequence[at], part])
     find_tails(a, w, s, end)
     passing = 0.0
     for at in range(low):
@@ -66,7 +72,7 @@ def anneal_cuts(
             take_back(s, -changes - 1 if changes < 0 else changes, source, target)
             continue
         limit = current - temperature * np.log(max(uniform(random), 1e-300))
-        value = time_stretch(a, w, s, first, end, number + move, limit)
+        value = time_stretch(a, w, s, first, high, end, number + move, limit, hope)
         if value <= limit:
             value = max(passing, estimate(s, end, value, low))
         if value > limit:

@@ -7,7 +7,7 @@ makes; the rest enters as longest paths to the end. Every window's result is tim
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from planner_api.planning.split.annealing import anneal_cuts
 from planner_api.planning.split.choices import Choices, choices_of
 from planner_api.planning.split.plan import CutPlan, realised
 from planner_api.planning.split.timing import Modes, holds_on, joint, time_all
-from planner_api.planning.split.ways import ways
+from planner_api.planning.split.ways import Ways, ways
 
 JOINT_SHARE = 0.65
 """Part of the budget for choosing cuts; the rest anneals what they make."""
@@ -32,6 +32,8 @@ WINDOW = (8, 30)
 """Shortest and longest window, in ops."""
 MARGIN = 60
 """Ops behind a window that are timed with it."""
+LANES = 2
+"""Searches side by side."""
 
 
 class CutSearch:
@@ -41,10 +43,9 @@ class CutSearch:
         value_us: its makespan, as `split.timing` has it.
     """
 
-    def __init__(self, problem: Problem, choices: Choices, whole: Schedule, seed: int) -> None:
-        self.problem, self.choices = problem, choices
-        self._arrays = arrays(problem)
-        self._ways = ways(problem, choices)
+    def __init__(self, problem: Problem, table: Ways, whole: Schedule, seed: int) -> None:
+        self.problem = problem
+        self._arrays, self._ways = arrays(problem), table
         self._random = np.random.default_rng(seed)
         self._word = self._random.integers(1, 2**63, size=1, dtype=np.uint64)
         self._number = 0
@@ -77,8 +78,8 @@ class CutSearch:
             self.round()
             rounds += 1
 
-    def round(self, moves: int = MOVES) -> float:
-        """Anneal one window; the plan never gets worse. Returns what the window believes its best takes."""
+    def round(self, moves: int = MOVES) -> None:
+        """Anneal one window; the plan never gets worse."""
         s, n = self._joint, len(self.problem.ops)
         best, plan = self.value_us, self._plan()
         first = np.where(np.arange(s.begin.shape[1]) < s.modes.parts[:, None], s.begin, math.inf).min(axis=1)
@@ -90,12 +91,11 @@ class CutSearch:
         low = int(self._random.integers(0, n - width, endpoint=True))
         end = min(n, low + width + MARGIN)
         turn = (low, low + width, end, self._number, moves, self._hot, self._cold)
-        believed = anneal_cuts(self._arrays, self._ways, s, *turn, self._word)
+        anneal_cuts(self._arrays, self._ways, s, *turn, self._word)
         self._number += moves
         self.value_us = self._time()
         if self.value_us > best:
             self._take(*plan)
-        return float(believed)
 
     def _plan(self) -> tuple[list[IntArray], IntArray]:
         """Modes and order as they are, to come back to."""
@@ -116,28 +116,41 @@ class CutSearch:
 def search_cuts(problem: Problem, whole: Schedule, budget: Budget, target_us: float) -> CutPlan:
     """The best plan with cuts that the budget buys, or the one without that it starts from.
 
+    Searches with several seeds run side by side: where they end differs by more than what one finds in twice the time.
+
     Args:
         problem: with its cutter.
         whole: the plan to begin with.
-        budget: its rounds count for either part of the search.
+        budget: its rounds count for either part of each search.
         target_us: no plan is shorter.
     """
-    best = CutPlan({}, problem, (), whole)
-    search = CutSearch(problem, choices_of(problem), whole, budget.seed)
+    choices = choices_of(problem)
+    table = ways(problem, choices)
+    with ThreadPoolExecutor(LANES) as pool:
+        lanes = [pool.submit(_lane, problem, choices, table, whole, budget, lane, target_us) for lane in range(LANES)]
+        found = [lane.result() for lane in lanes]
+    plain = CutPlan({}, problem, (), whole)
+    return min([plain, *(plan for plan in found if plan and plan.cuts)], key=lambda plan: plan.schedule.value_us)
+
+
+def _lane(
+    problem: Problem, choices: Choices, table: Ways, whole: Schedule, budget: Budget, lane: int, target_us: float
+) -> CutPlan | None:
+    """What one search finds; None where its cuts cannot be made."""
+    search = CutSearch(problem, table, whole, LANES * budget.seed + lane)
     search.run(budget.within(JOINT_SHARE * min(budget.seconds, budget.left())), target_us)
-    with suppress(CutError):
-        found = found_by(search)
-        polish = Search(found.problem, found.schedule, budget.seed)
-        polish.run(budget, target_us)
-        found = replace(found, schedule=polish.schedule())
-        if found.cuts and found.schedule.value_us < whole.value_us:
-            best = found
-    return best
+    try:
+        found = found_by(search, choices)
+    except CutError:
+        return None
+    polish = Search(found.problem, found.schedule, budget.seed)
+    polish.run(budget, target_us)
+    return replace(found, schedule=polish.schedule())
 
 
-def found_by(search: CutSearch) -> CutPlan:
+def found_by(search: CutSearch, choices: Choices) -> CutPlan:
     """What a search found, as a problem of its own. Raises CutError for a cut that cannot be made."""
-    choices, modes = search.choices, search.modes
+    modes = search.modes
     cuts: dict[str, Cut] = {}
     homes, begins = {}, {}
     for name, op in choices.index.items():

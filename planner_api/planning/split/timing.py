@@ -57,6 +57,8 @@ class Joint(NamedTuple):
         payer, key: (T, K, L) position of the op that moves a part of a tensor to a place (n: nobody), and what of it.
         tail: (n, K) longest way from a part's finish through those that read it past the window to the end.
         next: (R,) the same of a resource; parts_then: (n,) of each op, when they were found.
+        rest: (n, K) longest way to the end from the finish of a part past the window, by whatever there is.
+        paid: (n, K) of a part's time: what it spends on moves.
         other fields: scratch.
     """
 
@@ -74,6 +76,8 @@ class Joint(NamedTuple):
     tail: FloatArray
     next: FloatArray
     parts_then: IntArray
+    rest: FloatArray
+    paid: FloatArray
     ends: FloatArray
     new_ends: FloatArray
     new_peak: FloatArray
@@ -127,6 +131,8 @@ def joint(a: Arrays, w: Ways, assignment: IntArray, sequence: IntArray) -> Joint
         tail=np.full((n, k), FAR),
         next=zeros(resources),
         parts_then=np.ones(n, dtype=np.int64),
+        rest=zeros((n, k)),
+        paid=zeros((n, k)),
         ends=zeros(resources),
         new_ends=zeros((n + 1, resources)),
         new_peak=zeros(n + 1),
@@ -224,8 +230,12 @@ def piece(w: Ways, m: Modes, maker: int, k: int, part: int, axis: int, low: int,
 
 
 @inner_kernel
-def time_stretch(a: Arrays, w: Ways, s: Joint, first: int, until: int, number: int, limit: float) -> float:
+def time_stretch(
+    a: Arrays, w: Ways, s: Joint, first: int, high: int, until: int, number: int, limit: float, hope: float
+) -> float:
     """Time positions ``first`` to ``until``; the results are scratch until `keep` or `drop`.
+
+    From ``high`` on it stops where the rest of the way, ``hope`` less, leads beyond ``limit``.
 
     Returns:
         The latest end up to there; ``inf`` beyond ``limit`` or where something cannot be.
@@ -294,27 +304,32 @@ def time_stretch(a: Arrays, w: Ways, s: Joint, first: int, until: int, number: i
                     if source == target:
                         launched = True
                         continue
+                    # Of each part a place keeps what it fetched first; of a whole tensor all, and one slice beside it.
+                    slot = k
+                    if pieces == 1 and key != ALL:
+                        slot = 1
+                        if s.moved[tensor, 0, target] == number or s.payer[tensor, 0, target] < first:
+                            continue
                     known = -1
-                    if s.moved[tensor, k, target] == number:
-                        known = s.new_key[tensor, k, target]
-                    elif s.payer[tensor, k, target] < first:
-                        known = s.key[tensor, k, target]
-                    if known in (key, ALL):
+                    if s.payer[tensor, slot, target] < first:
+                        known = s.key[tensor, slot, target]
+                    elif s.moved[tensor, slot, target] == number:
+                        known = s.new_key[tensor, slot, target]
+                    if known == key:
                         continue
                     if key == ALL:
                         spent += a.cost[tensor, source, target]
                     else:
                         spent += w.fixed[tensor, source, target] + w.slope[tensor, source, target] * size
                     launched = True
-                    if known == -1 or key == ALL:
-                        if s.moved[tensor, k, target] != number:
-                            s.moved[tensor, k, target] = number
-                            s.log[fetches, 0] = tensor
-                            s.log[fetches, 1] = k
-                            s.log[fetches, 2] = target
-                            s.log[fetches, 3] = at
-                            fetches += 1
-                        s.new_key[tensor, k, target] = key
+                    if known == -1:
+                        s.moved[tensor, slot, target] = number
+                        s.new_key[tensor, slot, target] = key
+                        s.log[fetches, 0] = tensor
+                        s.log[fetches, 1] = slot
+                        s.log[fetches, 2] = target
+                        s.log[fetches, 3] = at
+                        fetches += 1
                 if taken > 1 and copied == 0.0:
                     copied = 1.0
                 if copied > 0.0:
@@ -340,7 +355,8 @@ def time_stretch(a: Arrays, w: Ways, s: Joint, first: int, until: int, number: i
                 now += a.launch[here]
             s.begin[op, part] = begin
             s.finish[op, part] = now
-            if not now <= limit:
+            s.paid[op, part] = spent
+            if not now <= limit or (at >= high and now + s.rest[op, part] - hope > limit):
                 return np.inf
             for u in range(a.uses_at[here], a.uses_at[here + 1]):
                 s.ends[a.uses[u]] = max(s.ends[a.uses[u]], now)
@@ -396,7 +412,7 @@ def time_all(a: Arrays, w: Ways, s: Joint, number: int) -> float:
         s.position[s.sequence[at]] = at
         if s.modes.parts[s.sequence[at]] > 1:
             find_regions(a, w, s.modes, s.sequence[at])
-    value = time_stretch(a, w, s, 0, n, number, np.inf)
+    value = time_stretch(a, w, s, 0, n, n, number, np.inf, 0.0)
     if value < np.inf:
         keep(a, s, 0, n)
     return float(value)
@@ -419,6 +435,7 @@ def find_tails(a: Arrays, w: Ways, s: Joint, until: int) -> None:
             tail = max(a.export[op, here], s.tail[op, part])
             for u in range(a.uses_at[here], a.uses_at[here + 1]):
                 tail = max(tail, s.next[a.uses[u]])
+            s.rest[op, part] = tail
             through = s.finish[op, part] - s.begin[op, part] + tail
             for u in range(a.uses_at[here], a.uses_at[here + 1]):
                 s.next[a.uses[u]] = through
