@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -37,9 +40,31 @@ def inlined_kernel(function: Function) -> Function:
 def _compiled(function: Function, **options: bool) -> Function:
     compiler: Any = njit  # its stubs do not know of all its options
     try:
-        return cast(Function, compiler(cache=True, nogil=True, _nrt=False, **options)(function))
+        compiled = compiler(cache=True, nogil=True, _nrt=False, **options)(function)
     except RuntimeError:
         return cast(Function, compiler(nogil=True, _nrt=False, **options)(function))
+    _forget_older(compiled)
+    return cast(Function, compiled)
+
+
+_newest = 0.0
+"""When the newest file with a kernel was written, of those loaded so far."""
+
+
+def _forget_older(compiled: Any) -> None:
+    """Drop code that was kept before a kernel that it may contain was written.
+
+    Numba compares the age of a kernel's own file alone, and keeps what was compiled with older callees. Whatever a
+    kernel calls is loaded before it.
+    """
+    global _newest
+    function = compiled.py_func
+    _newest = max(_newest, os.stat(function.__code__.co_filename).st_mtime)
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-*.nbi"
+    for index in Path(compiled.stats.cache_path).glob(name):
+        with suppress(OSError):
+            if index.stat().st_mtime < _newest:
+                index.unlink()
 
 
 @inner_kernel

@@ -78,8 +78,8 @@ class CutSearch:
             self.round()
             rounds += 1
 
-    def round(self, moves: int = MOVES) -> None:
-        """Anneal one window; the plan never gets worse."""
+    def round(self, moves: int = MOVES) -> float:
+        """Anneal one window; the plan never gets worse. Returns what the window believes its best takes."""
         s, n = self._joint, len(self.problem.ops)
         best, plan = self.value_us, self._plan()
         first = np.where(np.arange(s.begin.shape[1]) < s.modes.parts[:, None], s.begin, math.inf).min(axis=1)
@@ -91,11 +91,12 @@ class CutSearch:
         low = int(self._random.integers(0, n - width, endpoint=True))
         end = min(n, low + width + MARGIN)
         turn = (low, low + width, end, self._number, moves, self._hot, self._cold)
-        anneal_cuts(self._arrays, self._ways, s, *turn, self._word)
+        believed = anneal_cuts(self._arrays, self._ways, s, *turn, self._word)
         self._number += moves
         self.value_us = self._time()
         if self.value_us > best:
             self._take(*plan)
+        return believed
 
     def _plan(self) -> tuple[list[IntArray], IntArray]:
         """Modes and order as they are, to come back to."""
