@@ -55,6 +55,13 @@ class Choices:
             axes = tuple(axis for axis in axes_of(self._shape(op)) if self._allows(op, axis)) if teams else ()
             if axes:
                 self.axes[node.id], self.teams[node.id] = axes, teams
+        if all(self._saved_us(op) <= self.sync_us for op in self.axes):
+            self.axes.clear()  # what saves less is cut beside what pays for bringing parts together
+
+    def _saved_us(self, op: str) -> float:
+        index = self.index[op]
+        row = self.problem.latency_us[index]
+        return float(self.fastest[index]) - min(_ideal(row, team) for team in self.teams[op])
 
     def _shape(self, op: int) -> Shape:
         return self.cutter.shapes[self.cutter.nodes[op].writes[0]]
