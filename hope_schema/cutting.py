@@ -235,18 +235,19 @@ class _Pieces:
             return self.slice(tensor, tensor, wanted)
         name = f"{wanted.of(tensor)}>{reader}"
         if parts[0].axis != wanted.axis:
-            sliced = tuple(self.slice(tensor, part.of(tensor), wanted) for part in parts)
-            # What was computed twice is left out of the second.
-            ends = [0, *(part.stop for part in parts)]
-            trimmed = tuple(
-                name
-                if part.start >= end
-                else self.slice(tensor, name, Region(part.axis, end - part.start, part.stop - part.start))
-                for name, part, end in zip(sliced, parts, ends, strict=False)
-            )
+            sliced: list[str] = []
+            at = 0
+            for part in parts:  # what was computed twice is left out of the second
+                if part.stop <= at:
+                    continue
+                piece = self.slice(tensor, part.of(tensor), wanted)
+                if part.start < at:
+                    piece = self.slice(tensor, piece, Region(part.axis, at - part.start, part.stop - part.start))
+                sliced.append(piece)
+                at = part.stop
             axis = parts[0].axis
             whole = Region(axis, 0, self.shapes[tensor][axis])
-            return self.add(Piece("join", tensor, trimmed, (name,), whole))
+            return self.add(Piece("join", tensor, tuple(sliced), (name,), whole))
         holders = [part for part in parts if part.start <= wanted.start and wanted.stop <= part.stop]
         if holders:
             return self.within(

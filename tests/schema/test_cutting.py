@@ -106,6 +106,25 @@ def nodes(toys: list[Toy]) -> list[Node]:
     return [Node(toy.id, toy.reads, (toy.id,), lambda axis: 1, toy.needs) for toy in toys]
 
 
+def test_a_part_inside_the_one_before_is_not_joined_again():
+    """Behind a chain a part may hold all that the next one does: of that one nothing is left to slice."""
+    shapes = {name: (1, CHANNELS, 14) for name in ("x", "t0", "t1", "t2")}
+    rows = dict.fromkeys(shapes, 14)
+    toys = [
+        Toy("t0", ("x",), 1, 1, 0, False, rows),
+        Toy("t1", ("t0",), 1, 1, 0, False, rows),
+        Toy("t2", ("t0",), 3, 1, 1, False, rows),
+    ]
+    cuts = [
+        Cut(op="t0", axis=2, at=(1, 2)),
+        Cut(op="t1", axis=1, at=(1,)),
+        Cut(op="t2", axis=2, at=(1, 13), chained=True),
+    ]
+    slices = [piece.region for piece in pieces(nodes(toys), cuts, shapes, ["t1", "t2"]) if piece.kind == "slice"]
+    assert slices
+    assert all(region is not None and region.start < region.stop for region in slices)
+
+
 @given(data=st.data())
 @settings(max_examples=300 if CAMPAIGN else 40)
 def test_cut_graphs_compute_what_whole_ones_compute(data: DataObject):
