@@ -108,7 +108,7 @@ def nodes(toys: list[Toy]) -> list[Node]:
 
 def test_a_part_inside_the_one_before_is_not_joined_again():
     """Behind a chain a part may hold all that the next one does: of that one nothing is left to slice."""
-    shapes = {name: (1, CHANNELS, 14) for name in ("x", "t0", "t1", "t2")}
+    shapes = dict.fromkeys(("x", "t0", "t1", "t2"), (1, CHANNELS, 14))
     rows = dict.fromkeys(shapes, 14)
     toys = [
         Toy("t0", ("x",), 1, 1, 0, False, rows),
