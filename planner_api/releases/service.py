@@ -18,7 +18,7 @@ from planner_api.db.paging import Page
 from planner_api.db.tables import ReleaseRow
 from planner_api.errors import ConflictError, DatabaseAwayError, InvalidError, NotFoundError, model_unknown
 from planner_api.groups import repository as groups
-from planner_api.groups.service import selector_of as selector_of_group
+from planner_api.groups import service as grouping
 from planner_api.models import repository as models
 from planner_api.names import repository as names
 from planner_api.names import service as naming
@@ -196,10 +196,7 @@ class Releases:
     async def _selector(self, session: WriteSession, group: str | None) -> GroupSelector:
         if group is None:
             return GroupSelector()
-        row = await groups.find(session, group)
-        if row is None:
-            raise NotFoundError("group-unknown", f"no group '{group}': make it with `hope-planner groups set {group}`")
-        return selector_of_group(row)
+        return grouping.selector_of(await grouping.find(session, group))
 
     async def _claim_plans(
         self, session: WriteSession, release_id: str, model_hash: str, selector: GroupSelector, *, again: bool
