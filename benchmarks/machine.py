@@ -22,7 +22,8 @@ from benchmarks import results
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, verdict
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise
-from planner_api.planning.optimise import Outcome, warm
+from planner_api.planning.optimise import Outcome
+from planner_api.planning.warming import warm
 
 NASNET = "nasnet-large"
 GROUPS = ((4, ((0, 1, 2, 3),)), (2, ((0, 1), (2, 3))), (1, ((0,), (1,), (2,), (3,))))

@@ -32,7 +32,7 @@ from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Bound, Solution, solve
 from planner_api.planning.methods import method as find_method
-from planner_api.planning.optimise import warm
+from planner_api.planning.warming import warm
 
 METHODS = "auto,greedy,ilp,heft,dmdar,mosaic,mosaic+overlap,partitiontuner,partitiontuner+overlap,mulayer,single"
 OVERLAP = "+overlap"

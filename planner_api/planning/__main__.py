@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from planner_api.planning.optimise import STAGES, load
+from planner_api.planning.warming import STAGES, load
 
 BEAT_S = 1.5
 """How often it says for how long it has gone on."""

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from hope_schema.cutting import Node
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.budget import Budget
@@ -23,9 +17,9 @@ from planner_api.planning.construct.single import singles
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Bound, Method, Solution, UnknownMethod, features, method, solve
-from planner_api.planning.problem import Machine, PlanningError, Problem
-from planner_api.planning.problem.cuts import Cutter
+from planner_api.planning.problem import PlanningError, Problem
 from planner_api.planning.problem.feasible import any_placement, prune
+from planner_api.planning.warming import after_loading
 
 BOUND_SHARE = 0.3
 """Part of the budget that the lower bound may take before a method other than ``auto`` starts."""
@@ -43,8 +37,6 @@ NOISE = 0.02
 """Relative gain below which ops stay whole: figures are no better than that, and parts are more to launch."""
 PIECES_SHARE = 0.4
 """Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
-QUIET_S = 2.0
-"""Loading what is compiled takes less; compiling is said."""
 CLOSED = 1e-5
 """Relative gap at which the search stops: a microsecond in a tenth of a second."""
 
@@ -109,12 +101,12 @@ def auto(problem: Problem, budget: Budget) -> Solution:
     """
     if problem.cutter is None or budget.left() <= 0 or budget.rounds == 0:
         return _whole(problem, budget)
-    budget = _after_loading(_after_loading(budget, "pieces"), "search")
+    budget = after_loading(after_loading(budget, "pieces"), "search")
     whole = _whole(replace(problem, cutter=None), budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())))
     best, bound = whole, trivial(problem)
     enough = (1 - NOISE) * whole.schedule.value_us
     if bound.us < enough:
-        budget = _after_loading(budget, "cuts")
+        budget = after_loading(budget, "cuts")
         from planner_api.planning.split.search import search_cuts
 
         found = search_cuts(problem, whole.schedule, budget, bound.us + CLOSED * bound.us)
@@ -135,7 +127,7 @@ def _whole(problem: Problem, budget: Budget) -> Solution:
     if budget.left() <= 0 or budget.rounds == 0 or closed(best, bound):
         return replace(best, bound=_clipped(bound, best))
     # numba takes about a second to import: who plans without a budget should not wait for it.
-    budget = _after_loading(budget, "pieces")
+    budget = after_loading(budget, "pieces")
     from planner_api.planning.exact.articulation import solve_pieces
 
     pieces = solve_pieces(problem, budget.within(PIECES_SHARE * min(budget.seconds, budget.left())))
@@ -144,7 +136,7 @@ def _whole(problem: Problem, budget: Budget) -> Solution:
         if pieces.schedule is not None and pieces.schedule.value_us < best.schedule.value_us:
             best = Solution(pieces.schedule, "articulation")
     if not closed(best, bound):
-        budget = _after_loading(budget, "search")
+        budget = after_loading(budget, "search")
         from planner_api.planning.search.search import Search
 
         with ThreadPoolExecutor(1) as pool:
@@ -238,63 +230,3 @@ def _instead(name: str, found: str) -> str:
     ``auto`` takes the best of many by its nature.
     """
     return found if name in ("auto", found) else f"{name}→{found}"
-
-
-STAGES = ("pieces", "search", "cuts")
-"""What comes with kernels of its own."""
-
-
-def warm() -> None:
-    """Load or compile every kernel that a plan may need."""
-    for stage in STAGES:
-        load(stage)
-
-
-def _after_loading(budget: Budget, stage: str) -> Budget:
-    """The budget once a stage's kernels are loaded, or compiled: the first use in a process is not charged for it."""
-    began = time.monotonic()
-    said = threading.Timer(QUIET_S, _log.warning, ("compiling the planner's search, once on this machine",))
-    said.daemon = True
-    said.start()
-    try:
-        load(stage)
-    finally:
-        said.cancel()
-    return budget.postponed(time.monotonic() - began)
-
-
-@functools.cache
-def load(stage: str) -> None:
-    """Put a problem of three ops through a stage, so that whatever it compiles is there."""
-    tiny = Problem(
-        machine=Machine.apart(("p", "q")),
-        ops=("a", "b", "c"),
-        latency_us=np.array([[3.0, 1.0], [1.0, 2.0], [2.0, 3.0]]),
-        producer=np.array([-1, 0, 1, 2]),
-        reads=((0,), (1,), (1, 2)),
-        is_output=np.array([False, False, False, True]),
-        transfer_us=np.ones((4, 3, 3)) - np.eye(3),
-        tensors=("x", "a", "b", "c"),
-    )
-    if stage == "pieces":
-        from planner_api.planning.exact.articulation import solve_pieces
-
-        solve_pieces(tiny, Budget(rounds=1))
-    elif stage == "search":
-        from planner_api.planning.search.search import Search
-
-        Search(tiny, singles(tiny)[0], seed=0).round(moves=1)
-    else:
-        from planner_api.planning.split.choices import Choices
-        from planner_api.planning.split.search import CutSearch
-        from planner_api.planning.split.ways import ways
-
-        nodes = [
-            Node(op, tuple(tiny.tensors[t] for t in reads), (op,), lambda axis: 1, lambda part: {})
-            for op, reads in zip(tiny.ops, tiny.reads, strict=True)
-        ]
-        shapes = dict.fromkeys(tiny.tensors, (2, 2))
-        zeros = np.zeros((3, 3))
-        cutter = Cutter(tuple(nodes), shapes, lambda op, part: zeros[0, :2], lambda *_: zeros[0], lambda *_: zeros)
-        cuttable = replace(tiny, cutter=cutter)
-        CutSearch(cuttable, ways(cuttable, Choices(cuttable)), singles(tiny)[0], seed=0).round(moves=1)

@@ -102,7 +102,7 @@ def _warm(entry: str) -> Solve:
     function = _load(entry)
     if function is solve:
         # NOTE: imported here, because a worker shares this module with its child but never plans by itself.
-        from planner_api.planning.optimise import warm
+        from planner_api.planning.warming import warm
 
         warm()
         graph, profile, request = _exercise()

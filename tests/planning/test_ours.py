@@ -29,10 +29,11 @@ from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.evaluator import arrays, evaluate, state
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import solve
-from planner_api.planning.optimise import CLOSED, auto, warm
+from planner_api.planning.optimise import CLOSED, auto
 from planner_api.planning.problem import Machine, PlanningError, Problem
 from planner_api.planning.search.polish import polish
 from planner_api.planning.search.search import Search
+from planner_api.planning.warming import warm
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum, shuffled
 from tests.planning.phones import phone

@@ -54,6 +54,27 @@ def _another(a: Arrays, s: State, op: int, random: np.ndarray) -> int:
 
 
 @inlined_kernel
+def slot(a: Arrays, s: Any, op: int, low: int, high: int, random: np.ndarray) -> int:
+    """A position of the window to which an op of a state may be moved: behind all it reads, before all that read it."""
+    floor, ceiling = low, high - 1
+    for k in range(a.before_at[op], a.before_at[op + 1]):
+        floor = max(floor, s.position[a.before[k]] + 1)
+    for k in range(a.after_at[op], a.after_at[op + 1]):
+        ceiling = min(ceiling, s.position[a.after[k]] - 1)
+    return floor + int(uniform(random) * (ceiling - floor + 1))
+
+
+@inlined_kernel
+def next_link(a: Arrays, s: Any, op: int, high: int, random: np.ndarray) -> int:
+    """One of those that read what an op of a state makes, to go on along a chain; -1: none, or past the window."""
+    successors = a.after_at[op + 1] - a.after_at[op]
+    if successors == 0:
+        return -1
+    link = a.after[a.after_at[op] + int(uniform(random) * successors)]
+    return link if s.position[link] < high else -1
+
+
+@inlined_kernel
 def shift(s: Any, source: int, target: int) -> None:
     """Move the op at one position of a state to another; those between move up by one."""
     op = s.sequence[source]
@@ -94,23 +115,14 @@ def propose(a: Arrays, s: State, low: int, high: int, flipped: IntArray, random:
             if s.assignment[link] != other and a.latency[link, other] < np.inf:
                 flipped[flips, 0] = link
                 flips += 1
-            successors = a.after_at[link + 1] - a.after_at[link]
-            if successors == 0:
-                break
-            link = a.after[a.after_at[link] + int(uniform(random) * successors)]
-            if s.position[link] >= high:
+            link = next_link(a, s, link, high, random)
+            if link < 0:
                 break
         for f in range(flips):
             flipped[f, 1] = s.assignment[flipped[f, 0]]
             s.assignment[flipped[f, 0]] = other
     if kind >= 0.50:
-        floor = low
-        for k in range(a.before_at[op], a.before_at[op + 1]):
-            floor = max(floor, s.position[a.before[k]] + 1)
-        ceiling = high - 1
-        for k in range(a.after_at[op], a.after_at[op + 1]):
-            ceiling = min(ceiling, s.position[a.after[k]] - 1)
-        target = floor + int(uniform(random) * (ceiling - floor + 1))
+        target = slot(a, s, op, low, high, random)
         # Passing only ops that run beside it changes no time.
         passes_rival = flips > 0 and target != position
         for passed in range(min(position, target), max(position, target) + 1):

@@ -34,6 +34,12 @@ COLD_US = 5.0
 """Last temperature in microseconds, where the first is above it."""
 
 
+def temperatures(problem: Problem) -> tuple[float, float]:
+    """First and last temperature of a window in microseconds."""
+    hot = HOT * float(problem.latency_us.min(axis=1).mean())
+    return hot, min(COLD_US, hot / 10)
+
+
 class Search:
     """An improving schedule.
 
@@ -56,8 +62,7 @@ class Search:
         # Who stands late in the sequence slows nobody: only in the order of starts is a schedule charged in full.
         self._neighbours = bool((problem.machine.slowdown > 1.0).any())
         self.value_us = self._evaluate()
-        self._hot = HOT * float(problem.latency_us.min(axis=1).mean())
-        self._cold = min(COLD_US, self._hot / 10)
+        self._hot, self._cold = temperatures(problem)
 
     @property
     def movable(self) -> bool:

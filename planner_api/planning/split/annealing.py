@@ -8,7 +8,8 @@ from planner_api.planning.judge.evaluator import Arrays
 from planner_api.planning.kernel import kernel
 from planner_api.planning.search.moves import uniform
 from planner_api.planning.split.moves import copy_mode, propose, take_back
-from planner_api.planning.split.timing import Joint, drop, estimate, find_tails, keep, time_stretch
+from planner_api.planning.split.state import Joint
+from planner_api.planning.split.timing import drop, estimate, find_tails, keep, time_stretch
 from planner_api.planning.split.ways import Ways
 
 

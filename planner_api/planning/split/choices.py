@@ -18,8 +18,7 @@ from planner_api.planning.problem.cuts import TENTHS, Shape, border
 LEAST = 0.0005
 """Of all ops' fastest latencies together: an op that takes less stays whole."""
 WORTH = 0.9
-"""A team gets one more processor where that takes its ideal time below this part of what it was, and saves more than
-a crossing costs."""
+"""A team gets one more processor where that takes its ideal time below this part of what it was."""
 
 Team = tuple[int, ...]
 """Processors that compute a part each."""

@@ -216,7 +216,7 @@ def planned(problem: Problem, budget: Budget) -> tuple[CutPlan, list[list[int]]]
     for op in cut.lists.order:
         rounds[owner[op]].append(op)
     order = [op for ops in rounds.values() for op in ops]
-    return CutPlan(cuts, cut, pieces, simulate(cut, placement, order)), list(rounds.values())
+    return CutPlan(cuts, cut, simulate(cut, placement, order)), list(rounds.values())
 
 
 def _shared_us(problem: Problem, pair: Team) -> float:

@@ -7,8 +7,9 @@ import numpy as np
 from planner_api.planning.judge.evaluator import Arrays
 from planner_api.planning.kernel import inlined_kernel, inner_kernel
 from planner_api.planning.problem.cuts import TENTHS
-from planner_api.planning.search.moves import LONGEST_STRETCH, shift, uniform
-from planner_api.planning.split.timing import Joint, Modes, find_regions
+from planner_api.planning.search.moves import LONGEST_STRETCH, next_link, shift, slot, uniform
+from planner_api.planning.split.state import Joint, Modes
+from planner_api.planning.split.timing import find_regions
 from planner_api.planning.split.ways import AXES, Ways
 
 
@@ -150,12 +151,7 @@ def propose(
     op = s.sequence[position]
     kind = uniform(random)
     if kind < 0.25:
-        floor, ceiling = low, high - 1
-        for k in range(a.before_at[op], a.before_at[op + 1]):
-            floor = max(floor, s.position[a.before[k]] + 1)
-        for k in range(a.after_at[op], a.after_at[op + 1]):
-            ceiling = min(ceiling, s.position[a.after[k]] - 1)
-        target = floor + int(uniform(random) * (ceiling - floor + 1))
+        target = slot(a, s, op, low, high, random)
         if target == position:
             return 0, high, -1, -1
         shift(s, position, target)
@@ -201,11 +197,8 @@ def propose(
             return changes, high, -1, -1
         if changes > before:
             first = min(first, s.position[link])
-        successors = a.after_at[link + 1] - a.after_at[link]
-        if successors == 0:
-            break
-        link = a.after[a.after_at[link] + int(uniform(random) * successors)]
-        if s.position[link] >= high:
+        link = next_link(a, s, link, high, random)
+        if link < 0:
             break
     for change in range(changes):
         first = min(first, s.position[s.changed[change]])

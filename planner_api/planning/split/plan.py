@@ -17,11 +17,10 @@ Cuts = Mapping[str, Cut]
 
 @dataclass(frozen=True)
 class CutPlan:
-    """Cuts, the problem that they make, what its ops are, and a schedule of it."""
+    """Cuts, the problem that they make, and a schedule of it."""
 
     cuts: Cuts
     problem: Problem
-    pieces: Sequence[Piece]
     schedule: Schedule
 
 
@@ -53,7 +52,7 @@ def realised(
             turn[op] = max([turn[op], *(turn[earlier] for earlier in lists.before[op])])
     place = {op: index for index, op in enumerate(lists.order)}
     sequence = sorted(range(len(made)), key=lambda op: (turn[op], place[op]))
-    return CutPlan(cuts, cut, made, simulate(cut, homes_of(cut, made, homes), sequence))
+    return CutPlan(cuts, cut, simulate(cut, homes_of(cut, made, homes), sequence))
 
 
 def homes_of(cut: Problem, made: Sequence[Piece], homes: Mapping[str, Sequence[int]]) -> list[int]:

@@ -19,11 +19,12 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.judge.evaluator import arrays
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.problem import FloatArray, IntArray, Problem
-from planner_api.planning.search.search import COLD_US, HOT, MOVES, Search
+from planner_api.planning.search.search import MOVES, Search, temperatures
 from planner_api.planning.split.annealing import anneal_cuts
 from planner_api.planning.split.choices import Choices, choices_of
 from planner_api.planning.split.plan import CutPlan, realised
-from planner_api.planning.split.timing import Modes, holds_on, joint, time_all
+from planner_api.planning.split.state import Modes, joint
+from planner_api.planning.split.timing import holds_on, time_all
 from planner_api.planning.split.ways import Ways, ways
 
 JOINT_SHARE = 0.65
@@ -51,8 +52,7 @@ class CutSearch:
         self._number = 0
         self._joint = joint(self._arrays, self._ways, np.array(whole.assignment), np.array(whole.sequence))
         self.value_us = self._time()
-        self._hot = HOT * float(problem.latency_us.min(axis=1).mean())
-        self._cold = min(COLD_US, self._hot / 10)
+        self._hot, self._cold = temperatures(problem)
 
     @property
     def modes(self) -> Modes:
@@ -130,7 +130,7 @@ def search_cuts(problem: Problem, whole: Schedule, budget: Budget, target_us: fl
     with ThreadPoolExecutor(LANES) as pool:
         lanes = [pool.submit(_lane, problem, choices, table, whole, budget, lane, target_us) for lane in range(LANES)]
         found = [lane.result() for lane in lanes]
-    plain = CutPlan({}, problem, (), whole)
+    plain = CutPlan({}, problem, whole)
     return min([plain, *(plan for plan in found if plan and plan.cuts)], key=lambda plan: plan.schedule.value_us)
 
 
