@@ -25,7 +25,7 @@ from agent_sdk.measure.truth import (
     segment_samples,
     together_us,
 )
-from hope_schema import HOST, Overheads, Processor, Transfer
+from hope_schema import HOST, Overheads, Plan, Processor, Transfer
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, whole_plan
 from tests.agent.engine.generate import random_model as simulated_model
 from tests.agent.engine.simulated import SimulatedProcessor
@@ -110,6 +110,11 @@ def test_too_few_segments_are_no_launch_and_no_slowdown() -> None:
     assert found["narrow"].launch_us == pytest.approx(10.0)
 
 
+def first_fetch(plan: Plan, place: str, tensor: str, us: float) -> Transfer:
+    """The network's input, brought to a place for the plan's first step."""
+    return Transfer(tensor=tensor, source=HOST, target=place, reader=plan.order[0], start_us=0.0, finish_us=us)
+
+
 def test_what_a_plan_charged_a_kind_of_few_segments_stays_charged(device: Device) -> None:
     """The ops get what is left of their segments beyond launches, neighbours and fetches, as the plan has them."""
     model = random_model(6)
@@ -119,10 +124,7 @@ def test_what_a_plan_charged_a_kind_of_few_segments_stays_charged(device: Device
     finish = {step: place + 1.0 + launch_us + fetch_us for place, step in enumerate(plan.order)}
     start = {step: finish[step] - 1.0 if place else 0.0 for place, step in enumerate(plan.order)}
     steps = tuple(one.model_copy(update={"start_us": start[one.id], "finish_us": finish[one.id]}) for one in plan.steps)
-    fetch = Transfer(
-        tensor=model.graph.inputs[0], source=HOST, target=device.processors[first].spec.place, reader=plan.order[0],
-        start_us=0.0, finish_us=fetch_us,
-    )  # fmt: skip
+    fetch = first_fetch(plan, device.processors[first].spec.place, model.graph.inputs[0], fetch_us)
     charged = plan.model_copy(update={"steps": steps, "transfers": (fetch,)})
     with Executor(build_program(charged, model, device.processors), device) as executor:
         trace = executor.run(image(model))[1]
@@ -151,10 +153,7 @@ def test_steps_at_once_stretch_with_what_the_launch_leaves(device: Device) -> No
         )
         for one in plan.steps
     )
-    fetch = Transfer(
-        tensor=model.graph.inputs[0], source=HOST, target=device.processors[first].spec.place, reader=plan.order[0],
-        start_us=0.0, finish_us=fetch_us,
-    )  # fmt: skip
+    fetch = first_fetch(plan, device.processors[first].spec.place, model.graph.inputs[0], fetch_us)
     side_by_side = plan.model_copy(update={"steps": steps, "transfers": (fetch,)})
     with Executor(build_program(side_by_side, model, device.processors), device) as executor:
         trace = executor.run(image(model))[1]
