@@ -58,7 +58,7 @@ from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
 from agent_sdk.verify import random_inputs, reference
-from benchmarks.results import Measure, verdict, write
+from benchmarks.results import Measure, Table, verdict, write
 from benchmarks.streams import traced_streams
 from hope_schema import Plan, merge
 from hope_schema.plan import Method
@@ -208,7 +208,7 @@ def network_rows(
         right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))
         plans = {method: session.plan_executor.program.plan for method, session in sessions.items()}
         # NOTE: before anything is traced: a profiler that has once been attached may slow launches down.
-        walls = walls_us({method: session.plan_executor for method, session in sessions.items()}, feeds)
+        walls = walls_us(runs({method: session.plan_executor for method, session in sessions.items()}, feeds))
         by_hand = plain(own, model)
         with own.precision.switched():
             configurations = {
@@ -260,12 +260,17 @@ def network_rows(
         return rows
 
 
-def walls_us(executors: Mapping[str, Executor], feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """What a run takes from its inputs on the host to its outputs there, by the engine, timed as an agent times it."""
+def runs(executors: Mapping[str, Executor], feeds: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[Trace]]:
+    """Runs by the engine, timed in turns as an agent times them."""
     calls = {label: partial(traced, own, feeds) for label, own in executors.items()}
     with Witness() as witness:
         turns = take_turns(calls, rounds=ROUNDS, witness=witness)
-    return {label: statistics.median(turn.result.total_us for turn in turns.counted[label]) for label in calls}
+    return {label: [turn.result for turn in turns.counted[label]] for label in calls}
+
+
+def walls_us(traces: Mapping[str, Sequence[Trace]]) -> dict[str, float]:
+    """What a run takes from its inputs on the host to its outputs there."""
+    return {label: statistics.median(trace.total_us for trace in own) for label, own in traces.items()}
 
 
 def rounding_error(
@@ -327,14 +332,12 @@ def pair_rows(name: str, traces_to: Path | None) -> list[dict[str, Any]]:
     ):
         feeds = random_inputs(session.model.graph, 0)
         contenders = dict(session.serving.contenders)
-        calls = {label: partial(traced, own, feeds) for label, own in contenders.items()}
-        with Witness() as witness:
-            turns = take_turns(calls, rounds=ROUNDS, witness=witness)
-        walls = {label: statistics.median(turn.result.total_us for turn in turns.counted[label]) for label in calls}
+        traces = runs(contenders, feeds)
+        walls = walls_us(traces)
         best = min(us for label, us in walls.items() if label != PLAN)
         rows = []
         for label, wall in walls.items():
-            trace = min(turns.counted[label], key=lambda turn: abs(turn.result.total_us - walls[label])).result
+            trace = min(traces[label], key=lambda trace: abs(trace.total_us - wall))
             found = session.plan if label == PLAN else None
             row = {
                 "model": name,
@@ -422,6 +425,24 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
     return found
 
 
+def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Milliseconds of each network by configuration, and how our plan stands beside them."""
+    columns = ("eager", "graph", "one stream", "auto")
+    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["model"], row["precision"]), {})[row["config"]] = row
+    whole = {key: own for key, own in found.items() if all(one in own for one in columns)}
+    facts = ("streams", "prediction_error")
+    return Table(
+        "What each network takes, milliseconds",
+        ("network", "precision", *columns, "streams of ours", "planned / measured - 1"),
+        [
+            (*key, *(own[one]["median_us"] / 1e3 for one in columns), *(own["auto"][one] for one in facts))
+            for key, own in whole.items()
+        ],
+    )
+
+
 def main() -> None:
     """Print every row and the table, and write both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -455,9 +476,11 @@ def main() -> None:
         rows = [row for row in rows if _group(row) not in fresh] + found
         if options.json:  # after every network: a lent machine may be taken back
             with contextlib.redirect_stdout(None):
-                table = verdicts(rows)
-            write(options.json, table, gpu=torch.cuda.get_device_name(0), torch=torch.__version__, networks=rows)
+                measures = verdicts(rows)
+            device = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__}
+            write(options.json, measures, (network_table(rows),), **device, networks=rows)
     verdicts(rows)
+    network_table(rows).show()
 
 
 def _group(row: Mapping[str, Any]) -> tuple[str, str, str]:
