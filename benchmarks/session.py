@@ -56,7 +56,7 @@ COUNTED: Final = {
 """What is counted: cases of a file of tests whose names contain something."""
 
 
-def small_network(size: int = 18, channels: int = 48) -> bytes:
+def small_network(size: int = 16, channels: int = 36) -> bytes:
     """Two convolutions, which take two cores about 100 µs."""
     rng = np.random.default_rng(0)
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, size, size]) for name in ("x", "y")]
