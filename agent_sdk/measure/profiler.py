@@ -7,7 +7,7 @@ that runs out leaves the least useful figures absent:
    latencies of fused kernels in the layouts they really use, scaled so that together they give the whole's;
 2. super-ops alone, for what such a run does not show (an op the runtime fused away, a network it refuses whole);
 3. transfers: the change of layout on either side plus the move;
-4. the engine's fixed costs: a segment's launch and end per kind, a hand-over between threads.
+4. the engine's fixed costs: a segment's launch and end per kind, a hand-over between lanes (``handover.py``).
 
 Between the first two, what working side by side costs each kind (``neighbours.py``).
 
@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import logging
 import statistics
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -31,9 +30,9 @@ from typing import Final
 
 from onnx import TensorProto, helper
 
-from agent_sdk.device.cores import bind_to, bound_to
-from agent_sdk.engine.interrupt import DeferredInterrupts
+from agent_sdk.device.cores import bound_to
 from agent_sdk.measure.alone import bound, time_executable, time_segment, whole_network
+from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.neighbours import end_us, slowdown
 from agent_sdk.measure.timing import NOTHING, Timing, measure, scaled, summarise, take_turns
 from agent_sdk.measure.witness import Witness, calm
@@ -80,7 +79,6 @@ PROFILERS_SHARE: Final = 0.7
 """Part of that which the runtimes' profilers may take; the rest is for timing the networks without them."""
 ROUNDS: Final = 9
 """Rounds in which each kind runs the whole network; the median of the faster half of those that count is its figure."""
-HANDOVERS: Final = 200
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
 ROWS: Final = 64
@@ -385,42 +383,6 @@ class _Profiling:
             spread_us=tuple(timing.spread_us for _, timing in rows),
             count=tuple(timing.count for _, timing in rows),
         )
-
-
-def handover_us(processors: Sequence[Processor]) -> float:
-    """What waking a thread on another core costs, one way; zero where all processors are served by one thread.
-
-    Measured as the engine does it: a lock that the other thread waits for.
-    """
-    sets = list(dict.fromkeys(processor.caller_cores for processor in processors))
-    pair = next(((a, b) for a in sets for b in sets if not a & b), None)
-    if pair is None:
-        return 0.0
-    ping, pong = threading.Lock(), threading.Lock()
-    ping.acquire()
-    pong.acquire()
-
-    def answer() -> None:
-        with suppress(ProcessorLost):  # wherever it runs, it must answer
-            bind_to(pair[1])
-        for _ in range(HANDOVERS):
-            ping.acquire()
-            pong.release()
-
-    other = threading.Thread(target=answer, name="hope-handover")
-    samples = []
-    # Ctrl-C waits for these milliseconds: the other thread would wait for ever.
-    with DeferredInterrupts(), ExitStack() as seat:
-        with suppress(ProcessorLost):
-            seat.enter_context(bound_to(pair[0]))
-        other.start()
-        for _ in range(HANDOVERS):
-            started = time.perf_counter_ns()
-            ping.release()
-            pong.acquire()
-            samples.append((time.perf_counter_ns() - started) / 2e3)
-        other.join()
-    return summarise(samples).us
 
 
 def _on_its_cores(processor: Processor, call: Callable[[], None]) -> None:

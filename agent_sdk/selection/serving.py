@@ -2,9 +2,9 @@
 
 One small policy. Whoever was fastest answers. When its own times drift (other work on its cores, heat), the next
 requests are answered by one contender after the other, in a few rounds, and the fastest goes on: that costs no extra
-run. Whoever answers instead of the first choice is compared with it again, ever more rarely. A request that a
-contender fails is answered by the next best, and then the one that failed is dropped; a request that all of them
-fail is the caller's.
+run. Who was so near at the trial that no drift would tell is compared in the same way, and so is the first choice with
+whoever answers instead: soon after the start, then ever more rarely. A request that a contender fails is answered by
+the next best, and then the one that failed is dropped; a request that all of them fail is the caller's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from agent_sdk.engine import Executor, RunTimeoutError
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError
-from agent_sdk.selection.trial import FAILURES, PLAN, first_choice
+from agent_sdk.selection.trial import FAILURES, PLAN, first_choice, is_plain
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -40,7 +40,9 @@ ROUNDS: Final = 3
 BEHIND: Final = 2.0
 """Whose best run is so many times slower than the best of all is not tried further."""
 RECHECK: Final = 64
-"""Most runs between two comparisons: the first waits for WINDOW runs, each next for twice as many."""
+"""Most runs between two comparisons: the first waits for WINDOW runs, each next for twice as many,"""
+RARELY: Final = 1024
+"""and up to so many while the first choice answers and keeps to its time."""
 
 
 @dataclass
@@ -99,6 +101,7 @@ class Serving:
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._reference_us = self.quiet_us.get(self.current, math.inf)
         self._interval = self._left = WINDOW
+        self._kept_to = self._due = WINDOW
 
     @property
     def executor(self) -> Executor:
@@ -196,12 +199,21 @@ class Serving:
         usual = statistics.median(self._recent)
         drifted = sorted(self._recent)[1] > SLOWER * self._reference_us  # all but one of them are slow
         self._reference_us = min(self._reference_us, usual)
-        if drifted:  # nobody is expected to be much faster now than when all was quiet
-            self._compare([other for other in self._contenders if self.quiet_us.get(other, 0.0) < SLOWER * usual])
-        elif self.current != self._first:
+        if self.current != self._first and not drifted:
             self._compare([self._first])
-        else:
-            self._interval = WINDOW
+            return
+        # Nobody is expected to be much faster now than when all was quiet.
+        us = usual if drifted else self.quiet_us.get(self.current, math.inf)
+        others = self._contenders.keys() - {self.current}
+        near = [name for name in sorted(others) if self.quiet_us.get(name, 0.0) < SLOWER * us]
+        if drifted:
+            self._compare(near)
+            return
+        self._interval = WINDOW
+        self._due -= WINDOW
+        if near and self._due <= 0:
+            self._kept_to = self._due = min(2 * self._kept_to, RARELY)
+            self._compare(near)
 
     def _compare(self, names: Iterable[str]) -> None:
         """Have the next requests answered by these and the current contender, in turns; it comes last.
@@ -211,7 +223,7 @@ class Serving:
         self._interval = min(2 * self._interval, RECHECK)
         self._left = self._interval
         self._comparison = _Comparison(deque(), 0)
-        self._begin_round(self._comparison, [*(name for name in names if name != self.current), self.current])
+        self._begin_round(self._comparison, [*names, self.current])
 
     def _begin_round(self, comparison: _Comparison, names: Collection[str]) -> None:
         comparison.waiting = deque(names)
@@ -231,20 +243,23 @@ class Serving:
         self._settle({name: statistics.median(own) for name, own in us.items()})
 
     def _settle(self, us: dict[str, float]) -> None:
-        """End a comparison: whoever is clearly faster takes over."""
+        """End a comparison. Who is clearly faster takes over; the first choice and plain runtimes also if barely."""
         self._recent.clear()
-        mine = us.pop(self.current, math.inf)
-        faster = {name: took for name, took in us.items() if took < (mine if name == self._first else FASTER * mine)}
-        if not faster:
+        mine = us.get(self.current, math.inf)
+        worthy = {
+            name: took
+            for name, took in us.items()
+            if name in (self.current, self._first) or is_plain(name) or took < FASTER * mine
+        }
+        winner = first_choice(worthy) if worthy else self.current
+        if winner == self.current:
             self._reference_us = mine if math.isfinite(mine) else self._reference_us
             return
-        winner = first_choice(faster)
         before = f" against {mine / 1e3:.2f} ms" if math.isfinite(mine) else ""
         self._tell(
-            f"running '{winner}' instead of '{self.current}' under the present load: "
-            f"{faster[winner] / 1e3:.2f} ms{before}"
+            f"running '{winner}' instead of '{self.current}' under the present load: {us[winner] / 1e3:.2f} ms{before}"
         )
-        self.current, self._reference_us = winner, faster[winner]
+        self.current, self._reference_us = winner, us[winner]
         self._interval = self._left = WINDOW
 
     def _drop(self, failures: Mapping[str, ExecutionError]) -> None:

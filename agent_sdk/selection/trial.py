@@ -69,9 +69,14 @@ def first_choice(us: Mapping[str, float]) -> str:
     """The fastest, with ``WORTH`` against the runtimes as their users run them; of equals the plan, then by name."""
 
     def rank(name: str) -> tuple[float, bool, str]:
-        return us[name] * (WORTH if name.partition("/")[0] in PACKAGES else 1.0), name != PLAN, name
+        return us[name] * (WORTH if is_plain(name) else 1.0), name != PLAN, name
 
     return min(us, key=rank)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a contender is a runtime as its own users run it."""
+    return name.partition("/")[0] in PACKAGES
 
 
 def best_plan(trials: Sequence[Trial]) -> int:

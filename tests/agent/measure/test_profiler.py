@@ -14,8 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk.device.soc import Soc
-from agent_sdk.measure import profiler, timing
-from agent_sdk.measure.profiler import handover_us, profile
+from agent_sdk.measure import handover, profiler, timing
+from agent_sdk.measure.handover import handover_us
+from agent_sdk.measure.profiler import profile
 from agent_sdk.measure.timing import Turn, Turns
 from agent_sdk.measure.witness import SLOW
 from agent_sdk.model import Model, read_model, weights
@@ -281,7 +282,7 @@ def test_handovers_need_two_threads(processors: list[Processor]) -> None:
 def test_ctrl_c_leaves_no_thread_of_a_handover(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other thread comes to its end before KeyboardInterrupt is raised; it would keep the process from ending."""
     soc = Soc("test", "test", dict.fromkeys((0, GONE), "core"))
-    monkeypatch.setattr(profiler, "bind_to", lambda cores: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(handover, "bind_to", lambda cores: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         handover_us([OrtProcessor(soc, frozenset({core})) for core in soc.cores])
     assert "hope-handover" not in {thread.name for thread in threading.enumerate()}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent_sdk.engine import DeviceClosedError, RunTimeoutError, SegmentFailedError
 from agent_sdk.engine.errors import FeedError
-from agent_sdk.selection.serving import RECHECK, ROUNDS, WINDOW, Serving
+from agent_sdk.selection.serving import RARELY, RECHECK, ROUNDS, WINDOW, Serving
 from agent_sdk.selection.trial import PLAN
 from tests.agent.selection.scripted import Scripted
 
@@ -99,6 +99,28 @@ def test_quiet_times_are_left_alone() -> None:
         ours.run({})
     assert own["a"].runs == before
     assert ours.current == PLAN
+
+
+PLAIN = "onnxruntime"
+
+
+@given(st.floats(90, 114), st.floats(60, 200), st.floats(60, 200))
+def test_a_trial_that_was_wrong_is_made_good(tried_us: float, plan_us: float, plain_us: float) -> None:
+    """Whatever a near trial said: soon nobody answers who is slower than the runtime as its own users run it."""
+    ours, own = served(**{PLAN: 100.0, PLAIN: tried_us})
+    own[PLAN].us, own[PLAIN].us = plan_us, plain_us
+    for _ in range(4 * (WINDOW + 2 * ROUNDS)):
+        ours.run({})
+    assert own[ours.current].us <= plain_us
+
+
+def test_a_near_rival_is_tried_ever_more_rarely() -> None:
+    """While the first choice keeps to its time, its nearest rival answers a handful of requests in thousands."""
+    ours, own = served(plan=100, a=110)
+    for _ in range(4 * RARELY):
+        ours.run({})
+    assert ours.current == PLAN
+    assert ROUNDS <= own["a"].runs <= 12 * ROUNDS
 
 
 def test_the_hopeless_are_not_tried_again() -> None:
