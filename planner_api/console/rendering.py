@@ -29,12 +29,22 @@ SMALL_BYTES = 1024
 """Pages below this are not worth compressing."""
 
 ASSETS = Assets(FOLDER / "static")
+SECTIONS = {
+    "": "Fleet", "/devices": "Devices", "/groups": "Groups", "/models": "Models", "/plans": "Plans",
+    "/profiles": "Profiles", "/releases": "Releases", "/queue": "Queue", "/tokens": "Tokens", "/audit": "Audit log",
+}  # fmt: skip
+"""What the console consists of: a path under ``/console``, and what that is called."""
+WITHIN = {"/names": "/models", "/compare": "/plans"}
+"""Pages that belong to a section of another name."""
 
 
 def render(request: Request, template: str, *, code: int = 200, **context: Any) -> Response:
     """Return a page."""
     page = _ENVIRONMENT.get_template(template).render(
-        session=getattr(request.state, "session", None), request=request, **context
+        session=getattr(request.state, "session", None),
+        request=request,
+        planner=str(request.base_url).rstrip("/"),
+        **context,
     )
     body, headers = page.encode(), {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
     accepted = request.headers.get("accept-encoding", "").encode("latin-1")
@@ -108,6 +118,13 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
+def section(request: Request) -> str:
+    """The section that a page belongs to; the first one where it belongs to none."""
+    first = "/".join(request.url.path.split("/")[2:3])
+    path = WITHIN.get(f"/{first}", f"/{first}")
+    return path if path in SECTIONS else ""
+
+
 def _span(seconds: float) -> str:
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
         if seconds >= size:
@@ -129,7 +146,7 @@ def _environment() -> Environment:
         "duration": duration, "percent": percent, "count": count, "ago": ago, "clip": clip, "short": short,
         "plural": plural, "reason": reason, "skew": skew,
     }  # fmt: skip
-    found.globals |= {"asset": ASSETS.url, "causes": TITLES}
+    found.globals |= {"asset": ASSETS.url, "causes": TITLES, "section": section, "sections": SECTIONS}
     return found
 
 

@@ -234,7 +234,7 @@ async def plan(session: AsyncSession, plan_id: str) -> Any:
         PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.method, PlanRow.objective,
         PlanRow.status, PlanRow.version, PlanRow.provisional, PlanRow.profile_version, PlanRow.solved_at,
         PlanRow.solve_us, PlanRow.hits, PlanRow.misses, PlanRow.error, PlanRow.asked_by, PlanRow.makespan_us,
-        ModelRow.name,
+        PlanRow.served_version, PlanRow.refused_version, PlanRow.release_id, ModelRow.name,
     )  # fmt: skip
     query = select(*columns).join(ModelRow, ModelRow.hash == PlanRow.model_hash).where(PlanRow.id == plan_id)
     return (await session.execute(query)).first()

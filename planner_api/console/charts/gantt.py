@@ -16,7 +16,7 @@ LETTER = 0.64
 """Width of a letter of a label, in per cent of a chart as wide as most are."""
 MOST_ZOOM = 32
 MARKS = 8
-TO_HOST = "outputs to host"
+TO_HOST = "to host"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +24,30 @@ WIDE: ViewportSize = {"width": 1440, "height": 900}
 HUGE: ViewportSize = {"width": 3840, "height": 2160}
 
 
+LISTS = {
+    "fleet": "/console",
+    "devices": "/console/devices",
+    "groups": "/console/groups",
+    "models": "/console/models",
+    "plans": "/console/plans",
+    "profiles": "/console/profiles",
+    "releases": "/console/releases",
+    "queue": "/console/queue",
+    "tokens": "/console/tokens",
+    "audit log": "/console/audit",
+}
+"""The pages that every console has, by their names."""
+
+
 @dataclass(frozen=True)
 class Running:
-    """A console that is being served."""
+    """A console that is being served; ``plans`` by model and SoC, whose real names ``called`` makes of these."""
 
     url: str
     token: str
     plans: dict[tuple[str, str], PlanReply]
     database_url: str
+    called: Callable[[str], str] = str
 
     @property
     def bearer(self) -> dict[str, str]:
@@ -40,48 +56,45 @@ class Running:
 
     def pages(self) -> dict[str, str]:
         """Every page of somebody who signed in, by its name."""
-        plans = [self.plans["classifier", soc].plan_id for soc in SOCS]
+        plans = [self.plans["classifier", soc] for soc in SOCS]
+        soc, left, right = self.called(SOCS[0]), plans[0].plan_id, plans[1].plan_id
         releases = httpx.get(f"{self.url}/releases", headers=self.bearer).json()["releases"]
-        return {
-            "fleet": "/console",
-            "plans": "/console/plans",
-            "plan": f"/console/plans/{plans[0]}",
+        return LISTS | {
+            "plan": f"/console/plans/{left}",
             "failed plan": "/console/plans/p-failed",
-            "compare": f"/console/compare?left={plans[0]}@1&right={plans[1]}@2",
-            "profiles": "/console/profiles",
-            "profile": f"/console/profiles/{SOCS[0]}/{FREQUENCY}",
-            "devices": f"/console/devices?soc={SOCS[0]}",
-            "device": f"/console/devices/{SOCS[0]}-phone-0",
-            "groups": "/console/groups?change=early",
-            "models": "/console/models",
-            "model": f"/console/models/{self.plans['classifier', SOCS[0]].plan.model_hash}",
-            "name": "/console/names/classifier",
-            "releases": "/console/releases",
+            "compare": f"/console/compare?left={left}@1&right={right}@2",
+            "profile": f"/console/profiles/{soc}/{FREQUENCY}",
+            "devices of a SoC": f"/console/devices?soc={soc}",
+            "device": f"/console/devices/{soc}-phone-0",
+            "group": f"/console/groups?change={self.called('early')}",
+            "model": f"/console/models/{plans[0].plan.model_hash}",
+            "name": f"/console/names/{self.called('classifier')}",
             "release": f"/console/releases/{releases[-1]['release_id']}",
-            "queue": "/console/queue",
-            "tokens": "/console/tokens",
-            "audit log": "/console/audit",
             "error": "/console/plans/p-unknown",
         }
 
-    def sign_in(self, browser: Browser) -> Page:
-        """A page of somebody who signed in with an operator's token."""
+    def sign_in(self, browser: Browser, *, look_only: bool = False) -> Page:
+        """A page of somebody who signed in with an operator's token, or only to look."""
         context = browser.new_context(base_url=self.url, viewport=WIDE)
         context.set_default_timeout(10_000)
         page = context.new_page()
         page.goto("/console")
         page.get_by_label("Token").fill(self.token)
+        page.get_by_label("Only look").set_checked(look_only)
         page.get_by_role("button", name="Sign in").click()
         page.wait_for_url("**/console")
         return page
 
 
 @contextmanager
-def running(path: Path) -> Iterator[Running]:
-    """Fill a migrated SQLite file with the sample fleet and serve its console."""
+def running(path: Path, called: Callable[[str], str] | None = str) -> Iterator[Running]:
+    """Fill a migrated SQLite file with the sample fleet, under the names of ``called``, and serve its console.
+
+    Without ``called`` the planner is as new.
+    """
     url = f"sqlite:///{path}"
     with serving(url, provisional_budget_s=0.05) as api:
-        plans, token = settle(api), operator_token(api)
+        plans, token = settle(api, called) if called else {}, operator_token(api)
     settings = Settings(database_url=url, tokens_required=True, worker_in_process=False, fold_interval_s=3600.0)
     server = Server(build_config(create_app(settings), "127.0.0.1", 0))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -90,6 +103,6 @@ def running(path: Path) -> Iterator[Running]:
         assert thread.is_alive(), "the planner did not start"
         time.sleep(0.02)
     port = server.servers[0].sockets[0].getsockname()[1]
-    yield Running(f"http://127.0.0.1:{port}", token, plans, url)
+    yield Running(f"http://127.0.0.1:{port}", token, plans, url, called or str)
     server.should_exit = True
     thread.join(10)

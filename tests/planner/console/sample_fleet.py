@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from sqlalchemy import insert, update
 from hope_schema import (
     AliasTarget,
     Channel,
+    DeviceDescription,
     DeviceReport,
     GroupSelector,
     LatencyColumns,
@@ -79,7 +80,9 @@ def branches(name: str, blocks: int, width: int = 4) -> ModelGraph:
     return ModelGraph(name=name, tensors=tuple(tensors), ops=tuple(ops), inputs=("image",), outputs=(last,))
 
 
-CLASSIFIER, DETECTOR = branches("classifier", 3), branches("detector", 3, 3)
+def long(name: str) -> str:
+    """A name as long as the name of a model, an alias or a group may be, and almost as a SoC's."""
+    return f"{name}-{'that-is-as-long-as-any-may-be-' * 4}"[:99] + "x"
 
 
 def figure(*parts: str) -> float:
@@ -135,54 +138,52 @@ def upload(missing: Missing, soc: str, device_id: str, off: float) -> Observatio
     )
 
 
-def settle(api: Api) -> dict[tuple[str, str], PlanReply]:
-    """Fill a planner with the fleet; return its plans by (model's name, SoC)."""
+def settle(api: Api, called: Callable[[str], str] = str) -> dict[tuple[str, str], PlanReply]:
+    """Fill a planner with the fleet, in which everything bears the name that ``called`` makes of its own.
+
+    Returns its plans by (model, SoC), by their own names.
+    """
+    graphs = {"classifier": branches(called("classifier"), 3), "detector": branches(called("detector"), 3, 3)}
     found: dict[tuple[str, str], PlanReply] = {}
-    for graph in (CLASSIFIER, DETECTOR):
+    for graph in graphs.values():
         assert api.post("/models", graph).status_code in (200, 201)
-    for soc in SOCS:
-        for graph in (CLASSIFIER, DETECTOR):
+    for name in SOCS:
+        soc = called(name)
+        for graph in graphs.values():
             missing = api.post("/profiles/missing", question(graph, soc)).content
             for number in range(4):
                 sent = upload(Missing.model_validate_json(missing), soc, f"{soc}-phone-{number}", 1.0 + number**3 / 100)
                 assert api.post("/profiles", sent).status_code == 202
-        for graph in (CLASSIFIER, DETECTOR):
+        for model, graph in graphs.items():
             reply = api.post("/plans", plan_request(graph, soc=soc, frequency=FREQUENCY)).json()
-            found[graph.name, soc] = PlanReply.model_validate_json(api.client.get(f"/plans/{reply['plan_id']}").content)
-    name_models(api)
-    for name, soc in list(found):
-        improve(api, found[name, soc].plan_id)
-        reply = found[name, soc] = newest(api, found[name, soc].plan_id)
-        for number in range(30 if (name, soc) == RELEASED else 10):
-            report(api, f"{soc}-phone-{number}", soc, reply)
-    put(api, "/groups/early", GroupSelector(socs=SOCS[:2], labels={"channel": "beta"}, share=0.1))
-    begin_release(api, found)
+            found[model, name] = newest(api, reply["plan_id"])
+    for graph in graphs.values():
+        made = api.post(f"/names/{graph.name}/versions", NewModelVersion(model_hash=graph.model_hash))
+        assert made.status_code == 201, made.text
+        put(api, f"/names/{graph.name}/aliases/{called('production')}", AliasTarget(version=1))
+    for (model, name), first in list(found.items()):
+        improve(api, first.plan_id)
+        found[model, name] = newest(api, first.plan_id)
+        for number in range(30 if (model, name) == RELEASED else 10):
+            report(api, f"{called(name)}-phone-{number}", called(name), found[model, name])
+    about = DeviceDescription(name=called("Ada's phone"), labels={"channel": called("beta")})
+    put(api, f"/devices/{called(SOCS[0])}-phone-0/description", about)
+    early = GroupSelector(socs=tuple(map(called, SOCS[:2])), labels={"channel": called("beta")}, share=0.1)
+    put(api, f"/groups/{called('early')}", early)
+    for graph in graphs.values():
+        put(api, f"/models/{graph.model_hash}/rollout", RolloutPolicy(rollout="held"))
+    improve(api, found["classifier", SOCS[0]].plan_id)
+    begun = api.post("/releases", ReleaseRequest(model=graphs["classifier"].model_hash, approval=True))
+    assert begun.status_code == 201, begun.text
+    assert api.client.post(f"/releases/{begun.json()['release_id']}/pause").status_code == 200
     improve(api, found[RELEASED].plan_id)
-    api.await_(_age, api)
+    api.await_(_age, api, called, graphs["detector"].model_hash)
     return found
 
 
 def newest(api: Api, plan_id: str) -> PlanReply:
     """A plan as it is served."""
     return PlanReply.model_validate_json(api.client.get(f"/plans/{plan_id}").content)
-
-
-def name_models(api: Api) -> None:
-    """Call the models something."""
-    for graph in (CLASSIFIER, DETECTOR):
-        made = api.post(f"/names/{graph.name}/versions", NewModelVersion(model_hash=graph.model_hash))
-        assert made.status_code == 201, made.text
-        put(api, f"/names/{graph.name}/aliases/production", AliasTarget(version=1))
-
-
-def begin_release(api: Api, plans: dict[tuple[str, str], PlanReply]) -> None:
-    """Hold back what comes from now on; release a third version of one classifier's plan, and pause that."""
-    for graph in (CLASSIFIER, DETECTOR):
-        put(api, f"/models/{graph.model_hash}/rollout", RolloutPolicy(rollout="held"))
-    improve(api, plans["classifier", SOCS[0]].plan_id)
-    answer = api.post("/releases", ReleaseRequest(model=CLASSIFIER.model_hash, approval=True))
-    assert answer.status_code == 201, answer.text
-    assert api.client.post(f"/releases/{answer.json()['release_id']}/pause").status_code == 200
 
 
 def put(api: Api, path: str, message: BaseModel) -> None:
@@ -193,7 +194,7 @@ def put(api: Api, path: str, message: BaseModel) -> None:
 
 def report(api: Api, device_id: str, soc: str, reply: PlanReply) -> None:
     """Report as a device what a plan took: a third more on one SoC, about what was predicted elsewhere."""
-    off = (1.34 if soc == SOCS[2] else 1.02) * (0.93 + 0.14 * figure(device_id))
+    off = (1.34 if soc.startswith(SOCS[2]) else 1.02) * (0.93 + 0.14 * figure(device_id))
     run = MeasuredRun(
         plan_id=reply.plan_id, plan_version=reply.version, measured_us=reply.plan.makespan_us * off, runs=30
     )
@@ -202,20 +203,26 @@ def report(api: Api, device_id: str, soc: str, reply: PlanReply) -> None:
     put(api, f"/devices/{device_id}/report", sent)
 
 
-async def _age(api: Api) -> None:
+async def _age(api: Api, called: Callable[[str], str], model_hash: str) -> None:
     """Let some devices have been away, and one plan have failed."""
     now = datetime.now(UTC)
     async with api.app.planner.database.write() as session:
         away = [("old-phone-1", 5.0), ("old-phone-2", 70.0), ("old-phone-3", 400.0)]
         rows = [
-            {"id": name, "soc": SOCS[0], "enrolled_at": now, "last_seen_at": now - timedelta(hours=hours)}
+            {
+                "id": called(name),
+                "soc": called(SOCS[0]),
+                "enrolled_at": now,
+                "last_seen_at": now - timedelta(hours=hours),
+            }
             for name, hours in away
         ]
-        await session.execute(insert(DeviceRow), [*rows, {"id": "new-phone", "soc": None, "enrolled_at": now}])
+        await session.execute(insert(DeviceRow), [*rows, {"id": called("new-phone"), "soc": None, "enrolled_at": now}])
         values = {
-            "id": "p-failed", "model_hash": DETECTOR.model_hash, "jobs": [{"model_hash": DETECTOR.model_hash}],
-            "soc": FAILED, "frequency": FREQUENCY, "method": "auto", "objective": "latency", "status": "failed",
-            "error": "no processor supports op 'block0/concat'", "created_at": now, "queued_at": now,
+            "id": "p-failed", "model_hash": model_hash, "jobs": [{"model_hash": model_hash}],
+            "soc": called(FAILED), "frequency": FREQUENCY, "method": "auto", "objective": "latency",
+            "status": "failed", "error": f"no processor supports op '{called('block0/concat')}'", "created_at": now,
+            "queued_at": now,
         }  # fmt: skip
         await session.execute(insert(PlanRow).values(**values))
-        await session.execute(update(PlanRow).where(PlanRow.soc == SOCS[0]).values(status="done"))
+        await session.execute(update(PlanRow).where(PlanRow.soc == called(SOCS[0])).values(status="done"))
