@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from planner_api.db.engine import DatabaseUrlError, parse_url
+from planner_api.db.engine import DatabaseUrlError, parse_url, shown
 from planner_api.devices.commands import add_commands as add_token_commands
 from planner_api.operators.commands import add_commands as add_operator_commands
 from planner_api.profiles.commands import add_commands as add_profile_commands
@@ -163,7 +163,9 @@ def _migrate(options: argparse.Namespace) -> int:
     except SQLAlchemyError as error:
         print(f"hope-planner: the database cannot be migrated: {_one_line(error)}", file=sys.stderr)
         return 1
-    print(f"{'migrated to' if changed else 'already at'} revision {revision}")
+    print(
+        f"{'migrated to' if changed else 'already at'} revision {revision}: {shown(parse_url(settings.database_url))}"
+    )
     return 0
 
 
@@ -171,7 +173,8 @@ def _backup(options: argparse.Namespace) -> int:
     """Write every row into one file, as the database stands at one moment, while it is served."""
     from planner_api.db import backup
 
-    print(f"{backup.write(settings_of(options).database_url, options.file)} rows written to {options.file}")
+    url = settings_of(options).database_url
+    print(f"{backup.write(url, options.file)} rows of {shown(parse_url(url))} written to {options.file}")
     return 0
 
 
@@ -180,8 +183,9 @@ def _restore(options: argparse.Namespace) -> int:
     from planner_api.audit.service import local_actor
     from planner_api.db import backup
 
-    rows = backup.read(settings_of(options).database_url, options.file, local_actor().name)
-    print(f"{rows} rows restored from {options.file}")
+    url = settings_of(options).database_url
+    rows = backup.read(url, options.file, local_actor().name)
+    print(f"{rows} rows of {options.file} restored into {shown(parse_url(url))}")
     return 0
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from planner_api.app import App, create_app
+from planner_api.db.engine import shown
 from planner_api.http.protocol import BoundedProtocol
 from planner_api.ops.logs import configure
 from planner_api.settings import Settings
@@ -75,9 +76,8 @@ class Server(uvicorn.Server):
 
 
 def _works_on(app: App) -> str:
-    url = app.planner.database.url
     access = "every call needs a token" if app.planner.settings.tokens_required else "open to this machine, no tokens"
-    return f"{url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)}; {access}"
+    return f"{shown(app.planner.database.url)}; {access}"
 
 
 def build_config(app: App, host: str, port: int, tls: Tls | None = None) -> uvicorn.Config:

@@ -150,7 +150,7 @@ def is_private(url: str) -> bool:
 
 
 _OTHERS = re.compile(
-    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|OPERATOR|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
+    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|OPERATOR|PLANNER|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
 )
 """What begins as our settings do and belongs to the agent, the tests, a shell that follows the documentation, or, as
 the addresses of services, to Kubernetes."""

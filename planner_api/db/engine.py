@@ -75,6 +75,11 @@ def parse_url(text: str) -> URL:
     raise DatabaseUrlError(f"unsupported database '{backend}'; use sqlite:///file.sqlite or postgresql://host/db")
 
 
+def shown(url: URL) -> str:
+    """A database as people know it: its URL without driver and password."""
+    return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
+
+
 def sync_engine(text: str, *, writes: bool = True) -> Engine:
     """Return a plain engine on a database, for migrations, command-line tools and whole transactions in a thread."""
     url = parse_url(text)

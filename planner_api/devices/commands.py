@@ -14,7 +14,7 @@ from typing import Literal
 from sqlalchemy.exc import SQLAlchemyError
 
 from planner_api.audit.service import local_actor, record
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, shown
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository
 from planner_api.devices.tokens import hash_token, new_token
@@ -73,6 +73,7 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
 
     async def main() -> int:
         database = Database(settings.database_url)
+        print(f"hope-planner: tokens of {shown(database.url)}", file=sys.stderr)
         try:
             return await command(database)
         finally:

@@ -65,7 +65,7 @@ def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], b
     except httpx.TransportError as error:
         raise RefusedError(
             f"no planner answers at {client.base_url} ({error}): "
-            "name it with --planner, or start one with `hope-planner serve`"
+            "name it with --planner or HOPE_PLANNER, or start one with `hope-planner serve`"
         ) from None
     if answer.is_success:
         return answer.json() if answer.content else {}

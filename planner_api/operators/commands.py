@@ -32,7 +32,7 @@ EXAMPLES = """examples:
   hope-planner releases begin classifier:4 --alias production --stages 0.01,0.1,1
   hope-planner releases watch r-0123456789abcdef01234567
   hope-planner plans diff p-1 --before 3 --after 4 --json
-  HOPE_TOKEN=... hope-planner devices list --soc "$SOC" --planner https://planner.example
+  HOPE_TOKEN=... HOPE_PLANNER=https://planner.example hope-planner devices list --soc "$SOC"
 """
 
 
@@ -49,7 +49,7 @@ def add_commands(commands: Any) -> None:
                 verb.add_argument(name, type=int if name == "version" else str, metavar=name.upper())
             for option in (*call.query, *call.body):
                 _add_option(verb, option)
-            verb.add_argument("--planner", metavar="URL", default=PLANNER, help="default: %(default)s")
+            verb.add_argument("--planner", metavar="URL", help=f"default: $HOPE_PLANNER, else {PLANNER}")
             verb.add_argument("--token", help="an operator's token (default: $HOPE_TOKEN)")
             verb.add_argument("--json", action="store_true", help="the answer as the API gives it")
             if call.cursor:
@@ -66,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
     call: Call = options.call
     given = vars(options)
     try:
-        with open_client(options.planner, options.token or os.environ.get("HOPE_TOKEN")) as client:
+        url = options.planner or os.environ.get("HOPE_PLANNER") or PLANNER
+        with open_client(url, options.token or os.environ.get("HOPE_TOKEN")) as client:
             if call.until:
                 return _watch(client, call, given)
             answer = ask(client, call, given, max(1, given.get("limit", 1)))

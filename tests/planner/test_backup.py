@@ -89,7 +89,7 @@ def test_the_commands_refuse_what_would_overwrite(
     tokens(capsys, sqlite_url, "create")
     file = str(tmp_path / "copy.gz")
     assert cli.main(["backup", file, "--database", sqlite_url]) == 0
-    assert "rows written" in capsys.readouterr().out
+    assert f"rows of {sqlite_url} written to {file}" in capsys.readouterr().out
     assert cli.main(["backup", file, "--database", sqlite_url]) == 2
     assert "exists already" in capsys.readouterr().err
     assert cli.main(["restore", file, "--database", sqlite_url]) == 2

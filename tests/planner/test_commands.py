@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,6 +44,24 @@ def test_operators_and_claims_are_listed_before_a_crowd_of_devices(
     assert [line.split()[-1] for line in lines[2:5]] == ["d3", "d2", "d1"]
     assert "there are more" in lines[5]
     assert len(lines) == 6
+
+
+def test_whose_tokens_they_are_is_said_beside_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is named on stderr, without its password, so that ``$(... create)`` holds the token alone."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["migrate"]) == 0
+    capsys.readouterr()
+    assert cli.main(["tokens", "create"]) == 0
+    token, said = capsys.readouterr()
+    assert re.fullmatch(r"hope_o_\S+\n", token)
+    assert said == "hope-planner: tokens of sqlite:///hope-planner.sqlite\n"
+    away = "postgresql://hope:secret@127.0.0.1:1/hope"
+    assert cli.main(["tokens", "list", "--database", away]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("hope-planner: tokens of postgresql://hope:***@127.0.0.1:1/hope\n")
+    assert "secret" not in said
 
 
 def test_serving_is_guarded_whatever_the_environment_says(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_migrate_command(tmp_path: Path) -> None:
     """``hope-planner migrate`` works from another directory and refuses a database it does not know in one line."""
     base = [sys.executable, "-m", "planner_api.cli", "migrate", "--database"]
     done = subprocess.run([*base, f"sqlite:///{tmp_path}/cli.sqlite"], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, f"migrated to revision {HEAD}\n")
+    assert (done.returncode, done.stdout) == (0, f"migrated to revision {HEAD}: sqlite:///{tmp_path}/cli.sqlite\n")
     refused = subprocess.run([*base, "mysql://host/db"], capture_output=True, text=True, cwd=tmp_path)
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1

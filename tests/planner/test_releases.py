@@ -272,6 +272,9 @@ def test_an_alias_moves_device_by_device(api: Api) -> None:
     missing = api.post("/releases", ReleaseRequest(model="net:2", alias="live"))
     assert missing.json()["type"] == "urn:hope:release-without-plans"
     other_id = api.plan(OTHER).plan_id
+    already = api.post("/releases", ReleaseRequest(model="net:1", alias="live"))
+    assert (already.status_code, already.json()["type"]) == (409, "urn:hope:nothing-to-release")
+    assert "net@live stands for version 1 already" in already.json()["detail"]
     release = begin(api, "net:2", alias="live", stages=(0.9, 1.0), hold_s=3600.0)
 
     def means(device: str) -> int:
