@@ -2,6 +2,7 @@
 
 Two single-core processors beside the gang of the same two cores. What is compared runs in turns, in one process, and
 every figure is a ratio of medians; parts are profiled as any op is, and the planner's simulator says what comes of it.
+As in every session the plan then runs, what it took is given back to the planner, and the plan made of that is judged.
 """
 
 from __future__ import annotations
@@ -20,14 +21,29 @@ from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.measure.profiler import profile
 from agent_sdk.measure.timing import take_turns
+from agent_sdk.measure.truth import observations
 from agent_sdk.measure.witness import Witness
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.cutting import CutModel, cut_model
+from agent_sdk.runtimes.base import Processor
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.verify import random_inputs
 from benchmarks.results import Measure, Table, verdict
-from hope_schema import Cause, Cut, LatencyColumns, Missing, MissingLatency, Plan, PlannedJob, Profile, Step, merge
-from planner_api.planning import Problem, build_problem, simulate
+from hope_schema import (
+    Cause,
+    Cut,
+    LatencyColumns,
+    Missing,
+    MissingLatency,
+    Observations,
+    Overheads,
+    Plan,
+    PlannedJob,
+    Profile,
+    Step,
+    merge,
+)
+from planner_api.planning import build_problem, simulate
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.problem.cuts import cut_problem
 
@@ -64,9 +80,9 @@ def halves(model: Model, axis: int) -> list[Cut]:
     ]
 
 
-def planned(cut: CutModel, device: Device, lanes: tuple[str, str]) -> Plan:
+def planned(cut: CutModel, figures: Profile, lanes: tuple[str, str]) -> Plan:
     """First parts on one lane, second ones on the other; times are what the planner makes of the measured parts."""
-    problem = known(cut, device, lanes)
+    problem = cut_problem(build_problem(cut.source.graph, figures, list(lanes), cut=True), cut.cuts)[0]
     placement = [int("[" in op and ":0:" not in op.rpartition("[")[2]) for op in problem.ops]
     schedule = simulate(problem, placement, list_order(problem, placement))
     order = sorted(range(len(problem.ops)), key=lambda op: schedule.start_us[op])
@@ -79,6 +95,7 @@ def planned(cut: CutModel, device: Device, lanes: tuple[str, str]) -> Plan:
             processor=lanes[placement[index]],
             start_us=float(schedule.start_us[index]),
             finish_us=float(schedule.finish_us[index]),
+            alone_us=float(problem.latency_us[index, placement[index]]),
             cause=Cause.PARALLEL_BRANCH,
         )
         for index, name in enumerate(problem.ops)
@@ -100,9 +117,8 @@ def planned(cut: CutModel, device: Device, lanes: tuple[str, str]) -> Plan:
     )
 
 
-def known(cut: CutModel, device: Device, lanes: tuple[str, str]) -> Problem:
-    """The cut network as the planner sees it, with this machine's figures for its ops and their parts."""
-    processors = [device.processors[lane] for lane in lanes]
+def known(cut: CutModel, processors: Sequence[Processor]) -> Profile:
+    """What the ops of a network take on this machine, and their parts."""
     kind = processors[0].spec.kind
     found = []
     for model in (cut.source, cut):
@@ -111,22 +127,44 @@ def known(cut: CutModel, device: Device, lanes: tuple[str, str]) -> Problem:
         found.append(
             profile(model, processors, missing, soc="here", frequency="now", device_id="here", budget_s=BUDGET_S)
         )
-    columns = [one.latencies for one in found]
-    figures = Profile(
-        version=0,
-        soc="here",
-        frequency="now",
-        processors=found[0].processors,
-        latencies=LatencyColumns(
-            signature=tuple(signature for one in columns for signature in one.signature),
-            kind=tuple(kind for one in columns for kind in one.kind),
-            us=tuple(us for one in columns for us in one.us),
-            spread_us=tuple(us for one in columns for us in one.spread_us),
-            count=tuple(count for one in columns for count in one.count),
-        ),
-        overheads=found[1].overheads,
+    return corrected(
+        Profile(version=0, soc="here", frequency="now", processors=found[0].processors, latencies=found[0].latencies),
+        found[1],
     )
-    return cut_problem(build_problem(cut.source.graph, figures, list(lanes), cut=True), cut.cuts)[0]
+
+
+def corrected(figures: Profile, measured: Observations) -> Profile:
+    """A profile in which what was measured last is true."""
+    columns = ("signature", "kind", "us", "spread_us", "count")
+    rows = {
+        row[:2]: row
+        for one in (figures.latencies, measured.latencies)
+        for row in zip(*(getattr(one, name) for name in columns), strict=True)
+    }
+    costs = {
+        name: getattr(figures.overheads, name) | getattr(measured.overheads, name)
+        for name in ("launch_us", "end_us", "slowdown")
+    }
+    return figures.model_copy(
+        update={
+            "latencies": LatencyColumns(**dict(zip(columns, zip(*rows.values(), strict=True), strict=True))),
+            "overheads": Overheads(
+                **costs, handover_us=measured.overheads.handover_us or figures.overheads.handover_us
+            ),
+        }
+    )
+
+
+def settled(cut: CutModel, device: Device, lanes: tuple[str, str]) -> Plan:
+    """The plan made of what the first one took when it ran."""
+    processors = [device.processors[lane] for lane in lanes]
+    figures = known(cut, processors)
+    first = planned(cut, figures, lanes)
+    inputs = random_inputs(cut.source.graph, 0)
+    with Executor(build_program(first, cut.source, device.processors), device) as run:
+        traces = [run.run(inputs)[1] for _ in range(ROUNDS)]
+    measured = observations(traces, [one.spec for one in processors], soc="here", frequency="now", device_id="here")
+    return planned(cut, corrected(figures, measured), lanes) if measured else first
 
 
 def machine(cores: Sequence[int] = (0, 1)) -> tuple[list[Measure], list[Table]]:
@@ -139,7 +177,7 @@ def machine(cores: Sequence[int] = (0, 1)) -> tuple[list[Measure], list[Table]]:
     measures, lines, off = [], [], []
     with TemporaryDirectory() as cache, Device(discover(f"{lanes[0]},{lanes[1]},{gang}", cache=Path(cache))) as device:
         for name, (model, axis, must) in cases.items():
-            plan = planned(cut_model(model, halves(model, axis)), device, lanes)
+            plan = settled(cut_model(model, halves(model, axis)), device, lanes)
             alone = partial(single_processor_plan, model.graph, soc="here", frequency="now")
             plans = {lanes[0]: alone(lanes[0]), gang: alone(gang), "split": plan}
             with ExitStack() as opened:
