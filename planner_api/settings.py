@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     body_timeout_s: float = Field(30.0, gt=0)
     """Longest time a client may take to send its body."""
     read_timeout_s: float = Field(10.0, gt=0, le=600)
-    """Longest time a large body may take to be read, in a process of its own."""
+    """Most processor time a large body may take to be read, in a process of its own."""
     read_memory_bytes: int = Field(192 * MEBIBYTE, ge=64 * MEBIBYTE)
     """Memory a large body may take while it is read."""
     plan_cache_bytes: int = Field(256 * MEBIBYTE, ge=0)

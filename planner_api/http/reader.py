@@ -18,6 +18,7 @@ from typing import TypeVar, get_type_hints
 
 import msgspec
 
+from planner_api.errors import UnavailableError
 from planner_api.http.body import Body, Encoding, Reading, inflate
 from planner_api.http.error import HttpError
 from planner_api.locks import Turns
@@ -26,6 +27,8 @@ Result = TypeVar("Result")
 
 START_S = 60.0
 """Longest time the child may take to load its modules."""
+PATIENCE = 6
+"""How many times its processor time reading a body may take on the clock, before the machine counts as too busy."""
 WAITING = 8
 """Large bodies of one sender that may wait to be read."""
 _LENGTH = struct.Struct(">I")
@@ -41,12 +44,13 @@ class Refusal(msgspec.Struct):
 
 
 class Task(msgspec.Struct):
-    """A body, the name of its reading, and its limit when inflated."""
+    """A body, the name of its reading, its limit when inflated, and the processor time that it may take."""
 
     reading: str
     raw: bytes
     encoding: Encoding
     limit: int
+    seconds: float
 
 
 class Reader:
@@ -54,7 +58,8 @@ class Reader:
 
     Args:
         limit: most bytes of an inflated body.
-        timeout_s: after this the child is killed; 0 reads in a thread of this process, for who trusts its only sender.
+        timeout_s: processor time after which the child is killed, for nobody is to blame for what else runs; 0 reads in
+            a thread of this process, for who trusts its only sender.
         memory_bytes: address space that a body may add.
         refused: counts refusals, by the quota's name.
     """
@@ -71,10 +76,12 @@ class Reader:
 
         Raises:
             HttpError: what ``reading`` or ``inflate`` raise; 413 for a body that takes too long or too much memory.
+            UnavailableError: the machine has no time for it.
         """
         if not self._timeout_s:
             return await asyncio.to_thread(lambda: reading(inflate(body, limit=self._limit)))
-        task = Task(f"{reading.__module__}:{reading.__qualname__}", body.raw, body.encoding, self._limit)
+        name = f"{reading.__module__}:{reading.__qualname__}"
+        task = Task(name, body.raw, body.encoding, self._limit, self._timeout_s)
         async with self.turns.turn(owner):
             answer = await self._ask(msgspec.msgpack.encode(task))
         if not answer[0]:
@@ -97,11 +104,16 @@ class Reader:
         try:
             child = await self._running()
             assert child.stdin is not None
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(PATIENCE * self._timeout_s):
                 child.stdin.write(_LENGTH.pack(len(task)) + task)
                 await child.stdin.drain()
                 return await _frame(child)
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+        except TimeoutError:
+            await self.stop()
+            raise UnavailableError(
+                "the planner is too busy to read a large body; try again", retry_after_s=10
+            ) from None
+        except (asyncio.IncompleteReadError, ConnectionError):
             await self.stop()
             raise HttpError(
                 413, "body-too-costly", f"the body takes more than {self._timeout_s:g} s or too much memory to read"
@@ -162,8 +174,12 @@ def main(parent: int, memory_bytes: int) -> None:
     answers.write(_LENGTH.pack(len(ready)) + ready)
     answers.flush()
     tasks = sys.stdin.buffer
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in the middle of whatever it computes
     while len(head := tasks.read(_LENGTH.size)) == _LENGTH.size:
-        answer = answer_to(msgspec.msgpack.decode(tasks.read(_LENGTH.unpack(head)[0]), type=Task))
+        task = msgspec.msgpack.decode(tasks.read(_LENGTH.unpack(head)[0]), type=Task)
+        signal.setitimer(signal.ITIMER_PROF, task.seconds)
+        answer = answer_to(task)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(_LENGTH.pack(len(answer)) + answer)
         answers.flush()
 

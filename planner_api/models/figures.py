@@ -32,6 +32,14 @@ class Figures(BaseModel):
         """Every (signature, kind), signature by signature."""
         return ((signature, kind) for signature in self.signatures for kind in kinds)
 
+    def count_transfers(self, places: Sequence[str]) -> int:
+        """How many ``transfers`` there are, without listing any."""
+        count = Counter(places)
+        others = sum(place != HOST for place in count)
+        facing = sum(number > 1 and place != HOST for place, number in count.items())
+        ways = len(count) * (len(count) - 1) + facing
+        return (len(self.inputs) + len(self.outputs)) * others + len(self.inner) * ways
+
     def transfers(self, places: Sequence[str]) -> Iterator[Transfer]:
         """Every (dtype, shape, source, target) between the places of some processors, one place per processor.
 

@@ -56,6 +56,12 @@ async def graph(session: AsyncSession, model_hash: str) -> bytes | None:
     return await session.scalar(select(ModelRow.graph_zstd).where(ModelRow.hash == model_hash))
 
 
+async def super_ops(session: AsyncSession, model_hashes: Sequence[str]) -> dict[str, int]:
+    """Return how many ops are planned of each of these models that is known."""
+    query = select(ModelRow.hash, ModelRow.super_ops).where(ModelRow.hash.in_(model_hashes))
+    return {row.hash: row.super_ops for row in await session.execute(query)}
+
+
 async def exists(session: AsyncSession, model_hash: str) -> bool:
     """Return whether the model is known."""
     return await session.scalar(select(ModelRow.hash).where(ModelRow.hash == model_hash)) is not None

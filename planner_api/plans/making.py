@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from hope_schema import Method, PlanRequest
@@ -12,8 +13,10 @@ from planner_api.devices import repository as devices
 from planner_api.devices.principal import Principal
 from planner_api.devices.quota import Quotas
 from planner_api.locks import Turns
+from planner_api.models.figures import Figures
 from planner_api.models.service import load_figures
 from planner_api.plans import repository
+from planner_api.plans.loading import MOST_PRICES, PRICES_AT_ONCE
 from planner_api.profiles import repository as profile_rows
 from planner_api.profiles.known import Known, differ
 from planner_api.profiles.service import Profiles
@@ -30,6 +33,9 @@ CHECKED_AT_ONCE = 200
 
 class Making(ABC):
     """What the two ways differ in."""
+
+    prices_at_once = MOST_PRICES
+    """Of larger problems no plan is made in the call."""
 
     def __init__(self, database: Database, settings: Settings, profiles: Profiles) -> None:
         self._database = database
@@ -78,11 +84,13 @@ class Making(ABC):
         new = await profile_rows.snapshot(session, head.id, head.version)
         if old is None or new is None:
             return False
-        before, after, threshold = Known.read(old), Known.read(new), self._settings.replan_threshold
-        for model_hash in {job.model_hash for job in request.jobs}:
-            if differ(before, after, await load_figures(session, model_hash), request.processors, threshold):
-                return False
-        return True
+        figures = [await load_figures(session, model_hash) for model_hash in {job.model_hash for job in request.jobs}]
+        return not await asyncio.to_thread(_differ, old, new, figures, request, self._settings.replan_threshold)
+
+
+def _differ(old: bytes, new: bytes, figures: Sequence[Figures], request: PlanRequest, threshold: float) -> bool:
+    before, after = Known.read(old), Known.read(new)
+    return any(differ(before, after, each, request.processors, threshold) for each in figures)
 
 
 class InCall(Making):
@@ -111,6 +119,8 @@ class InCall(Making):
 
 class Queued(Making):
     """A first plan at once, a better one from the queue, and another one when a figure moved: a planner of a fleet."""
+
+    prices_at_once = PRICES_AT_ONCE
 
     def __init__(
         self, database: Database, settings: Settings, profiles: Profiles, queue: SolveQueue, quotas: Quotas

@@ -60,6 +60,12 @@ async def versions(session: AsyncSession, plan_id: str) -> Sequence[Any]:
     return (await session.execute(query)).all()
 
 
+async def standing(session: AsyncSession, plan_id: str) -> tuple[str | None, str | None]:
+    """Return a plan's status and why it failed; nothing of one that nobody asked for."""
+    row = (await session.execute(select(PlanRow.status, PlanRow.error).where(PlanRow.id == plan_id))).first()
+    return (None, None) if row is None else (row.status, row.error)
+
+
 async def basis(session: AsyncSession, plan_id: str) -> int | None:
     """Return the profile version a plan rests on; None when it has no body."""
     return await session.scalar(select(PlanRow.profile_version).where(PlanRow.id == plan_id))

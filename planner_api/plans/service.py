@@ -12,20 +12,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from hope_schema import ModelGraph, Plan, PlanRequest, Profile
-from hope_schema.plan import CUTTING
-from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
 from planner_api.devices.principal import ANONYMOUS, Principal
-from planner_api.errors import InvalidError, model_unknown, plan_unknown, profile_unknown
-from planner_api.models import repository as models
+from planner_api.errors import InvalidError, UnavailableError, plan_unknown
 from planner_api.plans import repository
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.key import normalised, plan_id
+from planner_api.plans.loading import MOST_PRICES, TooLargeError, load_problem
 from planner_api.plans.making import Making
 from planner_api.plans.stored import StoredPlan, serialise
 from planner_api.plans.waits import Waits
-from planner_api.profiles import repository as profile_rows
-from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.service import Profiles
 from planner_api.releases.splits import Splits
 from planner_api.shared import SharedCalls
@@ -113,7 +109,15 @@ class Plans:
             await self._profiles.fold(request.soc, request.frequency)
             method, budget_s = self._making.first(request)
             first = request.model_copy(update={"method": method})
-            graphs, profile = await load_problem(self._database, self._profiles.predictions, first)
+            most = self._making.prices_at_once
+            try:
+                graphs, profile = await load_problem(self._database, self._profiles.predictions, first, most)
+            except TooLargeError as error:
+                if error.prices > MOST_PRICES:
+                    raise
+                await self._leave_to_the_queue(request, wanted, caller)
+                detail = "a plan of this size is made by a worker, not in the call; ask for it again"
+                raise UnavailableError(detail, retry_after_s=10.0) from None
             await self._making.charge(caller)
             found, solve_us = await asyncio.to_thread(_solve, graphs, profile, first, budget_s)
         version = 1 if before is None else before.version + 1
@@ -137,6 +141,19 @@ class Plans:
             await self._events.publish(session, wanted, version)
         self._cache.forget(wanted, version)
         return Served(stored, hit=False)
+
+    async def _leave_to_the_queue(self, request: PlanRequest, wanted: str, caller: Principal) -> None:
+        """Have a plan made by a worker alone. Raises InvalidError where one found that there is none."""
+        async with self._database.read() as session:
+            status, error = await repository.standing(session, wanted)
+        if status == "failed":
+            raise InvalidError("unplannable", f"no plan exists: {error}"[:2000])
+        if status is None:
+            await self._making.charge(caller)
+        async with self._database.write() as session:
+            waiting = await self._making.waiting(session, caller)
+            fresh = await repository.insert(session, wanted, request, datetime.now(UTC), asked_by=caller.name)
+            await self._making.improve(session, wanted, waiting, fresh=fresh)
 
     async def flush_counts(self) -> None:
         """Add hits and misses since the last call to the plans' rows; they count on when that fails."""
@@ -196,34 +213,6 @@ async def store_version(
     await repository.hold_back(session, stored.plan_id)
     await repository.store(session, stored.plan_id, {**both, **newest, **with_status})
     await repository.keep_version(session, {**both, "plan_id": stored.plan_id, "created_at": now})
-
-
-async def load_problem(
-    database: Database, predictions: Predictions, request: PlanRequest
-) -> tuple[tuple[ModelGraph, ...], Profile]:
-    """Return what a plan is made of: a graph per job, and the profile with predictions for what it lacks.
-
-    Raises:
-        NotFoundError: an unknown model or SoC.
-    """
-    graphs = []
-    async with database.read() as session:
-        for job in request.jobs:
-            graph = await models.graph(session, job.model_hash)
-            if graph is None:
-                raise model_unknown(job.model_hash)
-            graphs.append(graph)
-        found = await profile_rows.current(session, request.soc, request.frequency)
-    if found is None:
-        raise profile_unknown(request.soc, request.frequency)
-    networks, profile = await asyncio.to_thread(_parse, graphs, found[1])
-    parts = request.method in CUTTING and len(networks) == 1 and len(profile.processors) > 1
-    return networks, await predictions.complete(networks, profile, parts=parts)
-
-
-def _parse(graphs: list[bytes], profile: bytes) -> tuple[tuple[ModelGraph, ...], Profile]:
-    read = {graph: ModelGraph.model_validate_json(unzstd(graph)) for graph in graphs}
-    return tuple(read[graph] for graph in graphs), Profile.model_validate_json(unzstd(profile))
 
 
 def _solve(

@@ -6,7 +6,8 @@ from planner_api.db.engine import Database, WriteSession
 from planner_api.errors import NotFoundError
 from planner_api.ops.metrics import Metrics
 from planner_api.plans import repository
-from planner_api.plans.service import load_problem, store_version
+from planner_api.plans.loading import TooLargeError, load_problem
+from planner_api.plans.service import store_version
 from planner_api.plans.stored import serialise
 from planner_api.profiles.predictions import Predictions
 from planner_api.settings import Settings
@@ -24,14 +25,14 @@ class RowPlanStore:
         self._predictions = Predictions(database)
 
     async def load(self, plan_id: str) -> Task:
-        """Return what to solve. Raises LookupError when the plan, its model or its profile is gone."""
+        """Return what to solve. Raises LookupError when the plan, its model or its profile is gone or too large."""
         async with self._database.read() as session:
             request = await repository.request_of(session, plan_id)
         if request is None:
             raise LookupError(f"there is no plan {plan_id}")
         try:
             graphs, profile = await load_problem(self._database, self._predictions, request)
-        except NotFoundError as error:
+        except (NotFoundError, TooLargeError) as error:
             raise LookupError(error.detail) from None
         return Task(graphs, profile, request)
 

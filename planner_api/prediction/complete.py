@@ -12,6 +12,8 @@ from planner_api.prediction.predictor import LEAST_SIGNATURES, Predictor, Sample
 
 MOST_SAMPLES = 400
 """Signatures that one predictor rests on: fitting it takes a fraction of a second."""
+MOST_KINDS = 32
+"""Kinds of processor that are predicted, those of which most is known: each predictor holds a megabyte."""
 LEAST_BESIDE = 5
 """Figures of a kind below which another kind's predictor says nothing of it either."""
 
@@ -50,13 +52,14 @@ def samples(rows: Iterable[Row], ops: Mapping[str, Features]) -> dict[str, list[
 def train(known: Mapping[str, Sequence[Sample]], elsewhere: Mapping[str, Sequence[Sample]]) -> Predictors:
     """A predictor for every kind of which enough is known.
 
-    A kind with fewer than ``LEAST_SIGNATURES`` figures stands beside the best known one: the same runtime's on another
-    SoC, else another of this one.
+    At most ``MOST_KINDS`` are looked at. One with fewer than ``LEAST_SIGNATURES`` figures stands beside the best known
+    one: the same runtime's on another SoC, else another of this one.
 
     Args:
         known: by kind, what was measured.
         elsewhere: by kind, what another SoC has measured with its runtime.
     """
+    known = dict(sorted(known.items(), key=lambda one: -len(one[1]))[:MOST_KINDS])
     rich = sorted((kind for kind in known if len(known[kind]) >= LEAST_SIGNATURES), key=lambda kind: -len(known[kind]))
     found = {kind: Predictor(known[kind]) for kind in rich}
     for kind, figures in known.items():

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 from planner_api.planning.problem import FloatArray
 from planner_api.prediction.features import CONVOLUTIONS, POOLS, Features
@@ -85,6 +84,9 @@ class Lines:
 
 def _fit(rows: FloatArray, us: FloatArray) -> tuple[float, ...]:
     """Non-negative least squares on relative errors, reweighted so that wild figures bend it little."""
+    # NOTE: imported here: half a second and 40 MB that who only predicts, or plans what was measured, never needs.
+    from scipy.optimize import nnls  # type: ignore[import-untyped]
+
     relative, weight = rows / us[:, None], np.ones(len(us))
     solution = np.zeros(rows.shape[1])
     for _ in range(PASSES):

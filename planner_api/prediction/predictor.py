@@ -33,6 +33,8 @@ LENGTHS = np.array([1.0, 1.0, 1.2, 0.8, 0.5, 0.5, 0.5, 0.4, 0.5, 0.5, 0.5])
 WILD = 2.5
 """Deviations from what all others predict of it beyond which a figure loses weight, and soon all of it."""
 PASSES = 4
+AT_ONCE = 1000
+"""Ops predicted at once: each is compared with every sample, which takes some 10 KB."""
 
 
 class TooLittle(ValueError):  # noqa: N818 - says what it is
@@ -95,8 +97,9 @@ class Predictor:
 
     def __call__(self, ops: Sequence[Features]) -> list[Prediction]:
         """Predict, in the order given."""
-        if not ops:
-            return []
+        return [one for at in range(0, len(ops), AT_ONCE) for one in self._predict(ops[at : at + AT_ONCE])]
+
+    def _predict(self, ops: Sequence[Features]) -> list[Prediction]:
         known = self._covariance(ops, self._ops)
         mean = self._mean(ops) + known @ self._pull
         everything, type_, smooth = self._deviations

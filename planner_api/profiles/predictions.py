@@ -148,7 +148,7 @@ class Predictions:
     async def _features(self, signatures: Iterable[str]) -> dict[str, Features]:
         async with self._database.read() as session:
             stored = await models.features(session, list(dict.fromkeys(signatures)))
-        return {signature: read(body) for signature, body in stored.items()}
+        return await asyncio.to_thread(lambda: {signature: read(body) for signature, body in stored.items()})
 
 
 def _with_parts(graphs: Sequence[ModelGraph], profile: Profile, predictors: Predictors) -> Profile:

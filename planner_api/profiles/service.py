@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,13 @@ from hope_schema import (
     TensorType,
     UploadReceipt,
 )
+from hope_schema.base import MAX_ROWS
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
 from planner_api.devices import repository as devices
 from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.quota import Quotas
-from planner_api.errors import DatabaseAwayError, profile_unknown
+from planner_api.errors import DatabaseAwayError, InvalidError, profile_unknown
 from planner_api.http.body import Body
 from planner_api.models.figures import Figures, Latency, Transfer
 from planner_api.models.service import load_figures
@@ -255,15 +257,18 @@ class Profiles:
 
         Raises:
             NotFoundError: an unknown model.
+            InvalidError: more figures than an upload may have rows.
             ForbiddenError: a device that names more profiles than it may.
         """
-        if caller.device_id is not None:
-            await self._admit(caller, request.soc, request.frequency)
-        await self.fold(request.soc, request.frequency)
         kinds = list(dict.fromkeys(processor.kind for processor in request.processors))
         places = [processor.place for processor in request.processors]
         async with self._database.read() as session:
             figures = await load_figures(session, request.model_hash)
+        _refuse_too_many(figures, kinds, places)
+        if caller.device_id is not None:
+            await self._admit(caller, request.soc, request.frequency)
+        await self.fold(request.soc, request.frequency)
+        async with self._database.read() as session:
             found = await repository.current(session, request.soc, request.frequency)
         if caller.device_id is None and found is not None and Known.read(found[1]).covers(figures, kinds, places):
             return Missing(profile_version=found[0].version)
@@ -284,35 +289,27 @@ class Profiles:
             ordered = await self.predictions.ordered(found[1], latencies, counts)
             unknown = [*ordered, *(key for key in unknown if len(key) == 4)]
         chosen = await self._assign(request, unknown, unsure)
-        return Missing(
-            profile_version=version,
-            latencies=tuple(MissingLatency(signature=key[0], kind=key[1]) for key in chosen if len(key) == 2),
-            transfers=tuple(
-                MissingTransfer(
-                    tensor=TensorType.model_validate({"dtype": key[0], "shape": key[1]}), source=key[2], target=key[3]
-                )
-                for key in chosen
-                if len(key) == 4
-            ),
-            elsewhere=0 if request.max_items is None else max(0, len(unknown) - len(chosen)),
-        )
+        elsewhere = 0 if request.max_items is None else max(0, len(unknown) - len(chosen))
+        return await asyncio.to_thread(_reply, version, chosen, elsewhere)
 
     async def _assign(
         self, request: MissingRequest, unknown: list[Latency | Transfer], unsure: list[Latency | Transfer]
     ) -> list[Latency | Transfer]:
         now = datetime.now(UTC)
         until = now + timedelta(seconds=self._settings.assignment_s)
+        chosen = unknown + unsure
+        hashes = await asyncio.to_thread(lambda: [*map(_figure_hash, chosen)])
         async with self._database.write() as session:
             head = await repository.ensure(session, request.soc, request.frequency, now)
             await repository.lock(session, head.id)
-            chosen = unknown + unsure
+            left: Sequence[int] = range(len(chosen))
             if request.max_items is not None:
                 others = await repository.assigned_elsewhere(session, head.id, request.device_id, now)
                 taken = {packed[at : at + 8] for packed in others for at in range(0, len(packed), 8)}
-                chosen = [*(key for key in unknown if _figure_hash(key) not in taken), *unsure][: request.max_items]
-            packed = b"".join(map(_figure_hash, chosen))
-            await repository.assign(session, head.id, request.device_id, packed, until)
-        return chosen
+                free = [at for at in left if at >= len(unknown) or hashes[at] not in taken]
+                left = free[: request.max_items]
+            await repository.assign(session, head.id, request.device_id, b"".join(hashes[at] for at in left), until)
+        return [chosen[at] for at in left]
 
 
 def _batches() -> ModuleType:
@@ -344,6 +341,32 @@ def _open_figures(
         *wanted(statistics.transfers, name, transfers, most),
     ]
     return unknown, unsure[:most]
+
+
+def _reply(version: int, chosen: list[Latency | Transfer], elsewhere: int) -> Missing:
+    return Missing(
+        profile_version=version,
+        latencies=tuple(MissingLatency(signature=key[0], kind=key[1]) for key in chosen if len(key) == 2),
+        transfers=tuple(
+            MissingTransfer(
+                tensor=TensorType.model_validate({"dtype": key[0], "shape": key[1]}), source=key[2], target=key[3]
+            )
+            for key in chosen
+            if len(key) == 4
+        ),
+        elsewhere=elsewhere,
+    )
+
+
+def _refuse_too_many(figures: Figures, kinds: list[str], places: list[str]) -> None:
+    """Raise InvalidError for a question about more figures than an upload may have rows."""
+    count = len(figures.signatures) * len(kinds) + figures.count_transfers(places)
+    if count > MAX_ROWS:
+        raise InvalidError(
+            "too-many-figures",
+            f"this model has {count} figures on {len(kinds)} kinds of processor in {len(set(places))} places; at most "
+            f"{MAX_ROWS} are asked for: name fewer processors at a time",
+        )
 
 
 def _figure_hash(key: Latency | Transfer) -> bytes:

@@ -1,10 +1,12 @@
-"""What solver children run in tests: honest, slow, greedy for memory, suicidal, noisy."""
+"""What children run in tests: solvers that are honest, slow, greedy for memory, suicidal, noisy; readers of bodies."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+
+import msgspec
 
 from hope_schema import Cause, ModelGraph, Plan, PlannedJob, PlanRequest, Profile, Step
 from planner_api.planning.problem import PlanningError
@@ -75,3 +77,21 @@ def refusing(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: f
 def faulty(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
     """Has a bug."""
     raise ZeroDivisionError("division by zero")
+
+
+class Length(msgspec.Struct):
+    """What a body is read as."""
+
+    count: int
+
+
+def kept_waiting(text: bytes | bytearray) -> Length:
+    """Read as on a machine that has other things to do."""
+    time.sleep(0.4)
+    return Length(len(text))
+
+
+def read_for_ever(text: bytes | bytearray) -> Length:
+    """Read without an end."""
+    while True:
+        pass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,17 @@ from hope_schema import (
     Observations,
     PlanRequest,
 )
-from planner_api.http.body import is_slow
+from planner_api.errors import UnavailableError
+from planner_api.http.body import Body, is_slow
 from planner_api.http.error import HttpError
 from planner_api.http.problems import answer
+from planner_api.http.reader import Reader
 from planner_api.http.shape import parse, shape_of
 from planner_api.models.reading import read_graph
 from planner_api.profiles.reading import read_upload
 from tests import CAMPAIGN
-from tests.planner.samples import JSON, PROCESSORS, Api, chain, measure, missing_request, plan_request, serving, tokens
+from tests.planner.entries import kept_waiting, read_for_ever
+from tests.planner.samples import JSON, PROCESSORS, Api, measure, missing_request, plan_request, serving, tokens
 from tests.schema.graphs import graphs
 
 KINDS: tuple[type[BaseModel], ...] = (
@@ -231,14 +236,28 @@ def _never(*_: Any, **__: Any) -> Any:
     raise AssertionError("a body was read before its sender was known")
 
 
-def test_a_reader_that_is_killed_serves_the_next(api: Api, database_url: str, capsys: Any) -> None:
-    """A body that takes longer than it may is refused and its process killed; the next large body gets a new one."""
-    operator = {"authorization": f"Bearer {tokens(capsys, database_url, 'create')}", "content-encoding": "zstd"}
-    graph = zstandard.compress(chain(400).model_dump_json().encode())
-    reader = api.app.planner.reader
-    reader._timeout_s, usual = 1e-9, reader._timeout_s
-    refused = api.post("/models", graph, **operator)
-    assert (refused.status_code, refused.json()["type"]) == (413, "urn:hope:body-too-costly")
-    reader._timeout_s = usual
-    assert api.post("/models", graph, **operator).status_code == 201
-    assert api.post("/models", graph, **operator).status_code == 200
+def test_a_body_pays_for_what_it_takes_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that computes for too long is refused and its process killed; one that a busy machine keeps waiting is read,
+    and where it keeps it waiting for ever, that is no fault of the body's.
+    """
+    monkeypatch.setattr("planner_api.http.reader.PATIENCE", 1000)
+
+    async def main() -> None:
+        reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
+        body = Body(b"{}", "identity")
+        try:
+            assert (await reader.read("a", kept_waiting, body)).count == 2  # and has loaded the module
+            reader._timeout_s = 0.2
+            assert (await reader.read("a", kept_waiting, body)).count == 2
+            with pytest.raises(HttpError, match=r"more than 0\.2 s") as refused:
+                await reader.read("a", read_for_ever, body)
+            assert (refused.value.status, refused.value.kind) == (413, "body-too-costly")
+            reader._timeout_s = 10.0
+            assert (await reader.read("a", kept_waiting, body)).count == 2, "the next one gets a new process"
+            monkeypatch.setattr("planner_api.http.reader.PATIENCE", 0.01)
+            with pytest.raises(UnavailableError, match="too busy"):
+                await reader.read("a", kept_waiting, body)
+        finally:
+            await reader.stop()
+
+    asyncio.run(main())

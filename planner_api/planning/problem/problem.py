@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-import networkx as nx
 import numpy as np
 
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
@@ -180,8 +179,7 @@ class Problem:
             if len(set(tensors)) != len(tensors) or any(not 0 <= tensor < t for tensor in tensors):
                 raise PlanningError(f"op '{self.ops[op]}' reads a tensor twice or one that does not exist")
         if len(self.lists.order) < n:
-            cycle = nx.find_cycle(self.graph)
-            raise PlanningError(f"the graph has a cycle through op '{self.ops[cycle[0][0]]}'")
+            raise PlanningError(f"the graph has a cycle through op '{self.ops[_on_cycle(self.lists)]}'")
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -233,19 +231,6 @@ class Problem:
         return np.array([job.weight for job in self.jobs], dtype=np.float64)[self.job_of]
 
     @cached_property
-    def graph(self) -> nx.DiGraph:
-        """Ops as nodes 0..n-1, an edge where one reads what the other writes."""
-        graph = nx.DiGraph()
-        graph.add_nodes_from(range(len(self.ops)))
-        graph.add_edges_from(
-            (int(self.producer[tensor]), op)
-            for op, tensors in enumerate(self.reads)
-            for tensor in tensors
-            if self.producer[tensor] >= 0
-        )
-        return graph
-
-    @cached_property
     def lists(self) -> Lists:
         """The same problem as nested lists; read-only by convention."""
         n, t = len(self.ops), len(self.tensors)
@@ -280,18 +265,27 @@ class Problem:
         )
 
     def _crossings(self) -> list[list[list[float]]]:
-        """``Lists.transfer``; sources that cost the same share one row, or sixty processors would need a gigabyte."""
+        """``Lists.transfer``; what costs the same shares one row, or sixty processors would need a gigabyte."""
         machine = self.machine
         places = [*machine.place.tolist(), machine.host]
         lags = [*machine.lag_us.tolist(), 0.0]
         launch = np.append(machine.launch_us, 0.0)
         kinds = {kind: row for row, kind in enumerate(dict.fromkeys(zip(places, lags, strict=True)))}
         columns = self.transfer_us[:, :, places]
+        shared: dict[bytes, list[float]] = {}
+
+        def listed(row: FloatArray) -> list[float]:
+            key = row.tobytes()
+            found = shared.get(key)
+            if found is None:
+                found = shared[key] = row.tolist()
+            return found
+
         rows = []
         for place, lag in kinds:
             price = columns[:, place, :] + launch
             price[:, :-1] += lag
-            rows.append(price.tolist())
+            rows.append([listed(row) for row in price])
         own = [kinds[kind] for kind in zip(places, lags, strict=True)]
         return [[rows[row][tensor] for row in own] for tensor in range(len(self.tensors))]
 
@@ -303,6 +297,18 @@ class Problem:
         price += self.machine.lag_us[:, None]
         price[:, np.arange(self.host), np.arange(self.host)] = 0.0
         return np.asarray(price)
+
+
+def _on_cycle(lists: Lists) -> int:
+    """An op on a cycle: of those that never became ready each waits for another, and whoever walks back passes one
+    twice.
+    """
+    stuck = set(range(len(lists.before))).difference(lists.order)
+    here, passed = min(stuck), set[int]()
+    while here not in passed:
+        passed.add(here)
+        here = next(op for op in lists.before[here] if op in stuck)
+    return here
 
 
 def _topological(before: list[list[int]], after: list[list[int]]) -> list[int]:

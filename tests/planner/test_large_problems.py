@@ -1,0 +1,137 @@
+"""Small messages that name much: what a device lists is bounded in its product too, before anything of it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from hope_schema import HOST, Job, TensorType
+from planner_api.db.tables import PlanRow
+from planner_api.models.figures import Figures
+from planner_api.plans import loading
+from planner_api.plans.making import Queued
+from planner_api.plans.store import RowPlanStore
+from planner_api.prediction import predictor
+from planner_api.prediction.complete import MOST_KINDS, train
+from planner_api.prediction.predictor import Predictor, Sample
+from planner_api.solving.repository import take
+from tests.planner.samples import PROCESSORS, Api, chain, enrolled, missing_request, plan_request, serving
+from tests.planner.test_fleet import solve_one
+from tests.prediction.test_prediction import drawn, true_us
+
+GRAPH = chain()
+TYPES = tuple(TensorType(shape=(n,), dtype="float32") for n in range(4))
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """A planner that wants tokens, and knows the model on its SoC; a device may ask for one plan."""
+    with serving(database_url) as running:
+        running.learn(GRAPH)
+    with serving(database_url, tokens_required=True, plan_keys_per_day=1) as running:
+        yield running
+
+
+@given(
+    places=st.lists(st.sampled_from((HOST, "host/a", "host/b", "gpu")), max_size=6),
+    ends=st.lists(st.integers(0, len(TYPES)), min_size=3, max_size=3),
+)
+def test_transfers_are_counted_without_listing_them(places: list[str], ends: list[int]) -> None:
+    """The count is that of the list."""
+    inputs, inner, outputs = (TYPES[:end] for end in ends)
+    figures = Figures(signatures=("a",), inputs=inputs, inner=inner, outputs=outputs)
+    assert figures.count_transfers(places) == len(list(figures.transfers(places)))
+
+
+def test_a_question_about_too_many_figures_is_refused(api: Api) -> None:
+    """A thousand processors in as many places: a million ways for each tensor, and nothing is kept of the question."""
+    many = tuple(
+        PROCESSORS[0].model_copy(update={"id": f"p{n}", "core_class": f"c{n}", "place": f"host/{n}"})
+        for n in range(1000)
+    )
+    asked = missing_request(GRAPH).model_copy(update={"processors": many, "soc": "made-up"})
+    device = enrolled(api, "device-1")
+    answer = api.post("/profiles/missing", asked, **device)
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:too-many-figures")
+    assert "fewer processors" in answer.json()["detail"]
+    assert api.client.get("/profiles/made-up/max", headers=device).status_code in (403, 404)
+
+
+def test_a_plan_that_is_too_large_for_a_call_is_a_workers(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its device is told to return, for which it pays once, and finds the better plan at once."""
+    monkeypatch.setattr(Queued, "prices_at_once", 5 * 3**2 - 1)
+    device = enrolled(api, "device-1")
+    for _ in range(2):
+        answer = api.post("/plans", plan_request(GRAPH), **device)
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:hope:unavailable")
+        assert int(answer.headers["retry-after"]) == 10
+    solve_one(api)
+    answer = api.post("/plans", plan_request(GRAPH), **device)
+    assert (answer.status_code, answer.json()["version"], answer.json()["provisional"]) == (200, 1, False)
+    monkeypatch.setattr(Queued, "prices_at_once", 5 * 3**2)
+    assert api.post("/plans", plan_request(GRAPH, method="greedy"), **device).status_code == 429
+    other = enrolled(api, "device-2")
+    assert api.post("/plans", plan_request(GRAPH, method="greedy"), **other).status_code == 200, "as large as may be"
+
+
+def test_a_large_plan_that_failed_is_told_so(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who returns for it learns why there is none."""
+    monkeypatch.setattr(Queued, "prices_at_once", 1)
+    device = enrolled(api, "device-1")
+    assert api.post("/plans", plan_request(GRAPH), **device).status_code == 503
+
+    async def fail() -> None:
+        planner = api.app.planner
+        async with planner.database.write() as session:
+            lease = await take(session, "a worker", 60.0)
+        assert lease is not None
+        await planner.queue.fail(lease, "ran out of memory", permanent=True)
+
+    api.await_(fail)
+    answer = api.post("/plans", plan_request(GRAPH), **device)
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:unplannable")
+    assert "ran out of memory" in answer.json()["detail"]
+
+
+def test_jobs_that_are_too_many_together_are_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of more ops than a plan may hold are not even read, by nobody."""
+    monkeypatch.setattr(loading, "MAX_OPS", 3 * len(GRAPH.ops))
+    monkeypatch.setattr(loading, "_parse", _never)
+    device = enrolled(api, "device-1")
+    jobs = (Job(model_hash=GRAPH.model_hash),) * 4
+    answer = api.post("/plans", plan_request(GRAPH, jobs=jobs), **device)
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:unplannable")
+    monkeypatch.undo()
+    assert api.post("/plans", plan_request(GRAPH, jobs=jobs), **device).status_code == 200
+
+    async def load() -> str:
+        async with api.app.planner.database.read() as session:
+            (plan_id,) = await session.scalars(select(PlanRow.id))
+        monkeypatch.setattr(loading, "MAX_OPS", 3)
+        with pytest.raises(LookupError, match="a plan holds 3 ops") as refused:
+            await RowPlanStore(api.app.planner.database).load(plan_id)
+        return str(refused.value)
+
+    assert "have 16" in api.await_(load)
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("a graph was read before it was known how much there is")
+
+
+def test_predictions_take_a_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many ops are predicted in parts, which changes nothing, and of many kinds of processor those known best."""
+    ops = drawn(seed=1, count=50)
+    known = [Sample(op, true_us(op)) for op in ops[:30]]
+    whole = Predictor(known)(ops)
+    monkeypatch.setattr(predictor, "AT_ONCE", 7)
+    parts = Predictor(known)(ops)
+    assert [one.us for one in parts] == pytest.approx([one.us for one in whole])
+    assert [one.spread for one in parts] == pytest.approx([one.spread for one in whole])
+    found = train({f"kind-{n}": known[: 20 + n % 2] for n in range(MOST_KINDS + 9)}, {})
+    assert len(found) == MOST_KINDS
