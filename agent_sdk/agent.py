@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -306,12 +305,13 @@ class Agent(Closes):
         return WholeOrt(file, 1)
 
     def _match(self, plans: Plans, plan: TravellingPlan, file: Openable) -> None:
-        """Raise PlanMismatchError for the plan of another network; the file is read while a runtime loads it."""
-        with ThreadPoolExecutor(1) as beside:
-            content = beside.submit(content_digest, file)
-            plans.opens()
-            if content.result() != plan.content:
-                refuse_other_network(plan, plans.network.bind(plan.shapes), _shown(file))
+        """Raise PlanMismatchError for the plan of another network; both are read while a runtime loads the network."""
+        content = plans.do_behind(content_digest, file)
+        reply = plans.do_behind(lambda: plan.reply)
+        plans.opens()
+        reply.result()
+        if content.result() != plan.content:
+            refuse_other_network(plan, plans.network.bind(plan.shapes), _shown(file))
 
     def export_plan(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Write the plan of the shapes that ran last, for ``load(model, plan=path)`` on devices of this kind.

@@ -30,9 +30,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hope_schema import ProblemDetails
+if TYPE_CHECKING:
+    from hope_schema import ProblemDetails
 
 __all__ = [
     "AuthenticationError",

@@ -10,10 +10,10 @@ import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from agent_sdk.model import Model, Network, Port, Shapes
 from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.whole import WholeNetwork
-from agent_sdk.selection.trial import PLAN
 
 KEPT: Final = 8
 """Sets of shapes for which a plan is kept ready; the one used longest ago makes room."""
@@ -38,6 +37,7 @@ log = logging.getLogger(__name__)
 
 Feed = Mapping[str, Any]
 ShapeKey = tuple[tuple[int, ...], ...]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,7 @@ class Plans(Closes):
         """Who answers, in words."""
         if self.last is None:
             return f"the whole network on {self.providers[0]}" if self.providers else "nothing is ready yet"
-        program, current = self.last.executor.program, self.last.serving.current
-        if current != PLAN:
-            return f"{current} alone, faster here than the plan"
-        steps = Counter(program.plan.step[step].processor for each in program.segments for step in each.steps)
-        return "the plan: " + ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
+        return self.last.said()
 
     def answer(
         self, feed: Feed, timeout_s: float | None = None, into: Mapping[str, np.ndarray] | None = None
@@ -214,7 +210,7 @@ class Plans(Closes):
         and noted.
         """
         log.info("%s: %s answers until there is a plan", self.name, self.whole.runtime)
-        self._do_behind(self._begin_behind, shapes, known)
+        self.do_behind(self._begin_behind, shapes, known)
 
     def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
         self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then
@@ -368,11 +364,12 @@ class Plans(Closes):
             if text not in self.notes:
                 self.notes.append(text)
 
-    def _do_behind(self, work: Callable[..., None], *given: Any) -> None:
+    def do_behind(self, work: Callable[..., Result], *given: Any) -> Future[Result]:
+        """Have something done beside the caller's own work, one thing after the other."""
         with self._lock:
             if self._closed:
                 raise DeviceClosedError("the session is closed")
-            self._pool.submit(work, *given)
+            return self._pool.submit(work, *given)
 
     @property
     def stats(self) -> Stats:

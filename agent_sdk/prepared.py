@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,6 +94,14 @@ class Prepared(Closes):
     def plan_executor(self) -> Executor:
         """The plan's own executor, whether or not it is what answers at present."""
         return self.serving.contenders.get(PLAN, self.serving.executor)
+
+    def said(self) -> str:
+        """Who answers, in words."""
+        program, current = self.executor.program, self.serving.current
+        if current != PLAN:
+            return f"{current} alone, faster here than the plan"
+        steps = Counter(program.plan.step[step].processor for each in program.segments for step in each.steps)
+        return "the plan: " + ", ".join(f"{count} super-ops on {name}" for name, count in steps.items())
 
     @contextmanager
     def changing(self) -> Iterator[None]:

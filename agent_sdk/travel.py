@@ -1,13 +1,14 @@
 """Plans that travel: one file that a device starts from without measuring, solving or asking anybody.
 
 It holds a plan, what its rivals took, and which network, shapes and kind of device that is true of; nothing of who made
-it.
+it. A start looks at what it is for before anything is loaded, and at the plan itself while a runtime loads the network.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +25,9 @@ from agent_sdk.selection.starts import Start, start_after
 from hope_schema import PlanReply, Processor
 from hope_schema.base import Contract, Microseconds
 
-MARK: Final = b"hope-plan 1 "
+MARK: Final = b"hope-plan 2 "
 """How a plan file begins; the SHA-256 of all that follows it, and a line break, come next."""
+_CURE: Final = "export it again: hope-agent plan export MODEL -o {}"
 
 
 class TravellingPlan(Contract):
@@ -33,21 +35,34 @@ class TravellingPlan(Contract):
 
     Attributes:
         model: the network's name, for people.
+        model_hash: what the plan was made for.
         content: SHA-256 of the network's file.
-        shapes: of its inputs.
+        soc: the SoC that the plan was made on.
+        shapes: of the network's inputs.
         kinds: kind of each processor of the plan, by id.
         start: who answers first.
-        reply: the plan as the planner served it.
         trial_us: what the plan and its rivals took.
+        served: the planner's reply, as JSON.
     """
 
     model: str
+    model_hash: str
     content: str
+    soc: str
     shapes: dict[str, tuple[int, ...]]
     kinds: dict[str, str]
     start: Start
-    reply: PlanReply
     trial_us: dict[str, Microseconds]
+    served: str
+
+    @cached_property
+    def reply(self) -> PlanReply:
+        """The plan as the planner served it. Raises InputError, saying the cure, where this release cannot read it."""
+        try:
+            return PlanReply.model_validate_json(self.served)
+        except ValidationError as error:
+            cure = _CURE.format("FILE")
+            raise InputError(f"the plan file for '{self.model}' was written by another release; {cure}") from error
 
 
 def pack_plan(
@@ -57,12 +72,14 @@ def pack_plan(
     graph = prepared.model.graph
     return TravellingPlan(
         model=model,
+        model_hash=graph.model_hash,
         content=content,
+        soc=reply.plan.soc,
         shapes={name: graph.tensor[name].shape for name in graph.inputs},
         kinds={spec.id: spec.kind for spec in processors},
         start=start_after(prepared.serving),
-        reply=reply,
         trial_us=dict(prepared.serving.quiet_us),
+        served=reply.model_dump_json(),
     )
 
 
@@ -84,7 +101,7 @@ def write_plan(path: Path, plan: TravellingPlan) -> None:
 
 def read_plan(path: Path) -> TravellingPlan:
     """Read a plan file. Raises InputError, saying the cure, for one that is missing, damaged or none."""
-    cure = f"export it again: hope-agent plan export MODEL -o {path}"
+    cure = _CURE.format(path)
     try:
         data = read_whole(path)
     except OSError as error:
@@ -102,7 +119,7 @@ def read_plan(path: Path) -> TravellingPlan:
 
 def refuse_other_network(plan: TravellingPlan, model: Model, called: str) -> None:
     """Raise PlanMismatchError where a plan was made for another network than this one."""
-    if model.graph.model_hash != plan.reply.plan.jobs[0].model_hash:
+    if model.graph.model_hash != plan.model_hash:
         raise PlanMismatchError(
             f"the plan file is for another network, '{plan.model}'; "
             f"export one of this: hope-agent plan export {called} -o FILE"
@@ -112,10 +129,9 @@ def refuse_other_network(plan: TravellingPlan, model: Model, called: str) -> Non
 def refuse_unfit(plan: TravellingPlan, soc: str, processors: Iterable[Processor], shapes: Shapes) -> None:
     """Raise PlanMismatchError for a plan of another kind of device, other releases of its runtimes, or other shapes."""
     kinds = {processor.id: processor.kind for processor in processors}
-    made = plan.reply.plan
-    if made.soc != soc:
+    if plan.soc != soc:
         raise PlanMismatchError(
-            f"the plan file is for '{made.soc}', this device is '{soc}'; export one on a device of this kind"
+            f"the plan file is for '{plan.soc}', this device is '{soc}'; export one on a device of this kind"
         )
     for name, kind in plan.kinds.items():
         if kinds.get(name) != kind:

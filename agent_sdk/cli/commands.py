@@ -14,10 +14,10 @@ from agent_sdk.cli.devices import devices
 from agent_sdk.cli.enrol import enrol
 from agent_sdk.cli.explain import explain
 from agent_sdk.cli.plan import plan
+from agent_sdk.cli.prepare import prepare
 from agent_sdk.cli.run import run
 from agent_sdk.cli.zoo import zoo
 from agent_sdk.errors import InputError, PlannerStatusError, RateLimitedError, ServerError, printable
-from hope_schema.version import VERSION
 
 OK: Final = 0
 FAILED: Final = 1
@@ -42,7 +42,7 @@ exit codes:
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(VERSION, prog_name="hope-agent", message="%(prog)s %(version)s")
+@click.version_option(package_name="hope-inference", prog_name="hope-agent", message="%(prog)s %(version)s")
 def hope_agent() -> None:
     """Run a neural network across all processors of this device."""
 
@@ -57,7 +57,7 @@ def completion(shell: str) -> int:
     return OK
 
 
-for command in (run, explain, plan, devices, enrol, zoo):
+for command in (run, explain, prepare, plan, devices, enrol, zoo):
     hope_agent.add_command(command)
 
 

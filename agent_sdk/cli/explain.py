@@ -28,8 +28,6 @@ examples:
 @loads_a_network
 def explain(given: Given, *, html: Path | None, as_json: bool) -> int:
     """Say of every op where it runs, how long it takes, where else it could run, and why it does not."""
-    from agent_sdk.explain import to_html
-
     if html is not None:
         refuse_unwritable("--html", html)
     with given.loaded(all_rivals=False) as (_, session):
@@ -39,6 +37,8 @@ def explain(given: Given, *, html: Path | None, as_json: bool) -> int:
     elif html is None:
         _show(explanation)
     if html is not None:
+        from agent_sdk.explain import to_html
+
         try:
             html.write_text(to_html(explanation), encoding="utf-8")
         except OSError as error:

@@ -16,7 +16,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from agent_sdk.errors import InputError
-from agent_sdk.runtimes.torch.choice import MIXED, PRECISIONS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
     from hope_schema.plan import Method
 
 METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner", "codl")
-"""What ``hope_schema.plan.Method`` lists, without loading it."""
+"""What ``hope_schema.plan.Method`` lists, without loading it: a command says what it does before it loads anything."""
+PRECISIONS: Final = ("fp32", "tf32", "fp16", "mixed")
+"""What ``runtimes.torch.choice`` lists."""
 DEADLINE_S: Final = 10.0
 """Seconds a call to the planner may take by default."""
 A_LITTLE_S: Final = 2.0
@@ -100,19 +101,40 @@ class Given:
         except (OSError, ValueError, EOFError, BadZipFile, AttributeError) as error:
             raise InputError(f"--input: '{self.input}' is no .npz file of arrays by input name ({error})") from error
 
+    @functools.cached_property
+    def shape_sets(self) -> list[dict[str, tuple[int, ...]]]:
+        """What ``--input`` and ``--shape`` say: an input that is named again begins a set, as the one before else."""
+        sets = [{name: array.shape for name, array in (self.inputs or {}).items()}]
+        named: set[str] = set()
+        for name, shape in self.shape:
+            if name in named:
+                sets.append({**sets[-1]})
+                named.clear()
+            named.add(name)
+            sets[-1][name] = shape
+        return sets
+
     @contextmanager
-    def loaded(self, *, all_rivals: bool) -> Iterator[tuple[Agent, Session]]:
-        """An agent and the network ready to run, with progress on stderr. Raises what ``Agent.load`` raises."""
+    def loaded(
+        self, *, all_rivals: bool, shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> Iterator[tuple[Agent, Session]]:
+        """An agent and the network ready to run, with progress on stderr; at the one set of shapes unless given.
+
+        Raises what ``Agent.load`` raises.
+        """
         from rich.console import Console
 
         from agent_sdk.cli.terminal import TerminalProgress
 
-        shapes = {name: array.shape for name, array in (self.inputs or {}).items()} | dict(self.shape)
         if self.verbose:
             logging.basicConfig(format="%(message)s")
             logging.getLogger("agent_sdk").setLevel(logging.INFO)
         with TerminalProgress(Console(stderr=True, quiet=self.quiet)) as progress:
             progress.phase("starting the runtimes")
+            if shapes is None:
+                shapes, *others = self.shape_sets
+                if others:
+                    raise click.UsageError("--shape names an input twice; `hope-agent prepare` takes several shapes")
             from agent_sdk.agent import Agent
 
             with (
@@ -155,7 +177,7 @@ _OPTIONS: Final = (
         type=input_shape,
         multiple=True,
         metavar="INPUT=1,3,640,640",
-        help="shape of an input that the file leaves open; may be given several times",
+        help="shape of an input that the file leaves open; once for each such input",
     ),
     click.option("--input", type=click.Path(path_type=Path), metavar="FILE.npz", help="inputs by name (else random)"),
     click.option("--planner", metavar="URL", help="planner to ask; without it one runs inside this process"),
@@ -166,7 +188,7 @@ _OPTIONS: Final = (
     click.option("--processors", metavar="LIST", help="comma-separated ids or runtimes, e.g. ort@0-7,ort@8-15"),
     click.option(
         "--precision",
-        type=click.Choice((*PRECISIONS, MIXED)),
+        type=click.Choice(PRECISIONS),
         default=PRECISIONS[0],
         show_default=True,
         help="what torch computes float32 in, where --processors does not say it as in cuda:0/fp16; "

@@ -39,14 +39,14 @@ examples:
 @loads_a_network
 def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance: float | None, as_json: bool) -> int:
     """Measure, plan, run and check one network."""
-    from rich.console import Console
-
-    from agent_sdk.cli.examine import examine, examine_whole
-    from agent_sdk.cli.report import show, show_whole
-
     if trace is not None:
         refuse_unwritable("--trace", trace)
     with given.loaded(all_rivals=compare) as (agent, session):
+        from rich.console import Console
+
+        from agent_sdk.cli.examine import examine, examine_whole
+        from agent_sdk.cli.report import show, show_whole
+
         if not session.ready():
             whole = examine_whole(session, given.inputs, runs=runs, seed=given.seed, tolerance=tolerance)
             click.echo(json.dumps(whole.as_json(), allow_nan=False)) if as_json else show_whole(whole, Console())

@@ -17,6 +17,7 @@ from agent_sdk.errors import InputError, PlanMismatchError
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.plans import Plans
 from agent_sdk.selection.trial import PLAN
+from agent_sdk.travel import read_plan, write_plan
 from agent_sdk.verify import relative_error
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, branching_model, expected
@@ -121,6 +122,16 @@ def test_a_spoilt_plan_file_is_refused_in_one_sentence(exported: Path, tmp_path:
     assert "\n" not in text
 
 
+def test_a_plan_of_another_release_is_refused_when_loading(exported: Path, tmp_path: Path) -> None:
+    """A whole file whose plan this release cannot read: that is found while a runtime loads, before anything is run."""
+    other = read_plan(exported / "net.plan").model_copy(update={"served": '{"plan": "of tomorrow"}'})
+    write_plan(tmp_path / "other.plan", other)
+    with Agent(processors="ort", cache=tmp_path / "c") as agent, pytest.raises(InputError) as caught:
+        agent.load(exported / "net.onnx", plan=tmp_path / "other.plan")
+    assert "another release; export it again: hope-agent plan export MODEL -o FILE" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> None:
     """Another network, another SoC, processors that are not here, no file: each is one sentence."""
     other = tmp_path / "other.onnx"
@@ -151,6 +162,7 @@ def test_a_start_loads_one_runtime_and_reads_nothing(
     with agent.load(exported / "net.onnx", plan=exported / "net.plan" if travelled else None) as session:
         assert session.plans._network is None
         assert relative_error(session.run(inputs), wanted) < 1e-5
+        until(lambda: bool(reading))
     assert reading == [travelled]
 
 

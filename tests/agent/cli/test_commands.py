@@ -20,6 +20,7 @@ from agent_sdk.device import soc
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import status_error
 from agent_sdk.planner.client import PlannerClient
+from agent_sdk.runtimes.torch import choice
 from hope_schema.plan import Method
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model, one_op_model
@@ -44,8 +45,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_command_lines_own_constants_are_the_agents() -> None:
-    """What is kept so that nothing is loaded for it: the contract's methods, and how long is measured for."""
+    """What is kept so that nothing is loaded for it: the contract's methods, torch's precisions, seconds."""
     assert get_args(Method) == options.METHODS
+    assert (*choice.PRECISIONS, choice.MIXED) == options.PRECISIONS
     assert options.A_LITTLE_S == obtaining.A_LITTLE_S
 
 
@@ -270,6 +272,25 @@ def test_a_network_with_open_shapes_and_one_that_runs_whole(
     report = json.loads(capsys.readouterr().out)
     assert report["executed"] == "whole:onnxruntime"
     assert "(NonZero)" in report["notes"][0]
+
+
+def test_several_shapes_are_prepared_ahead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``prepare`` says of every set of shapes who answers; a later start finds each plan, and takes one set only."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
+    measure_hastily(monkeypatch)
+    file = tmp_path / "open.onnx"
+    file.write_bytes(one_op_model("Relu", shape=(1, "n")).SerializeToString())
+    given = [str(file), "--processors", "ort@0", "--quiet"]
+    assert cli.main(["prepare", *given, "--shape", "x=1,4", "--shape", "x=1,5"]) == cli.OK
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["x=1,4", "x=1,5"]
+    for shape in ("x=1,4", "x=1,5"):
+        assert cli.main(["run", *given, "--runs", "1", "--json", "--shape", shape]) == cli.OK
+        report = json.loads(capsys.readouterr().out)
+        assert (report["plan_cached"], report["profiled_signatures"]) == (True, 0)
+    assert cli.main(["run", *given, "--shape", "x=1,4", "--shape", "x=1,5"]) == cli.BAD_INPUT
+    assert "hope-agent prepare" in capsys.readouterr().err
 
 
 def test_a_network_is_explained(
