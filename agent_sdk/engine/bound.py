@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -23,7 +23,8 @@ from agent_sdk.engine.errors import FeedError
 from agent_sdk.engine.loops import Instruction, Loop, loop_for
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.program import Program, ProgramSegment, Work
-from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, Place, Processor, WrongOutput
+from agent_sdk.runtimes.base import Bound, BoundCall, Buffer, Executable, Place, Processor, WrongOutput
+from agent_sdk.runtimes.copying import bound_copy, host_array
 from hope_schema import HOST
 
 COPY_BELOW_BYTES = 128 * 1024
@@ -244,21 +245,32 @@ def _near(processor: Processor) -> frozenset[int]:
 def allocate(program: Program, memory: MemoryPlan) -> dict[tuple[str, str], Buffer]:
     """A buffer for every (tensor, memory), in its slot."""
     places = {id(slot): program.processors[slot.processor].place for slot in memory.slots}
-    slots = {id(slot): places[id(slot)].allocate(slot.kind) for slot in memory.slots}
+    # What stands on the host and is copied from or to a memory elsewhere stands where that reaches it best.
+    peers = {
+        id(memory.spot[move.tensor, here].slot): program.places[there]
+        for work in program.work
+        for move in work.moves
+        for here, there in ((move.source, move.target), (move.target, move.source))
+        if here == HOST
+    }
+    slots = {
+        id(slot): host_array(slot.kind, peers[id(slot)]) if id(slot) in peers else places[id(slot)].allocate(slot.kind)
+        for slot in memory.slots
+    }
     return {
         key: places[id(spot.slot)].view(slots[id(spot.slot)], spot.kind, spot.offset)
         for key, spot in memory.spot.items()
     }
 
 
-def copies(program: Program, buffers: Mapping[tuple[str, str], Buffer], work: Work) -> list[Callable[[], Any]]:
+def copies(program: Program, buffers: Mapping[tuple[str, str], Buffer], work: Work) -> list[Bound]:
     """What brings tensors from one memory to another."""
     return [
-        partial(
-            program.places[move.target].bring,
+        bound_copy(
             buffers[move.tensor, move.source],
             program.places[move.source],
             buffers[move.tensor, move.target],
+            program.places[move.target],
         )
         for move in work.moves
     ]

@@ -13,7 +13,7 @@ Numbered passes, each a function:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -155,12 +155,16 @@ def _inside(step: Step, graph: ModelGraph) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def _carried(
-    plan: Plan, graph: ModelGraph, processors: Mapping[str, Processor], home: Mapping[str, str]
+    plan: Plan,
+    graph: ModelGraph,
+    processors: Mapping[str, Processor],
+    home: Mapping[str, str],
+    read: Collection[tuple[str, str]],
 ) -> dict[str, list[Move]]:
     """The plan's transfers that a resource of their own carries between memories, by tensor; the rest is the readers'.
 
-    Graph inputs are loaded before a run and outputs stored after it, whatever carries them. Raises IllegalPlanError for
-    what cannot be executed.
+    Graph inputs are loaded before a run and outputs stored after it, whatever carries them: ``read`` says which tensors
+    are read in which memories besides. Raises IllegalPlanError for what cannot be executed.
     """
     memories = {processor.place.memory for processor in processors.values()}
     carried: dict[str, list[Move]] = {}
@@ -173,7 +177,8 @@ def _carried(
             raise IllegalPlanError(f"{what}, where none of its processors computes")
         if source == target or transfer.tensor not in home:
             continue
-        if home[transfer.tensor] == HOST or target not in memories:
+        stored = target == HOST and (transfer.tensor, HOST) not in read
+        if transfer.tensor in graph.inputs or stored or target not in memories:
             continue
         before = carried.setdefault(transfer.tensor, [])
         if source not in {home[transfer.tensor], *(move.target for move in before)}:
@@ -202,7 +207,13 @@ def _synchronise(
         for name in graph.op[op].outputs
     }
     home |= {name: home[view.parts[0]] for name, view in views.items()}
-    carried = _carried(plan, graph, processors, home)
+    read = {
+        (name, processors[step.processor].place.memory)
+        for step in steps
+        for op in step.ops
+        for name in graph.op[op].inputs
+    }
+    carried = _carried(plan, graph, processors, home, read)
     carriers = (move.over or "" for moves in carried.values() for move in moves)
     lanes = tuple(dict.fromkeys([*(lane_of(processors[step.processor]) for step in steps), *carriers]))
     last_in_lane: dict[int, _Node] = {}
@@ -237,7 +248,7 @@ def _synchronise(
         enqueue(node, [other for other in (*sources, *rivals) if other is not None])
         last_user |= dict.fromkeys(resources, node)
         for name in reads:  # from here on it is here, because this step has brought it if nobody had
-            if home[name] != HOST:
+            if name not in graph.inputs:
                 there.setdefault((name, memory), node)
         for name in (name for op in ops for name in graph.op[op].outputs):
             there[name, memory] = node

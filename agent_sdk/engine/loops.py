@@ -24,7 +24,7 @@ from agent_sdk.device.cores import bind_to, bound_to, gone
 from agent_sdk.engine.errors import SegmentFailedError
 from agent_sdk.engine.program import Work
 from agent_sdk.engine.wait import FINISHED, Progress
-from agent_sdk.runtimes.base import BoundCall, NativeCall
+from agent_sdk.runtimes.base import Bound, BoundCall, NativeCall
 
 _FAILED: Final = 1
 """What a step returns that Python makes, when it has raised."""
@@ -37,14 +37,14 @@ class Instruction:
     Attributes:
         work: which.
         cores: the CPUs that the thread moves to first; empty where it stays.
-        copies: what brings tensors from one memory to another.
+        copies: what brings tensors from one memory to another, one after the other.
         call: the launch, if it computes.
         check: a look at what it made, in the first run.
     """
 
     work: Work
     cores: frozenset[int]
-    copies: tuple[Callable[[], Any], ...]
+    copies: tuple[Bound, ...]
     call: BoundCall | None
     check: Callable[[], None] | None
 
@@ -296,7 +296,7 @@ class _Steps:
                 steps += [native.Step(native.WAIT, a=wait.lane, b=wait.count) for wait in waits if wait != lent]
                 steps.append(native.Step(native.STAMP))
             if prepared:
-                steps += [self._python(one.work, copy) for copy in one.copies]
+                steps += [step for copy in one.copies for step in self._call(one.work, copy)]
                 steps.append(native.Step(native.STAMP))
             if one.call:
                 steps += self._call(one.work, one.call)
@@ -324,12 +324,12 @@ class _Steps:
         self._calls[index] = call
         return native.Step(operation, index, function=self._call_back, arguments=(index,))
 
-    def _call(self, work: Work, bound: BoundCall) -> list[native.Step]:
+    def _call(self, work: Work, bound: Bound) -> list[native.Step]:
         if not bound.native:
             return [self._python(work, bound)]
         return [self._native(work, bound, place, call) for place, call in enumerate(bound.native)]
 
-    def _native(self, work: Work, bound: BoundCall, place: int, call: NativeCall) -> native.Step:
+    def _native(self, work: Work, bound: Bound, place: int, call: NativeCall) -> native.Step:
         index = self._tell(work, lambda status: bound.failure(place, status))
-        operation = native.CALL_POINTER if call.returns_pointer else native.CALL
-        return native.Step(operation, index, function=call.function, arguments=call.arguments)
+        operation = native.CALL_POINTER if call.returns_pointer else native.CALL_AGAIN if call.again else native.CALL
+        return native.Step(operation, index, a=call.again, function=call.function, arguments=call.arguments)

@@ -174,8 +174,12 @@ class Program:
         return self.processors[work.processor].spec.resources if computes else (self.lanes[work.lane],)
 
     def _cores(self, work: Work) -> frozenset[int]:
-        """The CPUs its thread is bound to; none for what only copies."""
-        return self.processors[work.processor].caller_cores if isinstance(work, ProgramSegment) else frozenset()
+        """The CPUs its thread is bound to: those of the processor that computes, or whose copy engine this is."""
+        if isinstance(work, ProgramSegment):
+            return self.processors[work.processor].caller_cores
+        engine = self.lanes[work.lane]
+        owners = (own for own in self.processors.values() if engine in (own.copy_engines or ()))
+        return next((own.caller_cores for own in owners), frozenset())
 
     @cached_property
     def seats(self) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:

@@ -48,10 +48,12 @@ from agent_sdk.runtimes import (
     UnsupportedOp,
     WrongOutput,
 )
-from agent_sdk.runtimes.base import Place, segment_of
+from agent_sdk.runtimes.base import Buffer, Place, segment_of
+from agent_sdk.runtimes.copying import bound_copy, host_array
 from agent_sdk.runtimes.host import HostPlace, aligned_empty
 from hope_schema import (
     HOST,
+    Channel,
     LatencyColumns,
     Missing,
     Observations,
@@ -125,6 +127,7 @@ def profile(
         soc=soc,
         frequency=frequency,
         processors=tuple(processor.spec for processor in processors),
+        channels=channels(processors),
         latencies=run.latency_columns(),
         transfers=run.transfer_columns(),
         overheads=overheads,
@@ -385,6 +388,18 @@ class _Profiling:
         )
 
 
+def channels(processors: Sequence[Processor]) -> tuple[Channel, ...]:
+    """The ways on which tensors are carried while ops run, and by what."""
+    found: dict[tuple[str, str], Channel] = {}
+    for own in processors:
+        for other in (HOST, *(processor.spec.place for processor in processors)):
+            if own.copy_engines and other.partition("/")[0] != own.spec.memory:
+                ways = ((other, own.spec.place), (own.spec.place, other))
+                for way, engine in zip(ways, own.copy_engines, strict=True):
+                    found.setdefault(way, Channel(source=way[0], target=way[1], busy=engine))
+    return tuple(found.values())
+
+
 def _on_its_cores(processor: Processor, call: Callable[[], None]) -> None:
     with bound_to(processor.caller_cores):
         call()
@@ -404,18 +419,27 @@ def _place(processor: Processor | None) -> Place | None:
 
 
 def _move(tensor: TensorType, giver: Place | None, taker: Place | None, deadline: float) -> Timing:
-    """Time the move alone, between two places or between one and the host."""
-    array = aligned_empty(tensor)
-    array[...] = 0
-    if taker is None:
-        assert giver is not None
-        buffer = giver.from_host(array)
-        return measure(lambda: giver.to_host(buffer), deadline=deadline)
-    into = taker.allocate(tensor)
-    if giver is None:
+    """Time the move alone: between two places as lanes make it, or between one and the host's application."""
+    if giver is None or taker is None:
+        array = aligned_empty(tensor)
+        array[...] = 0
+        if taker is None:
+            assert giver is not None
+            buffer = giver.from_host(array)
+            return measure(lambda: giver.to_host(buffer), deadline=deadline)
+        into = taker.allocate(tensor)
         return measure(lambda: taker.from_host(array, into), deadline=deadline)
-    buffer = giver.from_host(array)
-    return measure(lambda: taker.bring(buffer, giver, into), deadline=deadline)
+    copy = bound_copy(_buffer(tensor, giver, taker), giver, _buffer(tensor, taker, giver), taker)
+    return measure(copy, deadline=deadline)
+
+
+def _buffer(tensor: TensorType, here: Place, peer: Place) -> Buffer:
+    """Where a tensor stands that is copied between two places."""
+    if here.memory != HOST:
+        return here.allocate(tensor)
+    array = host_array(tensor, peer)
+    array[...] = 0  # pages that nobody has touched are not there, and quicker to read than any
+    return array
 
 
 def _chain(length: int, rows: int) -> bytes:

@@ -53,7 +53,7 @@ class Step(ctypes.Structure):
 
 MASK_BYTES: Final = 128
 """Size of C's ``cpu_set_t``."""
-STAMP, BIND, WAIT, LENT, CALL, CALL_POINTER, CALL_ONCE, DONE = range(8)
+STAMP, BIND, WAIT, LENT, CALL, CALL_POINTER, CALL_ONCE, CALL_AGAIN, DONE = range(9)
 """What a step does; see ``enum operation``."""
 
 SIGNATURES: Final = {

@@ -34,13 +34,13 @@ enum {
 };
 #define FINISHED UINT32_MAX
 
-enum operation { STAMP, BIND, WAIT, LENT, CALL, CALL_POINTER, CALL_ONCE, DONE };
+enum operation { STAMP, BIND, WAIT, LENT, CALL, CALL_POINTER, CALL_ONCE, CALL_AGAIN, DONE };
 
 struct step {
     int32_t operation;
     int32_t index;          /* by which a failure is told: the bound call that this is part of */
-    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. DONE: count */
-    void *function;         /* CALL: returns int, 0 is well. CALL_POINTER: returns a pointer, NULL is well */
+    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. CALL_AGAIN: not yet. DONE: count */
+    void *function;         /* CALL, CALL_AGAIN: returns int, 0 is well. CALL_POINTER: returns a pointer, NULL is well */
     void *arguments[5];
 };
 
@@ -228,6 +228,10 @@ EXPORT void hope_drive(struct run *run, int me, int interruptible) {
             /* fall through */
         case CALL:
             status = ((int (*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4]);
+            break;
+        case CALL_AGAIN:    /* also where the run has been stopped: what a device is at work on must not be let go of */
+            while ((status = ((int (*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4])) == step->a)
+                sched_yield();  /* others may wait on this core too */
             break;
         case CALL_POINTER:
             status = (int64_t)((void *(*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4]);

@@ -170,11 +170,13 @@ class NativeCall:
 
     ``returns_pointer`` says what it returns: a pointer, NULL when all is well, or an ``int``, 0 when all is well.
     ``arguments`` are at most five integers or addresses; whoever offers the call keeps alive what they point to.
+    ``again``, where it is not 0, is what an ``int`` says that has to be asked again, because a device is not yet done.
     """
 
     function: int
     arguments: tuple[int, ...]
     returns_pointer: bool = False
+    again: int = 0
 
 
 class Place(ABC):
@@ -216,16 +218,30 @@ class Place(ABC):
         """Copy a plain tensor from another place into a buffer here; it is there when this returns."""
         return self.from_host(source.to_host(buffer), into)
 
+    def host_array(self, kind: TensorType) -> np.ndarray | None:
+        """Make an uninitialised array on the host that ``copy_in`` and ``copy_out`` can use; None: there are neither.
 
-class BoundCall(ABC):
-    """A launch of a compiled segment with its buffers, which it holds on to; it may be called any number of times.
+        Raises OutOfMemory.
+        """
+        return None
 
-    It returns when the outputs are there for anybody to read. An asynchronous runtime waits for its own queue at the
+    def copy_in(self, array: np.ndarray, into: Buffer) -> Bound | None:
+        """What copies a plain array of ``host_array`` here by this place's own device; None where it cannot."""
+        return None
+
+    def copy_out(self, buffer: Buffer, array: np.ndarray) -> Bound | None:
+        """The same the other way round."""
+        return None
+
+
+class Bound(ABC):
+    """Something to be done with certain buffers, which it holds on to; it may be called any number of times.
+
+    It returns when what it makes is there for anybody to read. An asynchronous runtime waits for its own queue at the
     end: where a segment ends another processor reads, or the clock is read.
 
     Attributes:
-        native: the same as C calls, one after the other; empty where only Python can make it. It stays right when
-            inputs are bound anew.
+        native: the same as C calls, one after the other; empty where only Python can make it.
     """
 
     __slots__ = ()
@@ -234,15 +250,21 @@ class BoundCall(ABC):
 
     @abstractmethod
     def __call__(self) -> None:
-        """Run. Raises ProcessorLost, WrongOutput or OutOfMemory."""
-
-    @abstractmethod
-    def rebind(self, name: str, buffer: Buffer) -> None:
-        """Read the input ``name`` from another buffer of the same type from now on."""
+        """Do it. Raises ProcessorLost, WrongOutput or OutOfMemory."""
 
     def failure(self, place: int, status: int) -> ProcessorError:
         """What it means that the native call in this place returned ``status``; frees what that points to."""
         raise NotImplementedError
+
+
+class BoundCall(Bound):
+    """A launch of a compiled segment. Its native calls stay right when inputs are bound anew."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def rebind(self, name: str, buffer: Buffer) -> None:
+        """Read the input ``name`` from another buffer of the same type from now on."""
 
 
 class Executable(ABC):
@@ -363,6 +385,11 @@ class Processor(ABC):
     def times_one_by_one(self) -> bool:
         """Whether ``time_ops`` takes one super-op after the other, and never the whole network."""
         return False
+
+    @property
+    def copy_engines(self) -> tuple[str, str] | None:
+        """What carries tensors to its memory, and from there, while ops run; None: they are the readers' business."""
+        return None
 
     @property
     def details(self) -> str:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agent_sdk.runtimes.base import Bound
+from agent_sdk.runtimes.torch.cuda import Call, CudaCalls, cuda_of
 from agent_sdk.runtimes.torch.kernel import Kernel
 from agent_sdk.runtimes.torch.memory import copy_queue
 from agent_sdk.runtimes.torch.schedule import Schedule
@@ -31,6 +33,13 @@ class Recording(ABC):
     @abstractmethod
     def replay(self) -> None:
         """Launch everything; it may return before the device has finished."""
+
+    def calls(self, where: str, *, asleep: bool) -> Bound | None:
+        """A replay, and a wait for its end, without the interpreter; None where that cannot be.
+
+        ``asleep`` as ``Driver.synchronise`` has it; ``where`` is what an error message begins with.
+        """
+        return None
 
 
 class Driver(ABC):
@@ -97,7 +106,7 @@ class CudaGraphs(Driver):
         self.device = device
         self._make = make_stream or (lambda: torch.cuda.Stream(device))
         self._streams: list[torch.cuda.Stream] = []
-        self._asleep = torch.cuda.Event(blocking=True)
+        self.finished = torch.cuda.Event(blocking=True)
 
     def stream(self, number: int) -> torch.cuda.Stream:
         """A stream by number; made once, because libraries keep workspaces per stream."""
@@ -111,12 +120,12 @@ class CudaGraphs(Driver):
         first = self.stream(0)
         with torch.cuda.device(self.device), torch.cuda.stream(first):
             if rehearsal:
-                yield _Graph(graph)
+                yield _Graph(graph, self)
                 return
             torch.cuda.synchronize(self.device)
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                yield _Graph(graph)
+                yield _Graph(graph, self)
             except BaseException:
                 # NOTE: ends the capture, which has become invalid and says so; what went wrong is raised.
                 with suppress(RuntimeError):
@@ -152,18 +161,37 @@ class CudaGraphs(Driver):
 
     def synchronise(self, *, asleep: bool = False) -> None:
         if asleep:
-            self._asleep.record(self.stream(0))
-            self._asleep.synchronize()
+            self.finished.record(self.stream(0))
+            self.finished.synchronize()
         else:
             self.stream(0).synchronize()
 
 
 class _Graph(Recording):
-    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
-        self._graph = graph
+    def __init__(self, graph: torch.cuda.CUDAGraph, driver: CudaGraphs) -> None:
+        self._graph, self._driver = graph, driver
 
     def replay(self) -> None:
         self._graph.replay()
+
+    def calls(self, where: str, *, asleep: bool) -> CudaCalls | None:
+        launched = getattr(self._graph, "raw_cuda_graph_exec", None)
+        if launched is None:  # torch does not tell before 2.9
+            return None
+        driver, stream = self._driver, self._driver.stream(0).cuda_stream
+        arrived = copy_queue(driver.device).arrived
+        assert arrived is not None
+        calls: list[Call] = [
+            ("cuStreamWaitEvent", stream, arrived.cuda_event, 0),
+            ("cuGraphLaunch", launched(), stream),
+        ]
+        if asleep:
+            driver.finished.record(driver.stream(0))  # makes it
+            calls += [("cuEventRecord", driver.finished.cuda_event, stream)]
+            calls += [("cuEventSynchronize", driver.finished.cuda_event)]
+        else:
+            calls += [("cuStreamQuery", stream)]
+        return CudaCalls(cuda_of(driver.device), calls, where, (self, arrived))
 
 
 class Eager(Driver):

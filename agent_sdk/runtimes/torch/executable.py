@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from agent_sdk.runtimes import CompilationFailed, ProcessorLost, Segment, WrongOutput
+from agent_sdk.runtimes import CompilationFailed, ProcessorError, ProcessorLost, Segment, WrongOutput
 from agent_sdk.runtimes.base import BoundCall, Buffer, Executable
 from agent_sdk.runtimes.torch.driver import Memory, Recording, record
 from agent_sdk.runtimes.torch.kernel import Kernel, translated
@@ -66,7 +66,7 @@ def scheduled(kernels: Sequence[Kernel], segment: Segment) -> tuple[tuple[Kernel
 class TorchCall(BoundCall):
     """A recording with its buffers."""
 
-    __slots__ = ("_executable", "_inputs", "_kernels", "_outputs", "_recording", "_sources")
+    __slots__ = ("_calls", "_executable", "_inputs", "_kernels", "_outputs", "_recording", "_sources", "native")
 
     def __init__(
         self,
@@ -83,6 +83,8 @@ class TorchCall(BoundCall):
             self._recording = self._recorded()
         except Exception as error:
             raise translated(error, where, partial(_uncaptured)) from error
+        self._calls = self._recording.calls(where, asleep=executable.beside)
+        self.native = self._calls.native if self._calls is not None else ()
 
     def _recorded(self) -> Recording:
         """Launch everything once, which makes constants and workspaces, and then record it."""
@@ -111,7 +113,8 @@ class TorchCall(BoundCall):
         buffer = held(buffer)
         if buffer.tensor.data_ptr() == self._inputs[name].tensor.data_ptr():
             self._sources.pop(name, None)
-        else:  # a graph knows addresses: what comes from elsewhere is copied to where it reads
+        else:  # a recording knows addresses: what comes from elsewhere is copied to where it reads
+            assert self._calls is None, "nothing but a copy comes to a GPU's memory"
             self._sources[name] = buffer
 
     def launch(self) -> None:
@@ -122,12 +125,19 @@ class TorchCall(BoundCall):
             self._recording.replay()
 
     def __call__(self) -> None:
+        if self._calls is not None:
+            self._calls()
+            return
         try:
             self.launch()
             self._executable.processor.driver.synchronise(asleep=self._executable.beside)
         except Exception as error:
             where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
             raise translated(error, where, ProcessorLost) from error
+
+    def failure(self, place: int, status: int) -> ProcessorError:
+        assert self._calls is not None
+        return self._calls.failure(place, status)
 
 
 def _uncaptured(text: str) -> CompilationFailed:

@@ -68,17 +68,25 @@ class CopyQueue:
     """The streams of a device on which tensors come, and go, while its multiprocessors do something else.
 
     Whoever launches what may read them waits for ``arrived`` on its own stream: nobody waits on the host.
+
+    Attributes:
+        inwards: the stream of tensors that come; None on the CPU.
+        outwards: the stream of those that go.
+        arrived: recorded behind the last tensor that came.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._inwards = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._outwards = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._arrived: torch.cuda.Event | None = None
+        on_gpu = device.type == "cuda"
+        self.inwards = torch.cuda.Stream(device) if on_gpu else None
+        self.outwards = torch.cuda.Stream(device) if on_gpu else None
+        self.arrived = torch.cuda.Event() if on_gpu else None
+        if self.arrived is not None:
+            self.arrived.record(self.inwards)  # makes it: lanes know it by its handle
 
     def copy_in(self, array: np.ndarray, into: DeviceTensor) -> None:
         """Copy a host array to the device; the array may be changed when this returns."""
         # NOTE: by NumPy, on this thread: torch would wake a thread per core for it, and wait for the slowest.
-        if self._inwards is None:
+        if self.inwards is None or self.arrived is None:
             host = into.tensor if into.tensor.device.type == "cpu" else into.staging
             np.copyto(host.numpy(), array, casting="no")
             if host is not into.tensor:
@@ -86,24 +94,24 @@ class CopyQueue:
             return
         into.copied.synchronize()
         np.copyto(into.staging.numpy(), array, casting="no")
-        with torch.cuda.stream(self._inwards):
+        with torch.cuda.stream(self.inwards):
             into.tensor.copy_(into.staging, non_blocking=True)
-            into.copied.record(self._inwards)
-        self._arrived = into.copied
+            into.copied.record(self.inwards)
+            self.arrived.record(self.inwards)
 
     def copy_out(self, source: DeviceTensor) -> np.ndarray:
         """A finished device tensor on the host, whatever is being computed meanwhile; the next copy overwrites it."""
-        if self._outwards is None:
+        if self.outwards is None:
             return source.tensor.numpy() if source.tensor.device.type == "cpu" else source.tensor.cpu().numpy()
-        with torch.cuda.stream(self._outwards):
+        with torch.cuda.stream(self.outwards):
             source.staging.copy_(source.tensor, non_blocking=True)
-        self._outwards.synchronize()
+        self.outwards.synchronize()
         return source.staging.numpy()
 
     def wait_on(self, stream: torch.cuda.Stream) -> None:
         """Let what is launched on a stream from now on wait for what has been brought here so far."""
-        if self._arrived is not None:
-            stream.wait_event(self._arrived)
+        if self.arrived is not None:
+            stream.wait_event(self.arrived)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The memory of a device of its own."""
+"""The memory of a device of its own, from and to which its copy engines carry tensors."""
 
 # ruff: noqa: D102  what the overridden methods promise stands in base.py
 
@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from agent_sdk.runtimes import ProcessorLost
-from agent_sdk.runtimes.base import Place
+from agent_sdk.runtimes.base import Bound, Place
+from agent_sdk.runtimes.torch.cuda import CudaCalls, cuda_of
 from agent_sdk.runtimes.torch.kernel import translated
-from agent_sdk.runtimes.torch.memory import DeviceTensor, copy_queue, empty
+from agent_sdk.runtimes.torch.memory import DeviceTensor, copy_queue, empty, torch_dtype
 from hope_schema import TensorType
 
 
@@ -45,3 +46,30 @@ class DevicePlace(Place):
             return copy_queue(self._device).copy_out(buffer)
         except RuntimeError as error:
             raise translated(error, f"{self.name}, copying to the host", ProcessorLost) from error
+
+    def host_array(self, kind: TensorType) -> np.ndarray | None:
+        if self._device.type != "cuda":
+            return None
+        try:
+            made: np.ndarray = torch.empty(kind.shape, dtype=torch_dtype(kind), pin_memory=True).numpy()
+        except RuntimeError as error:
+            raise translated(error, f"{self.name}, pinned memory for a tensor {kind}", ProcessorLost) from error
+        return made
+
+    def copy_in(self, array: np.ndarray, into: DeviceTensor) -> Bound | None:
+        stream = copy_queue(self._device).inwards
+        if stream is None or not torch.from_numpy(array).is_pinned():
+            return None
+        copy = ("cuMemcpyHtoDAsync_v2", into.tensor.data_ptr(), array.ctypes.data, array.nbytes, stream.cuda_stream)
+        return self._copied(copy, "copying from the host", (array, into))
+
+    def copy_out(self, buffer: DeviceTensor, array: np.ndarray) -> Bound | None:
+        stream = copy_queue(self._device).outwards
+        if stream is None or not torch.from_numpy(array).is_pinned():
+            return None
+        copy = ("cuMemcpyDtoHAsync_v2", array.ctypes.data, buffer.tensor.data_ptr(), array.nbytes, stream.cuda_stream)
+        return self._copied(copy, "copying to the host", (array, buffer))
+
+    def _copied(self, copy: tuple[str, int, int, int, int], what: str, keep: object) -> CudaCalls:
+        done = ("cuStreamQuery", copy[-1])
+        return CudaCalls(cuda_of(self._device), [copy, done], f"{self.name}, {what}", keep)

@@ -23,6 +23,7 @@ from agent_sdk.model import Model
 from agent_sdk.runtimes import CompilationFailed, OutOfMemory, Processor, ProcessorError, ProcessorLost, Segment
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.runtimes.torch.choice import Choice
+from agent_sdk.runtimes.torch.clock import rouse
 from agent_sdk.runtimes.torch.contention import Work, decoded, fitted, sequence
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Driver, Eager
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
@@ -44,6 +45,8 @@ CONTRACT: Final[Mapping[str, Literal["model", "tf32", "float16"]]] = {
 """The contract's names of precisions."""
 SLOWDOWN: Final = 1.5
 """By how much ops are taken to slow each other down in the schedule from which the real figure is fitted."""
+ROUSING: Final = 1024
+"""Rows and columns of what is multiplied to have an idle device run at its full clock."""
 QUICK: Final = 8
 """Launches in a chain that only tells recipes apart."""
 
@@ -110,6 +113,12 @@ class TorchProcessor(Processor):
         return False
 
     @property
+    def copy_engines(self) -> tuple[str, str] | None:
+        # NOTE: somebody has to set them to work and see when they are done: a core that computes has no time for that.
+        resource = self.spec.resources[0]
+        return (f"{resource}-in", f"{resource}-out") if self.overlaps and self.has_core else None
+
+    @property
     def overlaps(self) -> bool:
         """Whether it runs several ops at once."""
         return isinstance(self.driver, CudaGraphs)
@@ -168,6 +177,8 @@ class TorchProcessor(Processor):
         if not self.overlaps:
             return {}
         found = {}
+        if any(super_op.signature not in self._occupancies for super_op in _merged(model)):
+            self._rouse()
         for super_op in _merged(model):
             if super_op.signature not in self._occupancies:
                 if time.monotonic() >= deadline:
@@ -184,6 +195,13 @@ class TorchProcessor(Processor):
         if len(found) == len(_merged(model)):
             self._slowdown = self._fitted(model)
         return found
+
+    def _rouse(self) -> None:
+        """Have the device run at the clock that it has at work."""
+        assert isinstance(self.driver, CudaGraphs)
+        work = torch.zeros(ROUSING, ROUSING, device=self.device)
+        driver = self.driver
+        rouse(lambda: device_us(lambda: work.matmul(work), driver, replays=1))
 
     def _fitted(self, model: Model) -> float:
         """The slowdown by which a network's ops side by side take as long as they really do."""

@@ -1,0 +1,118 @@
+"""CUDA's driver without the interpreter: copies, launches of graphs and waits as C calls, which lanes make.
+
+Torch's own way to launch and to copy costs tens of microseconds of Python each time, which is as much as what a tensor
+between CPU and GPU takes; a call of the driver costs one or two.
+"""
+
+# ruff: noqa: D102  what the overridden methods promise stands in base.py
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+from agent_sdk.errors import ProcessorError
+from agent_sdk.native import address
+from agent_sdk.runtimes import OutOfMemory, ProcessorLost
+from agent_sdk.runtimes.base import Bound, NativeCall, lacks_memory
+
+AGAIN: Final[Mapping[str, int]] = {"cuStreamQuery": 600}
+"""What is asked again as long as it says this: that a stream's work is not finished."""
+
+Call = tuple[str, *tuple[int, ...]]
+"""A function of the driver and its arguments."""
+
+
+class Cuda:
+    """The driver, in the primary context of a device, which torch computes in too.
+
+    Args:
+        device: the GPU.
+        library: the driver, unless it is to be loaded.
+
+    Raises ProcessorLost where the driver refuses.
+    """
+
+    def __init__(self, device: torch.device, library: Any = None) -> None:
+        self._library = library if library is not None else ctypes.CDLL("libcuda.so.1")
+        number, context = ctypes.c_int(), ctypes.c_void_p()
+        self._check("cuDeviceGet", ctypes.byref(number), device.index or 0)
+        self._check("cuDevicePrimaryCtxRetain", ctypes.byref(context), number.value)
+        self._context = context.value or 0
+        self._before = ctypes.c_void_p()
+
+    def inside(self, calls: Sequence[Call]) -> list[tuple[str, NativeCall]]:
+        """The calls as C calls with their names, on a thread that has another context before and afterwards, or none.
+
+        NOTE: a lane may be served by the application's own thread, whose current device is not ours to change.
+        """
+        popped = ctypes.addressof(self._before)
+        made: list[Call] = [("cuCtxPushCurrent_v2", self._context), *calls, ("cuCtxPopCurrent_v2", popped)]
+        return [
+            (name, NativeCall(address(self._function(name)), tuple(arguments), again=AGAIN.get(name, 0)))
+            for name, *arguments in made
+        ]
+
+    def said(self, status: int) -> str:
+        """What a status means."""
+        text = ctypes.c_char_p()
+        self._library.cuGetErrorString(status, ctypes.byref(text))
+        return f"{(text.value or b'').decode(errors='replace')} ({status})"
+
+    def _function(self, name: str) -> Any:
+        found = getattr(self._library, name, None)
+        if found is None:
+            raise ProcessorLost(f"the CUDA driver has no {name}: update it")
+        return found
+
+    def _check(self, name: str, *arguments: Any) -> None:
+        status = self._function(name)(*arguments)
+        if status:
+            raise ProcessorLost(f"{name} failed: {self.said(status)}")
+
+
+@cache
+def cuda_of(device: torch.device) -> Cuda:
+    """The driver for a device; its context is kept as long as the process."""
+    return Cuda(device)
+
+
+class CudaCalls(Bound):
+    """Calls of the driver, one after the other.
+
+    Args:
+        cuda: the driver.
+        calls: what to call.
+        where: what an error message begins with.
+        keep: what has to live as long as the calls.
+    """
+
+    __slots__ = ("_calls", "_cuda", "_keep", "_names", "_where", "native")
+
+    def __init__(self, cuda: Cuda, calls: Sequence[Call], where: str, keep: Any = None) -> None:
+        made = cuda.inside(calls)
+        self._cuda, self._where, self._keep = cuda, where, keep
+        self._names = [name for name, _ in made]
+        self.native = tuple(call for _, call in made)
+        self._calls = [
+            (ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_void_p,) * len(call.arguments))(call.function), call)
+            for call in self.native
+        ]
+
+    def __call__(self) -> None:
+        for place, (function, call) in enumerate(self._calls):
+            status = function(*call.arguments)
+            while call.again and status == call.again:
+                status = function(*call.arguments)
+            if status:
+                raise self.failure(place, status)
+
+    def failure(self, place: int, status: int) -> ProcessorError:
+        text = f"{self._where}: {self._names[place]} failed: {self._cuda.said(status)}"
+        if lacks_memory(RuntimeError(text)):
+            return OutOfMemory(f"{text}; close other programs on the device, or use a smaller model")
+        return ProcessorLost(text)

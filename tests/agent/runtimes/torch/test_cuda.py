@@ -1,0 +1,147 @@
+"""Calls of CUDA's driver, on a driver that stands in for it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from agent_sdk import native  # noqa: E402
+from agent_sdk.engine.loops import Instruction, NativeLoop  # noqa: E402
+from agent_sdk.engine.program import Work  # noqa: E402
+from agent_sdk.runtimes import OutOfMemory, ProcessorLost  # noqa: E402
+from agent_sdk.runtimes.torch.clock import rouse  # noqa: E402
+from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls  # noqa: E402
+
+CONTEXT, STREAM = 77, 5
+TEXTS = {2: b"out of memory", 700: b"an illegal memory access was encountered"}
+
+
+class StandIn:
+    """The driver's functions on host memory: copies are made when somebody asks for the third time."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.said: list[str] = []
+        self.contexts: list[int] = []
+        self.status, self.asked = status, 0
+        self.text = {code: ctypes.c_char_p(text) for code, text in TEXTS.items()}
+        for name, count, does in (
+            ("cuDeviceGet", 2, self.find),
+            ("cuDevicePrimaryCtxRetain", 2, self.retain),
+            ("cuCtxPushCurrent_v2", 1, self.push),
+            ("cuCtxPopCurrent_v2", 1, self.pop),
+            ("cuMemcpyHtoDAsync_v2", 4, self.copy),
+            ("cuStreamQuery", 1, self.query),
+            ("cuGetErrorString", 2, self.explain),
+        ):
+            function = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_void_p,) * count)
+            setattr(self, name, function(self._called(name, does)))
+
+    def _called(self, name: str, does: Any) -> Any:
+        def call(*arguments: int) -> int:
+            self.said.append(name)
+            return does(*arguments) or 0
+
+        return call
+
+    def find(self, number: int, index: int) -> None:
+        """Devices have their places as names."""
+        ctypes.c_int.from_address(number).value = index or 0
+
+    def retain(self, context: int, number: int) -> None:
+        """The one context."""
+        ctypes.c_void_p.from_address(context).value = CONTEXT
+
+    def push(self, context: int) -> None:
+        """What is current from now on."""
+        self.contexts.append(context)
+
+    def pop(self, popped: int) -> None:
+        """What was current before."""
+        ctypes.c_void_p.from_address(popped).value = self.contexts.pop()
+
+    def copy(self, target: int, source: int, size: int, stream: int) -> int:
+        """Begun, if all is well."""
+        assert (self.contexts, stream) == ([CONTEXT], STREAM)
+        self.pending = target, source, size
+        return self.status
+
+    def query(self, stream: int) -> int:
+        """Done at every third question."""
+        self.asked += 1
+        if self.asked % 3:
+            return 600
+        ctypes.memmove(*self.pending)
+        return 0
+
+    def explain(self, status: int, text: int) -> None:
+        """In words."""
+        ctypes.c_char_p.from_address(text).value = self.text[status].value
+
+
+def copying(driver: StandIn) -> tuple[CudaCalls, np.ndarray, np.ndarray]:
+    """A copy by a driver, from where and to where."""
+    source, target = np.arange(6, dtype=np.float32), np.zeros(6, np.float32)
+    copy = ("cuMemcpyHtoDAsync_v2", target.ctypes.data, source.ctypes.data, source.nbytes, STREAM)
+    cuda = Cuda(torch.device("cuda:0"), driver)
+    return CudaCalls(cuda, [copy, ("cuStreamQuery", STREAM)], "cuda:0, copying", (source, target)), source, target
+
+
+@pytest.mark.parametrize("lanes", [False, True], ids=["python", "native"])
+def test_calls_are_made_in_the_devices_context_and_waited_for(lanes: bool) -> None:
+    """By Python as by lanes: what is not finished is asked again, and the thread's own context comes back."""
+    driver = StandIn()
+    calls, source, target = copying(driver)
+    library = native.library()
+    if lanes and library is None:
+        pytest.skip("no C compiler")
+    for _ in range(2):
+        target[:] = 0
+        driver.said.clear()
+        if lanes:
+            assert library is not None
+            work = Work(lane=0, position=0, processor="cuda:0", waits=(), lent=None, moves=(), finished=(0,))
+            loop = NativeLoop([[Instruction(work, frozenset(), (calls,), None, None)]], library, frozenset())
+            assert loop.alone(first=False)
+        else:
+            calls()
+        assert np.array_equal(source, target)
+        assert driver.said == [
+            "cuCtxPushCurrent_v2", "cuMemcpyHtoDAsync_v2", *["cuStreamQuery"] * 3, "cuCtxPopCurrent_v2"
+        ]  # fmt: skip
+        assert driver.contexts == []
+
+
+@pytest.mark.parametrize(("status", "meaning"), [(2, OutOfMemory), (700, ProcessorLost)])
+def test_a_call_that_fails_says_which_and_why(status: int, meaning: type[Exception]) -> None:
+    """The driver's own words, and what they mean to a session."""
+    calls, *_ = copying(StandIn(status))
+    with pytest.raises(meaning, match=r"cuda:0, copying: cuMemcpyHtoDAsync_v2 failed: .* \(\d+\)"):
+        calls()
+
+
+def test_a_driver_that_lacks_a_function_is_too_old() -> None:
+    """It says which, before anything runs."""
+    driver = StandIn()
+    with pytest.raises(ProcessorLost, match="has no cuGraphLaunch"):
+        CudaCalls(Cuda(torch.device("cuda:0"), driver), [("cuGraphLaunch", 1, 2)], "cuda:0")
+
+
+def test_a_device_is_kept_at_work_until_its_clock_is_up() -> None:
+    """What is timed afterwards is timed at full clock, however slowly that comes; a device that never settles ends."""
+    now = 0.0
+
+    def work(speed: float) -> float:
+        nonlocal now
+        took = 0.05 / speed
+        now += took
+        return took
+
+    assert rouse(lambda: work(min(1.0, 0.2 + now)), lambda: now) == pytest.approx(0.05)
+    began = now
+    assert rouse(lambda: work(1.0 + now), lambda: now) < 0.05
+    assert now - began < 4.0
