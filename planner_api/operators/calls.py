@@ -40,8 +40,8 @@ class Call:
 
     ``path`` names its arguments in braces. ``body`` options and arguments go into the request's body, ``query`` options
     behind the path. ``rows`` names the list that a page holds, ``columns`` what people see of each entry (dotted where
-    nested); an answer without rows is shown field by field. ``cursor`` is what a page's ``next`` is handed back as,
-    where there are pages.
+    nested), ``head`` what of the answer beside them; an answer without rows is shown field by field. ``cursor`` is what
+    a page's ``next`` is handed back as, where there are pages.
     ``until`` are states in which a watched answer is asked for no more.
     """
 
@@ -55,6 +55,7 @@ class Call:
     body: tuple[Option, ...] = ()
     rows: str = ""
     columns: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
     cursor: str = ""
     until: tuple[str, ...] = ()
 
@@ -92,7 +93,9 @@ CALLS = (
          columns=("version", "served", "makespan_us", "gap", "profile_version", "found_by", "created_at")),
     Call("plans", "diff", "two versions beside each other, or two plans", "GET", "/plans/{plan_id}/diff",
          query=(Option("before", "a version", int), Option("after", "a version", int), Option("other", "another plan")),
-         rows="moved", columns=("job", "ops", "before", "after", "before_us", "after_us", "cause")),
+         head=("before.version", "before.makespan_us", "before.results.measured_us", "after.version",
+               "after.makespan_us", "after.results.measured_us", "unmoved"),
+         rows="moved", columns=("ops", "before", "after", "before_us", "after_us", "cause")),
     Call("releases", "list", "releases, newest first", "GET", "/releases", cursor="before", rows="releases",
          columns=("release_id", "model", "state", "stage", "share", "reported", "wanted", "reason")),
     Call("releases", "show", "how one goes", "GET", "/releases/{release_id}"),

@@ -63,10 +63,7 @@ def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], b
     try:
         answer = client.request(method, path, params=query, json=body if method in ("POST", "PUT") else None)
     except httpx.TransportError as error:
-        raise RefusedError(
-            f"no planner answers at {client.base_url} ({error}): "
-            "name it with --planner or HOPE_PLANNER, or start one with `hope-planner serve`"
-        ) from None
+        raise RefusedError(f"no planner answers at {client.base_url} ({error}): {_cure(error)}") from None
     if answer.is_success:
         return answer.json() if answer.content else {}
     try:
@@ -78,3 +75,11 @@ def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], b
         403: ": this takes an operator's token (`hope-planner tokens create`)",
     }.get(answer.status_code, "")
     raise RefusedError(f"{detail.rstrip('.')}{cure}")
+
+
+def _cure(error: httpx.TransportError) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "where its certificate is of an authority of your own, name that one's file in SSL_CERT_FILE"
+    if isinstance(error, httpx.RemoteProtocolError):
+        return "does it answer https?"
+    return "name it with --planner or HOPE_PLANNER, or start one with `hope-planner serve`"

@@ -14,7 +14,7 @@ import httpx
 
 from planner_api.operators.calls import CALLS, Call, Option
 from planner_api.operators.client import RefusedError, ask, open_client
-from planner_api.operators.show import fields, table
+from planner_api.operators.show import fields, line, table
 
 PLANNER = "http://127.0.0.1:8000"
 WATCH_S = 2.0
@@ -83,10 +83,10 @@ def _watch(client: httpx.Client, call: Call, given: dict[str, Any]) -> int:
     last = ""
     while True:
         answer = ask(client, call, given, 1)
-        line = json.dumps(answer) if given["json"] else "  ".join(fields(answer, call.columns).split("\n"))
-        if line != last:
-            print(line, flush=True)
-            last = line
+        said = json.dumps(answer) if given["json"] else line(answer, call.columns)
+        if said != last:
+            print(said, flush=True)
+            last = said
         if answer["state"] in call.until:
             return 0 if answer["state"] == call.until[0] else 1
         time.sleep(WATCH_S)
@@ -96,8 +96,7 @@ def _words(call: Call, answer: Any) -> str:
     if not call.rows:
         return fields(answer) if answer else "done"
     rows = answer[call.rows]
-    rest = {name: value for name, value in answer.items() if name not in (call.rows, "next")}
-    parts = [fields(rest)] if rest else []
+    parts = [fields(answer, call.head)] if call.head else []
     parts.append(table(rows, call.columns) if rows else f"no {call.rows}")
     if answer.get("next") is not None:
         parts.append("there are more: raise --limit")

@@ -12,7 +12,7 @@ WIDEST = 64
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     """One line per entry, under a line of names."""
-    lines = [[column.replace("_", " ").replace(".", " ") for column in columns]]
+    lines = [list(map(_title, columns))]
     lines += [[cell(_pick(row, column)) for column in columns] for row in rows]
     lines = [[*(_short(text) for text in line[:-1]), line[-1]] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -22,16 +22,21 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
 
 
 def fields(answer: dict[str, Any], names: Sequence[str] = ()) -> str:
-    """One line per field; lists of objects as their number."""
-    shown = {name.replace("_", " "): cell(answer.get(name)) for name in names or answer}
+    """One line per field (dotted where nested); lists of objects as their number."""
+    shown = {_title(name): cell(_pick(answer, name)) for name in names or answer}
     width = max(map(len, shown), default=0)
     return "\n".join(f"{name.ljust(width)}  {text}" for name, text in shown.items())
+
+
+def line(answer: dict[str, Any], names: Sequence[str]) -> str:
+    """Fields on one line, each behind its name."""
+    return "  ".join(f"{_title(name)} {cell(_pick(answer, name))}" for name in names)
 
 
 def cell(value: Any) -> str:
     """One value in words; what a terminal would obey is shown, not sent."""
     match value:
-        case None:
+        case None | "":
             return "-"
         case bool():
             return "yes" if value else "no"
@@ -45,6 +50,10 @@ def cell(value: Any) -> str:
             return ",".join(f"{name}={cell(each)}" for name, each in value.items()) or "-"
     text = str(value)
     return text if text.isprintable() else json.dumps(text)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").replace(".", " ")
 
 
 def _pick(row: dict[str, Any], column: str) -> Any:

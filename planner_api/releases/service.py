@@ -203,7 +203,8 @@ class Releases:
     ) -> list[dict[str, Any]]:
         rows = await repository.claim_plans(session, release_id, model_hash, socs=selector.socs, again=again)
         if not rows:
-            raise _nothing(await repository.plan_counts(session, model_hash), model_hash)
+            held_back = await repository.rollout(session, model_hash) != "at_once"
+            raise _nothing(await repository.plan_counts(session, model_hash), model_hash, held_back=held_back)
         return [
             {"part": row.id, "soc": row.soc, "plan_id": row.id, "before": row.before, "after": row.after}
             for row in rows
@@ -241,10 +242,8 @@ class Releases:
         if row is None:
             raise release_unknown(release_id)
         if row.state not in states:
-            detail = (
-                f"release {release_id} is {row.state.replace('_', ' ')}; this takes one that is {' or '.join(states)}"
-            )
-            raise ConflictError("release-state", detail.replace("rolled_back", "rolled back"))
+            cure = "resume it first" if row.state == "paused" else f"this takes one that is {' or '.join(states)}"
+            raise ConflictError("release-state", f"release {release_id} is {row.state.replace('_', ' ')}; {cure}")
         return row
 
     async def _change(
@@ -326,7 +325,7 @@ def _without_plans(model_hash: str) -> ConflictError:
     return ConflictError("release-without-plans", f"model {model_hash} has no plan: {cure}")
 
 
-def _nothing(counts: Any, model_hash: str) -> ConflictError:
+def _nothing(counts: Any, model_hash: str, *, held_back: bool) -> ConflictError:
     """Say why there is nothing of a model to release."""
     if not counts.plans:
         return _without_plans(model_hash)
@@ -336,5 +335,6 @@ def _nothing(counts: Any, model_hash: str) -> ConflictError:
         detail = "its newest versions were taken back; say 'again' (--again) to release them all the same"
         return ConflictError("nothing-to-release", detail)
     cure = f"`hope-planner models rollout {model_hash} held` holds back the next ones"
-    detail = f"devices get its newest versions already; {cure}"
-    return ConflictError("nothing-to-release", detail)
+    if held_back:
+        cure = "those that come next are held back, as when devices measured anew"
+    return ConflictError("nothing-to-release", f"devices get its newest versions already; {cure}")

@@ -42,8 +42,7 @@ def test_every_command_is_a_call_that_the_contract_has(call: Call) -> None:
         found = resolved(answer["content"]["application/json"]["schema"])
         assert not call.cursor or "next" in found["properties"]
         entry = resolved(found["properties"][call.rows]["items"]) if call.rows else found
-        for column in call.columns:
-            inner = entry
+        for column, inner in [(name, entry) for name in call.columns] + [(name, found) for name in call.head]:
             for name in column.split("."):
                 assert name in inner["properties"], column
                 inner = resolved(inner["properties"][name])
