@@ -7,7 +7,8 @@ measured, the most telling ones, and the rest is predicted. *Plan loss* is the m
 predictions, replayed on the true figures, over that of the plan made from true figures, minus one. Figures within a
 microsecond, the clocks' resolution, count as within 10 %.
 
-Types and windows are read from the names of ops, as far as shapes agree with them; moves are taken as measured.
+Types and windows are read from the names of ops, as far as shapes agree with them, the layouts that ops work in from
+those before them; moves are taken as measured.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from planner_api.prediction.predictor import Predictor, Sample, TooLittle
 MEASURED = (0, 5, 20, 50)
 BAND, TICK_US = 0.10, 1.0
 KINDS = ("cpu", "gpu")
+WINDOWS = POOLS | {"Conv", "DepthwiseConv"}
+ON_HOST = frozenset({"strided_slice", "Mean", "Reshape", "SpatialSqueeze"})
+"""Types beside which turning a layout takes a GPU several times as long: it goes by way of the host."""
 
 Figures = dict[Features, list[float]]
 """Every latency measured of an op on one kind of processor."""
@@ -47,8 +51,8 @@ def phone_features(profile: PhoneProfile, op: dict[str, Any]) -> Features:
     shapes = [[max(1, size) for size in profile.shapes[name]] for name in op["inputs"]]
     out = [max(1, size) for size in profile.shapes[op["outputs"][0]]]
     (_, channels, height, width), (_, filters, rows, columns) = _four(shapes[0] if shapes else out), _four(out)
-    type_, stride, kernel, weights = _type_of(op["name"]), max(1, round(height / rows)), (1, 1), 0
-    if type_ in POOLS | {"Conv", "DepthwiseConv"}:
+    type_, stride, kernel, weights = op_type(op["name"]), max(1, round(height / rows)), (1, 1), 0
+    if type_ in WINDOWS:
         named = re.findall(r"(\d+)x(\d+)", op["name"])
         pointwise = op["name"].endswith("separable_conv2d") or not named
         kernel = (1, 1) if pointwise else (int(named[-1][0]), int(named[-1][1]))
@@ -81,12 +85,35 @@ def phone_features(profile: PhoneProfile, op: dict[str, Any]) -> Features:
     )
 
 
-def _type_of(name: str) -> str:
-    """The type of an op; of what turns one layout into the other also which way, as far as who reads it tells."""
-    if op_type(name) != "Layout":
-        return op_type(name)
-    reader = op_type(name.rpartition("___tr4")[2])
-    return {"Conv": "Pack", "AveragePool": "Pack", "Concat": "Repack"}.get(reader, "Unpack")
+def phone_ops(profile: PhoneProfile) -> list[Features]:
+    """Features of all ops of a phone's network, with the layout that each works in.
+
+    What slides a window reads and writes channels in blocks, a layout op turns what it reads into the other layout, and
+    all else works in blocks where everything that it reads stands in blocks.
+    """
+    readers: dict[str, set[str]] = defaultdict(set)
+    for row in profile.ops:
+        for name in row["inputs"]:
+            readers[name].add(op_type(row["name"]))
+    in_blocks: dict[str, bool] = {}
+    makers: dict[str, str] = {}
+    found = []
+    for row in profile.ops:
+        op = phone_features(profile, row)
+        read = [in_blocks[name] for name in row["inputs"] if name in in_blocks]
+        blocked = bool(read) and all(read)
+        if op.type in WINDOWS:
+            blocked = True
+        elif op.type == "Layout":
+            blocked = not all(read)
+            ends = readers[row["outputs"][0]] | {makers.get(name, "") for name in row["inputs"]}
+            op = replace(op, type=("Pack" if blocked else "Unpack") + ("Host" if ends & ON_HOST else ""))
+        elif read and not blocked:
+            op = replace(op, packed=False)
+        for name in row["outputs"]:
+            in_blocks[name], makers[name] = blocked, op_type(row["name"])
+        found.append(op)
+    return found
 
 
 def _four(shape: list[int]) -> tuple[int, int, int, int]:
@@ -109,7 +136,7 @@ class Network:
 
     @classmethod
     def of(cls, profile: PhoneProfile) -> Network:
-        ops = [phone_features(profile, op) for op in profile.ops]
+        ops = phone_ops(profile)
         figures: tuple[Figures, Figures] = (defaultdict(list), defaultdict(list))
         for found, key in zip(figures, (PAPERS_CPU[profile.phone], "gpu"), strict=True):
             for op, row in zip(ops, profile.ops, strict=True):

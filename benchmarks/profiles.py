@@ -125,7 +125,8 @@ TYPES = {
     "add": "Add",
     "concat": "Concat",
     "MatMul": "MatMul",
-    "BiasAdd": "Add",
+    "FusedBatchNorm": "BatchNormalization",
+    "FusedBatchNormV3": "BatchNormalization",
     "Mean": "Mean",
     "Softmax": "Softmax",
 }

@@ -28,7 +28,7 @@ SMOOTH_BESIDE, TYPE_BESIDE, ALL_BESIDE = 0.4, 0.6, 1.0
 """The same around another kind's predictor, and of the constant over all types."""
 UNKNOWN_TYPE = 1.0
 """Deviation of an op of a type of which nothing was measured."""
-LENGTHS = np.array([1.0, 1.0, 1.2, 0.8, 0.5, 0.5, 0.5, 0.4, 0.5, 0.5, 0.5])
+LENGTHS = np.array([1.0, 1.0, 1.2, 0.8, 0.5, 0.5, 0.5, 0.8, 0.5, 0.5, 0.5])
 """How far apart features (see ``_point``) are that still say something of each other."""
 WILD = 2.5
 """Deviations from what all others predict of it beyond which a figure loses weight, and soon all of it."""

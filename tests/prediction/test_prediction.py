@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.prediction import main
+from benchmarks.prediction import main, phone_ops
+from benchmarks.profiles import PhoneProfile
 from hope_schema import ModelGraph, Op, PartColumns, SuperOp, Tensor, TensorType, merge
 from hope_schema.cutgraph import part_super_op
 from hope_schema.cutting import Region
@@ -160,6 +161,19 @@ def test_the_most_telling_figures_leave_the_least_uncertain():
     assert chosen[0] in ranked[:3]
     assert most_telling([predictor], weights, 100) == most_telling([predictor], weights, len(asked))
     assert most_telling([predictor], {}, 3) == []
+
+
+def test_layouts_are_followed_through_a_network():
+    """What a layout op does, and whether another works in blocks, hangs on what stands before it, not on its name."""
+    chain = ["a/Conv2D", "a___tr4b", "b/add", "b___tr4c", "c/Relu", "c___tr4d", "d/strided_slice"]
+    names = ["x", *chain]
+    ops = [
+        {"name": name, "inputs": [names[index]], "outputs": [name], "latency_us": {}}
+        for index, name in enumerate(chain)
+    ]
+    found = phone_ops(PhoneProfile("p--m", ops, {name: [1, 8, 4, 4] for name in names}, [], {}))
+    assert [op.type for op in found] == ["Conv", "Unpack", "Add", "Pack", "Relu", "UnpackHost", "strided_slice"]
+    assert [op.packed for op in found] == [True, True, False, True, True, True, False]
 
 
 def test_the_benchmark_prints_and_writes_its_rows(tmp_path: Path):
