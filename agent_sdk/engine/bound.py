@@ -148,10 +148,13 @@ class BoundProgram:
         """Return the inputs as arrays. Raises FeedError for wrong names, shapes or element types."""
         feeds = {}
         for name, (shape, dtype) in self._wanted.items():
-            if name not in inputs:
+            try:
+                array = inputs[name]
+            except KeyError:
                 given = ", ".join(inputs) or "none"
-                raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {given}")
-            array = np.asarray(inputs[name])
+                raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {given}") from None
+            if type(array) is not np.ndarray:
+                array = np.asarray(array)
             if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
                 raise FeedError(
                     f"input '{name}' is {array.dtype}{list(array.shape)}, the model wants {dtype}{list(shape)}"
@@ -201,7 +204,7 @@ class BoundProgram:
             if array.shape != shape:
                 declared = self.program.graph.tensor[name]
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
-            outputs[name] = _copied(array, into.get(name) if into else None)
+            outputs[name] = _copied(array, into.get(name)) if into else array.copy()
         for name in self._unchanged:
             outputs[name] = _copied(feeds[name], into.get(name) if into else None)
         return outputs

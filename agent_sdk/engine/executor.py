@@ -184,17 +184,27 @@ class Executor(Closes):
         where nobody is ahead. ``into`` holds arrays of the caller's by output, to be written instead of new ones.
         Raises what ``run`` raises, FeedError also for an array in ``into`` that does not fit.
         """
-        ticket = self._ticket
+        ticket, bound = self._ticket, self._bound
         if into:
-            self._bound.check_outputs(into)
+            bound.check_outputs(into)
         if ticket is not None:
             asked = perf_counter_ns()
-            feeds = self._bound.check(inputs)
+            feeds = bound.check(inputs)
             with DeferredInterrupts():
-                self._refuse_when_unusable()
+                if self._closed or self._abandoned is not None or self.device.forked:
+                    self._refuse_when_unusable()
                 if self.device.enter_now(ticket, self._turn):
                     try:
-                        outputs = self._launched(feeds, into)
+                        loop = bound.loop
+                        if loop is None:
+                            raise DeviceClosedError(CLOSED)
+                        bound.load(feeds)
+                        if not loop.alone(first=self._first):
+                            raise loop.failures()[0]
+                        self._first = False
+                        outputs = bound.store(feeds, into)
+                    except ProcessorLost as error:
+                        raise failed(self.program.work[0], error) from None
                     finally:
                         self.device.leave_now(ticket, self._turn)
                         if self._closed:
@@ -205,22 +215,6 @@ class Executor(Closes):
             array[...] = outputs[name]
             outputs[name] = array
         return outputs, trace.total_us
-
-    def _launched(self, feeds: Feeds, into: Mapping[str, np.ndarray] | None) -> Outputs:
-        """Make the only launch in the calling thread. Raises what ``run`` raises."""
-        bound = self._bound
-        loop = bound.loop
-        if loop is None:
-            raise DeviceClosedError(CLOSED)
-        try:
-            bound.load(feeds)
-            well = loop.alone(first=self._first)
-        except ProcessorLost as error:
-            raise failed(self.program.work[0], error) from None
-        if not well:
-            raise loop.failures()[0]
-        self._first = False
-        return bound.store(feeds, into)
 
     def _take_turn(self, interrupts: DeferredInterrupts, timeout_s: float | None = None) -> int:
         """Wait until the earlier runs have left the buffers; nanoseconds waited."""
