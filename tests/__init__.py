@@ -8,16 +8,18 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-
-from hypothesis import settings
+import sys
 
 CAMPAIGN = os.environ.get("HOPE_CAMPAIGN") == "1"
 """Whether everything runs with its full counts (`make campaign`)."""
 
-# No deadline per example: it would measure the machine's load, not our code.
-settings.register_profile("steady", deadline=None, print_blob=True)
-settings.register_profile("campaign", settings.get_profile("steady"), max_examples=1000)
-settings.load_profile("campaign" if CAMPAIGN else "steady")
+if "pytest" in sys.modules:  # children that run something of ours draw nothing, and start sooner
+    from hypothesis import settings
+
+    # No deadline per example: it would measure the machine's load, not our code.
+    settings.register_profile("steady", deadline=None, print_blob=True)
+    settings.register_profile("campaign", settings.get_profile("steady"), max_examples=1000)
+    settings.load_profile("campaign" if CAMPAIGN else "steady")
 
 # NOTE: with an arena of the C library for every thread, what different plans leave is different holes in each: 64
 # random plans of squeezenet on OpenVINO take 7 to 20 MiB more than the first, and 1.4 MiB with one arena for all. It

@@ -20,6 +20,7 @@ from agent_sdk.planner.client import PlannerClient, ServedPlan
 from agent_sdk.planner.identity import device_id, store_token, stored_token
 from agent_sdk.verify import relative_error
 from hope_schema import PlanRequest
+from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, expected
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -149,6 +150,7 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
 
 def measure_in(cache: str, ready: Barrier, measured: SimpleQueue[int]) -> None:
     """Obtain the plan in a process of its own; say how many signatures that took."""
+    measure_hastily(pytest.MonkeyPatch())
     with Agent(processors="ort@0", cache=Path(cache)) as agent:
         model = read_model(BRANCHING)
         ready.wait(60)

@@ -31,9 +31,9 @@ from tests import CAMPAIGN
 from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
 
-SESSIONS, LOOK = (1000, 10) if CAMPAIGN else (12, 3)
+SESSIONS, LOOK = (1000, 10) if CAMPAIGN else (8, 2)
 LEAK_BYTES = 16 * 2**20
-FORKS = 20 if CAMPAIGN else 5
+FORKS = 20 if CAMPAIGN else 3
 
 
 @pytest.fixture
