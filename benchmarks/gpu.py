@@ -12,8 +12,8 @@ Configurations, all of one network, weights and precision, interleaved, medians 
     compile ...  torch.compile of the same calls
 
 ``ratio_to_graph`` is against torch's own calls in a graph, ``ratio_to_one_stream`` against our kernels one after the
-other: the second is what running side by side gives alone. ``--pair`` plans networks for 8 multiprocessors of the GPU
-beside all cores, which is the ratio of a phone's GPU to its CPU. ``--sessions`` opens and closes so many sessions of
+other: the second is what running side by side gives alone. ``--pair`` plans networks for a part of the GPU beside the
+cores (``benchmarks.pair``). ``--sessions`` opens and closes so many sessions of
 the first network, and says what memory they leave behind. What stands in the file of ``--json`` and is not measured
 again stays in it.
 """
@@ -39,15 +39,7 @@ import numpy as np
 import torch
 
 from agent_sdk.agent import Agent
-from agent_sdk.device.cores import name_cores
-from agent_sdk.device.soc import read_soc
-from agent_sdk.engine import Executor
-from agent_sdk.engine.trace import Trace
-from agent_sdk.explain.perfetto import to_perfetto
 from agent_sdk.measure.alone import whole_network
-from agent_sdk.measure.timing import take_turns
-from agent_sdk.measure.truth import busy_together
-from agent_sdk.measure.witness import Witness
 from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.obtaining import THOROUGH_S
 from agent_sdk.runtimes.base import Segment
@@ -55,9 +47,9 @@ from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
 from agent_sdk.runtimes.torch.kernel import Line, build
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
-from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
 from agent_sdk.verify import random_inputs, reference
+from benchmarks import pair
 from benchmarks.results import Measure, Table, verdict, write
 from benchmarks.streams import traced_streams
 from hope_schema import Plan, merge
@@ -71,7 +63,6 @@ RIGHT = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 1e-2}
 ROUNDS = 40
 BUDGET_S = 4.0
 METHODS: Final[Mapping[str, Method]] = {"greedy": "greedy", "auto": "auto"}
-MULTIPROCESSORS = 8
 
 Launch = Callable[[], object]
 
@@ -208,7 +199,7 @@ def network_rows(
         right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))
         plans = {method: session.plan_executor.program.plan for method, session in sessions.items()}
         # NOTE: before anything is traced: a profiler that has once been attached may slow launches down.
-        walls = walls_us(runs({method: session.plan_executor for method, session in sessions.items()}, feeds))
+        walls = pair.walls_us(pair.runs({method: session.plan_executor for method, session in sessions.items()}, feeds))
         by_hand = plain(own, model)
         with own.precision.switched():
             configurations = {
@@ -260,19 +251,6 @@ def network_rows(
         return rows
 
 
-def runs(executors: Mapping[str, Executor], feeds: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[Trace]]:
-    """Runs by the engine, timed in turns as an agent times them."""
-    calls = {label: partial(traced, own, feeds) for label, own in executors.items()}
-    with Witness() as witness:
-        turns = take_turns(calls, rounds=ROUNDS, witness=witness)
-    return {label: [turn.result for turn in turns.counted[label]] for label in calls}
-
-
-def walls_us(traces: Mapping[str, Sequence[Trace]]) -> dict[str, float]:
-    """What a run takes from its inputs on the host to its outputs there."""
-    return {label: statistics.median(trace.total_us for trace in own) for label, own in traces.items()}
-
-
 def rounding_error(
     model: Model,
     precision: str,
@@ -319,45 +297,6 @@ def _rounded(value: Any, precision: str) -> Any:
     return ((value.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-def pair_rows(name: str, traces_to: Path | None) -> list[dict[str, Any]]:
-    """A small GPU beside the cores, as an agent plans, tries and mends it: the plan against each of them alone.
-
-    The last core computes nothing: it launches what the GPU does.
-    """
-    cores = tuple(sorted(read_soc().cores))
-    processors = f"cuda:0/{MULTIPROCESSORS}sm,ort@{name_cores(cores[:-1])}"
-    with (
-        Agent(processors=processors, measuring_s=THOROUGH_S, wait_s=BUDGET_S) as agent,
-        agent.load(name, all_rivals=True, background=False) as session,
-    ):
-        feeds = random_inputs(session.model.graph, 0)
-        contenders = dict(session.serving.contenders)
-        traces = runs(contenders, feeds)
-        walls = walls_us(traces)
-        best = min(us for label, us in walls.items() if label != PLAN)
-        rows = []
-        for label, wall in walls.items():
-            trace = min(traces[label], key=lambda trace: abs(trace.total_us - wall))
-            found = session.plan if label == PLAN else None
-            row = {
-                "model": name,
-                "precision": "fp32",
-                "config": f"pair {label}",
-                "median_us": round(wall, 1),
-                "ratio_to_best_single": round(wall / best, 4),
-                "predicted_us": round(found.makespan_us, 1) if found else None,
-                "prediction_error": round(found.makespan_us / wall - 1, 4) if found else None,
-                "overlap": round(busy_together(trace), 4),
-                "processors": list(contenders[label].program.processors_used),
-            }
-            rows.append(row)
-            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-            if traces_to is not None and label == PLAN:
-                (traces_to / f"{name}-pair.trace.json").write_text(json.dumps(to_perfetto(trace)))
-        print("\n".join(session.notes), flush=True)
-        return rows
-
-
 def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]:
     """Sessions opened, run and closed one after the other: what the device's memory and the threads are afterwards."""
     held, threads = [], []
@@ -383,11 +322,6 @@ def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]
     }
     print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
     return [row]
-
-
-def traced(executor: Executor, feeds: Mapping[str, np.ndarray]) -> Trace:
-    """Run, and keep the record."""
-    return executor.run(feeds)[1]
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
@@ -419,10 +353,7 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
                 verdict(f"{what}, device memory / early on", row["device_bytes_late"] / row["device_bytes_early"], 1.02)
             )
             found.append(verdict(f"{what}, threads / early on", row["threads_late"] / row["threads_early"], 1))
-        if row["config"] == f"pair {PLAN}":
-            found.append(verdict(f"{name} on 8 SMs + cores / best single", row["ratio_to_best_single"], 0.90))
-            found.append(verdict(f"{name} on 8 SMs + cores: planned", abs(row["prediction_error"]), 0.10))
-    return found
+    return found + pair.verdicts(rows)
 
 
 def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -450,7 +381,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp16,tf32")
     parser.add_argument("--methods", default="greedy,auto", help="whose plans of ours; auto must be among them")
     parser.add_argument("--compile", default="reduce-overhead,max-autotune", help="modes, or 'none'")
-    parser.add_argument("--pair", default="", help="networks for 8 multiprocessors beside the cores")
+    parser.add_argument("--pair", default="", help="networks for a part of the GPU beside the cores")
     parser.add_argument("--sessions", type=int, default=0, help="how many are opened and closed")
     parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write Perfetto traces there")
     parser.add_argument("--json", type=Path, default=None)
@@ -463,7 +394,7 @@ def main() -> None:
         for precision in options.precision.split(","):
             tasks.append((f"{name} {precision}", partial(network_rows, name, precision, methods, modes, options.trace)))
     for name in filter(None, options.pair.split(",")):
-        tasks.append((f"{name}, pair", partial(pair_rows, name, options.trace)))
+        tasks.append((f"{name}, pair", partial(pair.rows, name, options.trace)))
     if options.sessions:
         name, precision = options.models.split(",")[0], options.precision.split(",")[0]
         tasks = [(f"{name}, sessions", partial(sessions_rows, name, precision, options.sessions))]

@@ -1,6 +1,6 @@
 """What splits gain: ops computed in parts on several processors, on their own and in chains.
 
-    python -m benchmarks.splits --phones DIR --machine --json splits.json
+    python -m benchmarks.splits --phones DIR --machine --pair vgg19,resnet50 --json splits.json
 
 The phones are simulated. The rule: a part of an op takes ``FIXED`` of what the whole op takes, wherever it runs, and
 its share of the rest; slices and joins are views and take nothing; what is moved of a tensor costs what the direction's
@@ -183,11 +183,22 @@ def _line(
     return [profile.stem, cpu, round(reference_us / 1e3, 1), *shown[:-1], cut, shown[-1]]
 
 
+def on_pair(names: Sequence[str]) -> tuple[list[Measure], list[Table]]:
+    """Networks without branches on a small GPU and the cores beside it."""
+    from benchmarks import pair  # torch takes seconds to import
+
+    found = [row for name in names for row in pair.rows(name)]
+    columns = ["model", "config", "median_us", "ratio_to_best_single", "predicted_us", "overlap", "segments", "cuts"]
+    table = Table("Splits on a GPU and the cores beside it", columns, [[row[key] for key in columns] for row in found])
+    return pair.verdicts(found), [table]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.splits", description=__doc__.splitlines()[0])
     parser.add_argument("--phones", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--machine", action="store_true", help="measure on two cores of this machine too")
+    parser.add_argument("--pair", type=lambda text: text.split(","), default=[], help="networks on a GPU and the cores")
     parser.add_argument("--models", type=lambda text: text.split(","), default=[], help="models or file stems")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds per plan; default: 10")
     parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
@@ -203,6 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measures, tables = [*measures, *found[0]], [*tables, *found[1]]
         if options.machine:
             found = split_machine.machine()
+            measures, tables = [*measures, *found[0]], [*tables, *found[1]]
+        if options.pair:
+            found = on_pair(options.pair)
             measures, tables = [*measures, *found[0]], [*tables, *found[1]]
     except (BadProfile, PlanningError) as error:
         print(f"benchmarks.splits: {error}", file=sys.stderr)

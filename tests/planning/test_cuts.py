@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -111,6 +113,42 @@ def test_the_search_for_cuts_sees_what_the_simulator_sees(data: DataObject):
         assert [(part.start, part.stop) for part in own] == [
             (int(search.modes.start[op, k]), int(search.modes.stop[op, k])) for k in range(len(own))
         ]
+
+
+INTERPRETED = """
+import types
+import numba
+
+
+def interpreted(**options):
+    def found(function):
+        function.py_func, function.stats = function, types.SimpleNamespace(cache_path="/nowhere")
+        return function
+
+    return found
+
+
+numba.njit = interpreted
+from planner_api.planning import Budget
+from planner_api.planning.methods import solve
+from planner_api.planning.split.search import CutSearch, choices_of
+from planner_api.planning.split.ways import ways
+from tests.planning.cuttable import cuttable
+
+# A convolution with a short cut round it: who reads both ties two makers together, one of which reads the other.
+problem = cuttable([[100.0, 120.0]] * 4, [[], [0], [1], [2, 1]], rows=2)
+begun = solve(problem, "heft", Budget(0.0)).schedule
+for seed in range(4):
+    CutSearch(problem, ways(problem, choices_of(problem)), begun, seed).round(moves=250)
+"""
+
+
+def test_the_search_for_cuts_looks_at_nothing_beyond_its_arrays():
+    """Interpreted it raises where machine code would read whatever lies there; images are less high than deep."""
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_codl_minimises_the_formula_of_its_paper():

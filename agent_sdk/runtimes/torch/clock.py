@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-STEADY_S: Final = 0.3
+STEADY_S: Final = 0.5
 """So long nothing has become faster: the clock is up."""
 FASTER: Final = 0.99
 """What takes less than this part of the least so far has become faster."""
-MOST_S: Final = 3.0
+MOST_S: Final = 4.0
 """After so long what there is has to do."""
 
 

@@ -45,7 +45,7 @@ CONTRACT: Final[Mapping[str, Literal["model", "tf32", "float16"]]] = {
 """The contract's names of precisions."""
 SLOWDOWN: Final = 1.5
 """By how much ops are taken to slow each other down in the schedule from which the real figure is fitted."""
-ROUSING: Final = 1024
+ROUSING: Final = 4096
 """Rows and columns of what is multiplied to have an idle device run at its full clock."""
 QUICK: Final = 8
 """Launches in a chain that only tells recipes apart."""
@@ -197,11 +197,24 @@ class TorchProcessor(Processor):
         return found
 
     def _rouse(self) -> None:
-        """Have the device run at the clock that it has at work."""
-        assert isinstance(self.driver, CudaGraphs)
-        work = torch.zeros(ROUSING, ROUSING, device=self.device)
-        driver = self.driver
-        rouse(lambda: device_us(lambda: work.matmul(work), driver, replays=1))
+        """Have the device run at the clock that it has at work.
+
+        NOTE: with all of its multiprocessors: at work in a part of them alone it stays at its idle clock for seconds.
+        """
+        work = torch.rand(ROUSING, ROUSING, device=self.device)
+        stream = torch.cuda.Stream(self.device)
+
+        def once() -> float:
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            with torch.cuda.stream(stream):
+                begin.record()
+                work.matmul(work)
+                end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end))
+
+        torch.cuda.synchronize(self.device)
+        rouse(once)
 
     def _fitted(self, model: Model) -> float:
         """The slowdown by which a network's ops side by side take as long as they really do."""

@@ -3,7 +3,8 @@
 A part is a super-op like any other (``hope_schema.cutgraph``): it takes what was measured for its signature. One that a
 chain made larger takes as much more than the part on the grid of which that is known. All others take a fixed part of
 what their op takes, as predicted, else ``FIXED``, and their share of the rest. Slices and joins of what is
-contiguous are views; others copy at ``BYTES_PER_US``. A region moves as a tensor of its shape does.
+contiguous are views; others copy at ``BYTES_PER_US``, or ``DEVICE_BYTES_PER_US`` in a memory that is not the host's. A
+region moves as a tensor of its shape does.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from planner_api.planning.problem.transfers import TransferTable
 FIXED = 0.05
 """Of an op's latency: what each of its parts takes however small it is."""
 BYTES_PER_US = 10_000.0
-"""What a slice or a join copies in a microsecond: ten gigabytes a second."""
+"""What a slice or a join copies in a microsecond: ten gigabytes a second, because one core does it."""
+DEVICE_BYTES_PER_US = 100_000.0
+"""The same in an accelerator's own memory, where all of it does."""
 RULE = f"parts that were never measured: as predicted, else {FIXED:.0%} of their op's latency and a share of the rest"
 
 Measured = Callable[[SuperOp], Sequence[float | None]]
@@ -97,10 +100,12 @@ def cutter_of(
                     cost[source, target] = table.costs([kind], start, end)[0][0]
         return cost
 
+    memories = [labels[place].partition("/")[0] for place in machine.place]
+    copied_us = np.array([1.0 / (BYTES_PER_US if memory == HOST else DEVICE_BYTES_PER_US) for memory in memories])
+
     def glue_us(tensor: str, shape: Shape, axis: int) -> FloatArray:
         copied = 0 if math.prod(shape[:axis]) == 1 else math.prod(shape)
-        size = copied * BYTES_PER_ELEMENT[graph.tensor[tensor].dtype]
-        return np.full(len(machine.processors), size / BYTES_PER_US)
+        return copied_us * copied * BYTES_PER_ELEMENT[graph.tensor[tensor].dtype]
 
     return Cutter(
         nodes=nodes,

@@ -42,17 +42,18 @@ def _note(s: Joint, op: int, number: int, changes: int) -> int:
 def _settle(a: Arrays, w: Ways, s: Joint, op: int, low: int, number: int, changes: int) -> int:
     """Work out the parts of an op, and of all that chains tie to it; -1 where that lies before ``low``."""
     m, top, room = s.modes, 0, len(s.stack)
-    s.stack[0] = op
-    top = 1
     for t in range(a.writes_at[op], a.writes_at[op + 1]):
         tensor = a.writes[t]
         for k in range(a.readers_at[tensor], a.readers_at[tensor + 1]):
             reader = a.readers[k]
             if m.chained[reader] == 1 and m.parts[reader] > 1:
                 for b in range(a.before_at[reader], a.before_at[reader + 1]):
-                    if a.before[b] != op and top < room:
+                    if a.before[b] != op and top < room - 1:
                         s.stack[top] = a.before[b]
                         top += 1
+    # The op itself comes first: what the others make for it follows from its parts as they are now.
+    s.stack[top] = op
+    top += 1
     first = True
     while top > 0:
         top -= 1
