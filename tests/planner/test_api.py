@@ -475,7 +475,7 @@ def test_a_circle_of_places_without_a_way_home_is_unplannable(api: Api) -> None:
 
 def test_no_cross_origin_access(idle: Api) -> None:
     """A browser on another site gets no permission to read answers."""
-    response = idle.client.get("/openidle.json", headers={"origin": "https://elsewhere.example"})
+    response = idle.client.get("/openapi.json", headers={"origin": "https://elsewhere.example"})
     assert not [name for name in response.headers if name.startswith("access-control")]
 
 
