@@ -8,9 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from numba import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+ZERO: int = np.int64(0)  # type: ignore[assignment]
+"""What kernels pass to kernels instead of 0: numba gives a literal a type of its own, and compiles for it once more."""
 
 
 def kernel(function: Function) -> Function:

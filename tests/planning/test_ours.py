@@ -31,7 +31,6 @@ from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import solve
 from planner_api.planning.optimise import CLOSED, auto
 from planner_api.planning.problem import Machine, PlanningError, Problem
-from planner_api.planning.search.polish import polish
 from planner_api.planning.search.search import Search
 from planner_api.planning.warming import warm
 from tests import CAMPAIGN
@@ -138,20 +137,6 @@ def test_two_windows_at_once_lose_nothing() -> None:
             check(bushy, search.schedule())
             found.append(search.schedule())
     assert found[0] == found[1]
-
-
-@settings(max_examples=CASES // 3)
-@given(seeds)
-def test_polishing_keeps_the_better_schedule(seed: int) -> None:
-    """A window solved anew is legal and no worse; one that holds all ops, where nothing must leave, is the optimum."""
-    problem = draw(seed, 6, most_processors=3, plain=True)
-    assignment, sequence = shuffled(problem, seed)
-    schedule = simulate(problem, assignment, sequence)
-    better = polish(problem, schedule, 0, len(sequence), math.inf)
-    check(problem, better)
-    assert better.makespan_us <= schedule.makespan_us
-    if not problem.is_output.any():
-        assert better.makespan_us == pytest.approx(exact(problem), rel=1e-4, abs=1e-6)
 
 
 @settings(max_examples=CASES)

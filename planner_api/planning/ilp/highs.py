@@ -24,7 +24,7 @@ TUNING = {
     "mip_pool_age_limit": 1,
     "mip_pool_soft_limit": 1,
 }
-"""Options of HiGHS that halve the time of HOPE's subproblems, and of windows to polish."""
+"""Options of HiGHS that halve the time of HOPE's subproblems."""
 
 Terms = Sequence[tuple[int, float]]
 """A linear expression: (column, coefficient) pairs; a column stands at most once."""

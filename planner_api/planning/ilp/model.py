@@ -32,23 +32,14 @@ class Window:
         fixed: the schedule so far; every producer that the ops read from outside has been placed.
         ops: the window in topological order; convex (no path leaves it and returns).
         limit: a makespan in microseconds that is known to be reachable; the tighter, the smaller the big-Ms.
-        tails: microseconds that must pass after each op's finish, by position in ``ops``.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        fixed: Partial,
-        ops: Sequence[int],
-        limit: float,
-        tails: Sequence[float] | None = None,
-    ) -> None:
+    def __init__(self, problem: Problem, fixed: Partial, ops: Sequence[int], limit: float) -> None:
         self.problem, self.fixed, self.ops = problem, fixed, list(ops)
         self.lists = problem.lists
         self.m = len(self.ops)
         self.base = min(fixed.free)
         self.limit = limit - self.base
-        self.tails = list(tails) if tails is not None else [0.0] * self.m
         self.index = {op: i for i, op in enumerate(self.ops)}
         self.program = Program()
         self._paths()
@@ -75,7 +66,7 @@ class Window:
         """Earliest start and latest finish of every op: what makes the big-Ms small."""
         lists = self.lists
         shortest = [min(lists.latency[op]) for op in self.ops]
-        self.head, self.tail = [0.0] * self.m, self.tails.copy()
+        self.head, self.tail = [0.0] * self.m, [0.0] * self.m
         for i, op in enumerate(self.ops):
             outside = [e for e in lists.before[op] if e not in self.index]
             release = max((self.fixed.finish[e] for e in outside), default=0.0) - self.base
@@ -220,7 +211,7 @@ class Window:
         for i, op in enumerate(self.ops):
             spends = [(column, -us) for terms in self.spends[i].values() for column, us in terms]
             program.row([(self.finish[i], 1.0), (self.start[i], -1.0), *spends], 0.0, 0.0)
-            program.at_least([(self.makespan, 1.0), (self.finish[i], -1.0)], self.tails[i])
+            program.at_least([(self.makespan, 1.0), (self.finish[i], -1.0)], 0.0)
             later = [(x, -(free[p] - self.base)) for p, x in self.on[i].items() if free[p] > self.base]
             program.at_least([(self.start[i], 1.0), *later], 0.0)
             for producer in self.lists.before[op]:
@@ -287,7 +278,7 @@ class Window:
             values[self.start[i]], values[self.finish[i]] = start[i] - self.base, finish[i] - self.base
         for (i, k), column in self.first.items():
             values[column] = float((start[i] + finish[i], i) < (start[k] + finish[k], k))
-        values[self.makespan] = max(finish[i] - self.base + self.tails[i] for i in range(self.m))
+        values[self.makespan] = max(finish) - self.base
         return values
 
     def decode(self, values: Sequence[float]) -> tuple[list[int], list[int]]:

@@ -1,1 +1,1 @@
-"""Annealing in windows, and the polishing of what it leaves."""
+"""Annealing in windows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 
@@ -18,14 +17,6 @@ WINDOW = (20, 75)
 """Shortest and longest window, in positions."""
 MOVES = 1250
 """Moves per window: in the same number of moves, more and shorter windows reach more (of 600 to 20 000)."""
-STALE = 480
-"""Rounds without progress after which a window is polished,"""
-POLISH_EVERY = 80
-"""and how many more until the next one is."""
-POLISH_SECONDS = 0.4
-"""Time for one window."""
-POLISHED = 8
-"""Processors above which its program, which knows no shares, takes longer to write down than to solve."""
 FEWEST_MOVES = 100
 """Moves of the last window below which it is not worth beginning."""
 HOT = 1.2
@@ -154,8 +145,8 @@ class Search:
         self.value_us = self._evaluate()
 
     def run(self, budget: Budget, target_us: float) -> None:
-        """Anneal until the budget ends or the value reaches ``target_us``; polish when annealing finds nothing."""
-        rate, stale = 0.0, 0
+        """Anneal until the budget ends or the value reaches ``target_us``."""
+        rate = 0.0
         with ThreadPoolExecutor(1) as pool:
             while self.movable and self.value_us > target_us:
                 if budget.rounds is not None and self.rounds >= budget.rounds:
@@ -167,27 +158,10 @@ class Search:
                     moves = int(min(MOVES, budget.left() / rate)) if rate else MOVES
                 if moves < FEWEST_MOVES or budget.left() <= 0:
                     return
-                began, before = time.monotonic(), self.value_us
+                began = time.monotonic()
                 self.round(moves, pool)
                 if budget.timed:
                     rate = (time.monotonic() - began) / moves
-                stale = stale + 1 if self.value_us == before else 0
-                polishes = self.problem.host <= POLISHED and self.problem.share is None
-                if stale >= STALE and budget.left() > POLISH_SECONDS and polishes:
-                    self.polish(POLISH_SECONDS if budget.timed else math.inf)
-                    stale = 0 if self.value_us < before else STALE - POLISH_EVERY
-
-    def polish(self, seconds: float) -> None:
-        """Solve a short random window to its optimum; the schedule never gets worse."""
-        # HiGHS takes a while to import, and most searches end before they need it.
-        from planner_api.planning.search.polish import WIDTH, polish
-
-        self._by_start()
-        width = min(WIDTH, len(self.problem.ops))
-        low = int(self._random.integers(0, len(self.problem.ops) - width, endpoint=True))
-        better = polish(self.problem, self.schedule(), low, low + width, seconds)
-        self._set(np.array(better.assignment, dtype=np.int64), np.array(better.sequence, dtype=np.int64))
-        self.value_us = self._evaluate()
 
     def _by_start(self) -> None:
         """Put the ops in the order in which they start."""

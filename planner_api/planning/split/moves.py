@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner_api.planning.judge.evaluator import Arrays
-from planner_api.planning.kernel import inlined_kernel, inner_kernel
+from planner_api.planning.kernel import ZERO, inlined_kernel, inner_kernel
 from planner_api.planning.problem.cuts import TENTHS
 from planner_api.planning.search.moves import LONGEST_STRETCH, next_link, shift, slot, uniform
 from planner_api.planning.split.state import Joint, Modes
@@ -166,21 +166,21 @@ def propose(
     model, tie = op, 1
     if uniform(random) < 0.3:
         tie = 0
-    changes, first, link = 0, high, op
+    changes, first, link = ZERO, high, op
     for turn in range(wanted):
         before = changes
         changes = _note(s, link, number, changes)
         if action < 0.33:
             _whole(a, m, link, home)
         elif action < 0.75:
-            made = turn > 0 and m.parts[model] > 1 and _cut(a, w, m, link, model, 0)
+            made = turn > 0 and m.parts[model] > 1 and _cut(a, w, m, link, model, ZERO)
             if turn == 0:
                 near = a.before_at[op + 1] - a.before_at[op]
                 around = near + a.after_at[op + 1] - a.after_at[op]
                 if around > 0 and uniform(random) < 0.5:
                     pick = int(uniform(random) * around)
                     other = a.before[a.before_at[op] + pick] if pick < near else a.after[a.after_at[op] + pick - near]
-                    made = m.parts[other] > 1 and _cut(a, w, m, op, other, 0)
+                    made = m.parts[other] > 1 and _cut(a, w, m, op, other, ZERO)
                 if not made and w.row[op] >= 0 and w.option_at[op] < w.option_at[op + 1]:
                     _choose(w, m, op, random)
                     if uniform(random) < 0.5:

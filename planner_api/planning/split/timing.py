@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner_api.planning.judge.evaluator import Arrays
-from planner_api.planning.kernel import inlined_kernel, inner_kernel, kernel
+from planner_api.planning.kernel import ZERO, inlined_kernel, inner_kernel, kernel
 from planner_api.planning.split.state import FAR, Joint, Modes
 from planner_api.planning.split.ways import NEVER, WHOLE, Ways
 
@@ -284,9 +284,9 @@ def time_all(a: Arrays, w: Ways, s: Joint, number: int) -> float:
         s.position[s.sequence[at]] = at
         if s.modes.parts[s.sequence[at]] > 1:
             find_regions(a, w, s.modes, s.sequence[at])
-    value = time_stretch(a, w, s, 0, n, n, number, np.inf, 0.0)
+    value = time_stretch(a, w, s, ZERO, n, n, number, np.inf, 0.0)
     if value < np.inf:
-        keep(a, s, 0, n)
+        keep(a, s, ZERO, n)
     return float(value)
 
 
