@@ -43,8 +43,8 @@ from benchmarks.results import circumstances
 from benchmarks.runtimes import Run, baselines
 from benchmarks.segmentation import loss
 
-SETTLING = 32
-"""Runs before anything is timed, in which a session compares who was near at its trial (``selection/serving.py``)."""
+SETTLING_S = 3.0
+"""Seconds of runs before anything is timed: a session compares who was near at its trial (``selection/serving.py``)."""
 LEAST_S = 10.0
 """How long a model is measured where patience reaches so far: fast networks then get many rounds, steady medians."""
 
@@ -88,7 +88,8 @@ def rows_for(
         calls: dict[str, Callable[[], Any]] = {config: partial(_forgotten, run, inputs) for config, run in runs.items()}
         calls["ours"] = lambda: session.trace(inputs)[1]
         calls["ours_planned"] = lambda: session.plan_executor.run(inputs)[1]
-        for _ in range(SETTLING):
+        settled = time.monotonic() + SETTLING_S
+        while time.monotonic() < settled:
             session.run(inputs)
         with busy(load):
             turns = measure(calls, rounds, witness, patience_s)

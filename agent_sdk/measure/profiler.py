@@ -84,7 +84,8 @@ ROUNDS: Final = 9
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
 ROWS: Final = 64
-"""Rows of the tensor on which launches are timed."""
+"""Rows per thread of the tensor on which launches are timed: some 50 µs of work for each. Of less the caller has done
+all before a worker is awake."""
 REST_S: Final = 0.001
 """Longer than any runtime's workers poll before they sleep."""
 
@@ -323,13 +324,14 @@ class _Profiling:
     def launches(self) -> dict[str, float]:
         """What launching a segment costs per kind, beyond its kernels.
 
-        A chain of kernels that all cores share, and one of them alone, each after a rest in which a gang's workers
-        fall asleep as they do while another processor is at work: what does not grow with the chain is the launch.
+        A chain of kernels that keep all cores at work, and one of them alone, each after a rest in which a gang's
+        workers fall asleep as they do while another processor is at work: what does not grow with the chain is the
+        launch.
         """
         found = {}
         for kind, processor in self.by_kind.items():
             try:
-                found[kind] = self._launch(processor, ROWS)
+                found[kind] = self._launch(processor, ROWS * processor.spec.threads)
             except ProcessorError as error:
                 log.info("launch cost not measured: %s", error)
         return found

@@ -25,6 +25,10 @@ BOUND_SHARE = 0.3
 """Part of the budget that the lower bound may take before a method other than ``auto`` starts."""
 STARTS = ("single", "heft", "finish", "grain", "dmdar", "greedy", "mosaic")
 """What ``auto`` starts from the best of, quick ones first."""
+AT_ONCE = 4
+"""How many of them are made however little the budget is: without them a short one buys a single processor alone,"""
+AT_ONCE_OF_MANY = 2
+"""and how many above ``MANY_OPS``, where each may take seconds."""
 FIRST_AID = ("greedy", "finish", "heft", "dmdar")
 """What is tried, in this order, when the method asked for fails."""
 MANY_OPS = 1500
@@ -65,16 +69,18 @@ def optimise(problem: Problem, name: str, budget: Budget) -> Outcome:
     chosen = method(name)
     problem = _cuttable(prune(problem), chosen)
     alone = singles(problem)
-    bound = trivial(problem)
+    bounds = []
     if chosen.entry != method("auto").entry and not chosen.at_once and budget.left() > 0:
-        bound = lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds))
+        bounds.append(lower_bound(problem, budget.within(BOUND_SHARE * budget.seconds)))
     solution = _attempt(problem, name, budget, alone)
     for schedule in alone.values():
         if schedule.value_us < solution.schedule.value_us:
             check(problem, schedule)
             solution = replace(solution, schedule=schedule, method=_instead(name, "single"), cuts=(), cut=None)
-    if solution.bound is not None and solution.bound.us > bound.us:
-        bound = solution.bound
+    if solution.bound is not None:
+        bounds.append(solution.bound)
+    # Where ops may be cut the trivial bound takes a while as well: nobody's search pays for it.
+    bound = max(bounds or [trivial(problem)], key=lambda one: one.us)
     return Outcome(solution, _clipped(bound, solution), alone)
 
 
@@ -164,10 +170,11 @@ def start(problem: Problem, budget: Budget) -> Solution:
     causes = []
     many = len(problem.ops) > MANY_OPS
     wide = many or len(problem.ops) * problem.host > MANY_CHOICES
-    for name in STARTS:
+    for index, name in enumerate(STARTS):
         if best is not None:
-            # Zero seconds buy the best of all methods where they are quick, the first two where there are many ops.
-            late = budget.left() <= 0 and (budget.seconds > 0 or (many and name not in ("single", "heft")))
+            # Zero seconds buy the best of all methods where they are quick.
+            at_once = AT_ONCE_OF_MANY if many else AT_ONCE
+            late = budget.left() <= 0 and (budget.seconds > 0 or many) and index >= at_once
             if late or (wide and name == "mosaic"):
                 break
         if (name == "finish" and not _worth_finish(problem)) or (name == "grain" and len(grains(problem)) == 1):

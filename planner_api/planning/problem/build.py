@@ -223,8 +223,9 @@ def _fixed(parts: Mapping[tuple[str, str, int], float], kinds: Sequence[str], op
 
 def _measured_us(known: Mapping[str, _Known], kinds: Sequence[str], op: SuperOp) -> list[float | None]:
     """What was measured of a super-op on each of some kinds; ``inf`` where it is not supported, None where nothing."""
-    ways = [known[kind].way(op) if kind in known else None for kind in kinds]
-    return [None if way is None else math.inf if way.us is None else way.us for way in ways]
+    ways = {kind: known[kind].way(op) if kind in known else None for kind in dict.fromkeys(kinds)}
+    us = {kind: None if way is None else math.inf if way.us is None else way.us for kind, way in ways.items()}
+    return [us[kind] for kind in kinds]
 
 
 def _latencies(

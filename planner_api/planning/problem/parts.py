@@ -60,12 +60,17 @@ def cutter_of(
         machine: what there is to plan for.
         labels: the names of its places.
     """
-    # A part's signature takes a while to work out: where nothing else of these types was measured, it cannot be known.
+    # A part's signature takes a while to work out: once for all ops alike; not where nothing else of these types was
+    # measured, because then it cannot be known.
     types = [op.signature.rpartition(":")[0] for op in supers]
     foreign = {signature.rpartition(":")[0] for signature in {*signatures} - {op.signature for op in supers}}
     nodes = tuple(map(node_of, supers))
     shapes: Mapping[str, Shape] = {tensor.name: tensor.shape for tensor in graph.tensors}
 
+    alike: dict[str, int] = {}
+    first = [alike.setdefault(op.signature, index) for index, op in enumerate(supers)]
+
+    @cache
     def known_us(op: int, region: Region) -> Sequence[float | None]:
         if types[op] not in foreign:
             return [None] * len(machine.processors)
@@ -82,9 +87,9 @@ def cutter_of(
         step = nodes[op].granularity(region.axis)
         grid = [border(extent, step, tenths) for tenths in range(TENTHS + 1)]
         inner = [at for at in grid if region.start <= at <= region.stop]
-        known = known_us(op, region)
+        known = known_us(first[op], region)
         if inner[1:] and inner[-1] - inner[0] < size and None in known:
-            base = known_us(op, Region(region.axis, inner[0], inner[-1]))
+            base = known_us(first[op], Region(region.axis, inner[0], inner[-1]))
             more = size / (inner[-1] - inner[0])
             known = [other and other * more if us is None else us for us, other in zip(known, base, strict=True)]
         least = fixed(supers[op], region.axis)
