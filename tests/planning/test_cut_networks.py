@@ -14,6 +14,7 @@ from hope_schema import (
     PartColumns,
     Processor,
     Profile,
+    SuperOp,
     Tensor,
     TensorType,
     merge,
@@ -21,6 +22,7 @@ from hope_schema import (
 from hope_schema.cutgraph import cut_graph, part_super_op
 from hope_schema.cutting import Region
 from planner_api.planning import plan
+from planner_api.planning.problem import parts
 
 KINDS = ("ort-1/1xbig", "ort-1/1xlittle")
 
@@ -124,3 +126,18 @@ def test_what_was_measured_of_parts_counts():
             slow |= {(part_super_op(op, part).signature, kind): 1000.0 for part in parts for kind in KINDS}
     assert not plan(GRAPH, profile(slow), rounds=5).jobs[0].cuts
     assert not plan(GRAPH, profile(WHOLE), method="ilp", rounds=5).jobs[0].cuts
+
+
+def test_parts_of_ops_alike_are_looked_up_once(monkeypatch: pytest.MonkeyPatch):
+    """A part's signature takes a while to work out: in a network of equal cells the search would wait for seconds."""
+    asked: list[tuple[str, Region]] = []
+
+    def counted(op: SuperOp, region: Region) -> SuperOp:
+        asked.append((op.signature, region))
+        return part_super_op(op, region)
+
+    monkeypatch.setattr(parts, "part_super_op", counted)
+    half = part_super_op(merge(GRAPH)[0], Region(1, 0, 8)).signature
+    plan(GRAPH, profile(WHOLE | {(half, KINDS[0]): 500.0}), rounds=5)
+    assert asked
+    assert len(asked) == len(set(asked))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,6 +135,18 @@ def test_what_a_plan_charged_a_kind_of_few_segments_stays_charged(device: Device
     assert found is not None
     total = sum(us * count for us, count in zip(found.latencies.us, found.latencies.count, strict=True) if us)
     assert total == pytest.approx(trace.segments[0].us - launch_us)
+
+
+def test_what_disturbed_runs_took_is_left_out(device: Device) -> None:
+    """Other work only ever adds time: beside as many undisturbed runs, slow ones change nothing."""
+    model = random_model(5)
+    plan = random_legal_plan(model, list(device.processors.values()), random.Random(5))
+    with Executor(build_program(plan, model, device.processors), device) as executor:
+        trace = executor.run(image(model))[1]
+    specs = [processor.spec for processor in device.processors.values()]
+    spans = [replace(span, start_us=3 * span.start_us, end_us=3 * span.end_us) for span in trace.segments]
+    slow: Any = SimpleNamespace(program=trace.program, segments=spans, total_us=3 * trace.total_us)
+    assert segment_samples([slow, trace, slow, trace], specs) == segment_samples([trace], specs)
 
 
 def test_steps_at_once_stretch_with_what_the_launch_leaves(device: Device) -> None:
