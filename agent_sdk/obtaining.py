@@ -98,7 +98,8 @@ class Obtainer:
         """Obtain the plan of a model; ``renew`` asks anew although one is cached.
 
         The planner is asked for a plan before anything is measured. Where it has one, a little of what that rests on
-        is measured and the plan asked for again, but not ``at_once``; where it knows too little, all is measured first.
+        is measured, but not ``at_once``, and the plan asked for again, which may be waited for; where it knows too
+        little, all is measured first.
 
         Raises UnplannableError where there is no plan at all, PlannerStatusError where the planner refuses otherwise,
         or DeviceClosedError once the agent is closed, or while it measures what is not ``wanted`` any more.
@@ -155,10 +156,9 @@ class Obtainer:
         if first is None:
             self._measure_missing(model, question, measured, wanted, THOROUGH_S)
             return self._planned(question)
-        if at_once and first.reply.plan.filled:
-            return first
+        measures = not (at_once and first.reply.plan.filled)
         try:
-            if self._measure_missing(model, question, measured, wanted, self.measuring_s):
+            if measures and self._measure_missing(model, question, measured, wanted, self.measuring_s):
                 return self._planned(question)
             if self.wait_s and first.reply.provisional:
                 return replace(self._planned(question), source=first.source)

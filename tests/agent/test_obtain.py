@@ -47,6 +47,31 @@ def test_an_illegal_plan_never_runs_and_is_not_kept(
         assert session.obtained.source == "planner"
 
 
+def test_who_waits_for_a_better_plan_does_so_where_nothing_more_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A plan that rests on rules, asked for in between, is the improved one: it is that which is tried."""
+    honest, asked = PlannerClient.plan, []
+
+    async def provisional(self: PlannerClient, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
+        served = await honest(self, request, wait_s=wait_s)
+        asked.append(wait_s)
+        if wait_s:
+            return served
+        plan = served.reply.plan.model_copy(update={"filled": ("by a rule",)})
+        return replace(served, reply=served.reply.model_copy(update={"plan": plan, "provisional": True}))
+
+    with Agent(processors="ort@0", cache=tmp_path, wait_s=0.5) as agent:
+        model = read_model(BRANCHING)
+        agent.obtain(model)
+        monkeypatch.setattr(PlannerClient, "plan", provisional)
+        found = agent.obtain(model, renew=True, at_once=True)
+    assert asked == [None, 0.5]
+    assert found.plan is not None
+    assert not found.plan.filled
+    assert not found.profiled_signatures
+
+
 def test_a_spoilt_device_id_is_made_anew(tmp_path: Path) -> None:
     """A file that is no text counts as none, and is replaced for good."""
     (tmp_path / "device-id").write_bytes(b"\xff\xfe")
