@@ -41,8 +41,18 @@ exit codes:
 """
 
 
+def _tell_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from hope_schema.version import VERSION  # late: the contract comes with it
+
+        click.echo(f"hope-agent {VERSION}")
+        context.exit()
+
+
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(package_name="hope-inference", prog_name="hope-agent", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="show it and exit"
+)
 def hope_agent() -> None:
     """Run a neural network across all processors of this device."""
 

@@ -33,11 +33,14 @@ def openable(source: Openable | onnx.ModelProto) -> Openable:
 
 
 def content_digest(source: Openable) -> str:
-    """SHA-256 of a network's file."""
+    """SHA-256 of a network's file. Raises ModelError where that cannot be read."""
     if isinstance(source, bytes):
         return hashlib.sha256(source).hexdigest()
-    with open(source, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with open(source, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"the model file '{os.fspath(source)}' cannot be read: {error.strerror}") from error
 
 
 def open_whole(source: Openable, runtimes: Iterable[str], threads: int, *, first: str | None = None) -> WholeNetwork:

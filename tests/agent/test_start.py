@@ -13,7 +13,7 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.cli import main
-from agent_sdk.errors import InputError, PlanMismatchError
+from agent_sdk.errors import InputError, ModelError, PlanMismatchError
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.plans import Plans
 from agent_sdk.selection.trial import PLAN
@@ -142,6 +142,8 @@ def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> 
             agent.load(other, plan=plan)
         with pytest.raises(InputError, match="cannot be read"):
             agent.load(other, plan=tmp_path / "none.plan")
+        with pytest.raises(ModelError, match=r"none\.onnx' cannot be read"):
+            agent.load(tmp_path / "none.onnx", plan=plan)
         with pytest.raises(PlanMismatchError, match=r"for the shapes x=1,3,16,16; export one of those that are wanted"):
             agent.load(exported / "net.onnx", plan=plan, shapes={"x": (2, 3, 16, 16)})
     with (

@@ -22,6 +22,7 @@ from agent_sdk.errors import status_error
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.runtimes.torch import choice
 from hope_schema.plan import Method
+from hope_schema.version import VERSION
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model, one_op_model
 
@@ -150,12 +151,26 @@ def test_what_is_not_installed_is_said_in_one_line(
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """``--help`` succeeds, shows a command to copy, and lists every exit code."""
+    """``--help`` succeeds, shows a command to copy, and lists every exit code; ``--version`` names this one."""
     assert cli.main(["--help"]) == cli.OK
     shown = capsys.readouterr().out
     assert "hope-agent run inception_v1 --compare" in shown
     for code in (cli.OK, cli.FAILED, cli.BAD_INPUT, cli.INTERRUPTED):
         assert f"\n    {code} " in shown
+    assert cli.main(["--version"]) == cli.OK
+    assert capsys.readouterr().out == f"hope-agent {VERSION}\n"
+
+
+def test_a_program_of_its_own_says_all_and_ends() -> None:
+    """What is printed into a pipe arrives, and the exit code is the command's, although nothing is taken down."""
+    for given, code, said in (
+        (["--version"], cli.OK, VERSION),
+        (["run", "no/such.onnx"], cli.BAD_INPUT, "no/such.onnx"),
+    ):
+        command = [sys.executable, "-m", "agent_sdk.cli", *given]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert said in done.stdout + done.stderr
 
 
 def test_devices_are_listed_as_the_agent_plans_with_them(capsys: pytest.CaptureFixture[str]) -> None:
