@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from planner_api.db.tables import PlanRow
 from planner_api.devices.principal import Principal
 from planner_api.errors import TooOftenError
 from planner_api.locks import Turns
-from planner_api.plans import repository
+from planner_api.plans import repository, service
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import Folder, estimate, estimates, wanted
 from planner_api.profiles.snapshot import publish
@@ -211,6 +212,46 @@ def test_a_hundred_keys_wait_behind_anothers_first(api: Api, device: Any, operat
 
     order = api.await_(queue)
     assert order == ["device:greedy", "device:modest", "device:greedy", "device:greedy"]
+
+
+def test_first_plans_are_made_in_turns(api: Api, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one device's first plan is being made its others wait, and another device's is made beside it."""
+    greedy = device("greedy")
+    api.post("/models", GRAPH, **greedy)
+    send(api, measure(ask(api, "greedy", greedy), "greedy"), greedy)
+    begun: list[tuple[str, ...] | None] = []
+    over = threading.Event()
+    solve = service._solve
+
+    def slowly(graphs: Any, profile: Any, request: Any, budget_s: float) -> Any:
+        begun.append(request.processors)
+        assert over.wait(20)
+        return solve(graphs, profile, request, budget_s)
+
+    monkeypatch.setattr(service, "_solve", slowly)
+
+    async def begun_are(count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(begun) < count:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # for whoever should wait and does not
+        assert len(begun) == count
+
+    async def ask_for(name: str, processors: tuple[str, ...] | None) -> None:
+        request, caller = plan_request(GRAPH, processors=processors), Principal("device", f"device:{name}", name)
+        await api.app.planner.plans.plan(request, caller)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as asking:
+            for processors in (("ort@0",), ("ort@1",), ("ort@0", "ort@1")):
+                asking.create_task(ask_for("greedy", processors))
+            await begun_are(1)
+            asking.create_task(ask_for("modest", None))
+            await begun_are(2)
+            over.set()
+
+    api.await_(main)
+    assert (len(begun), begun[1]) == (4, None)
 
 
 def test_replicas_count_a_devices_keys_together(api: Api, device: Any) -> None:
