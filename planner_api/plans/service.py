@@ -27,6 +27,9 @@ from planner_api.releases.splits import Splits
 from planner_api.shared import SharedCalls
 from planner_api.solving.events import Events
 
+MADE_S = 5.0
+"""After this one may ask again for what a worker makes; short enough for an agent to wait for within a call."""
+
 
 @dataclass(frozen=True)
 class Served:
@@ -117,7 +120,7 @@ class Plans:
                     raise
                 await self._leave_to_the_queue(request, wanted, caller)
                 detail = "a plan of this size is made by a worker, not in the call; ask for it again"
-                raise UnavailableError(detail, retry_after_s=10.0) from None
+                raise UnavailableError(detail, retry_after_s=MADE_S) from None
             await self._making.charge(caller)
             found, solve_us = await asyncio.to_thread(_solve, graphs, profile, first, budget_s)
         version = 1 if before is None else before.version + 1

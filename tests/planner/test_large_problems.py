@@ -69,7 +69,7 @@ def test_a_plan_that_is_too_large_for_a_call_is_a_workers(api: Api, monkeypatch:
     for _ in range(2):
         answer = api.post("/plans", plan_request(GRAPH), **device)
         assert (answer.status_code, answer.json()["type"]) == (503, "urn:hope:unavailable")
-        assert int(answer.headers["retry-after"]) == 10
+        assert int(answer.headers["retry-after"]) == 5
     solve_one(api)
     answer = api.post("/plans", plan_request(GRAPH), **device)
     assert (answer.status_code, answer.json()["version"], answer.json()["provisional"]) == (200, 1, False)
