@@ -33,7 +33,7 @@ from benchmarks.results import Measure, Table, verdict
 from planner_api.planning import Budget, PlanningError, Problem, optimise, simulate
 from planner_api.prediction.asking import most_telling
 from planner_api.prediction.features import LANES, POOLS, Features
-from planner_api.prediction.predictor import Predictor, Sample, TooLittle
+from planner_api.prediction.predictor import Prediction, Predictor, Sample, TooLittle
 
 MEASURED = (0, 5, 20, 50)
 BAND, TICK_US = 0.10, 1.0
@@ -186,10 +186,16 @@ def phone_out(network: Network, others: Sequence[Network], measured: Sequence[Fe
     return [Predictor(samples([network], kind, measured), Predictor(samples(known, kind))) for kind in kinds]
 
 
-def plan_loss(network: Network, us: Sequence[Mapping[Features, float]], true_us: float, budget: Budget) -> float:
+def plan_loss(
+    network: Network, found: Sequence[Mapping[Features, Prediction]], true_us: float, budget: Budget
+) -> float:
     """What planning on predictions loses."""
     true = network.problem()
-    guess = replace(true, latency_us=np.array([[one[op] for one in us] for op in network.ops]))
+    guess = replace(
+        true,
+        latency_us=np.array([[one[op].us for one in found] for op in network.ops]),
+        predicted_spread=np.array([[one[op].spread for one in found] for op in network.ops]),
+    )
     schedule = optimise(guess, "auto", budget).solution.schedule
     return simulate(true, schedule.assignment, schedule.sequence).makespan_us / true_us - 1
 
@@ -213,13 +219,15 @@ def run(networks: Sequence[Network], budget: Budget) -> tuple[list[Measure], lis
             for k in MEASURED:
                 measured = most_telling(first, network.counts, k)
                 predictors = predictors_of(network, networks, measured)
-                us = []
+                found = []
                 for kind, predictor in enumerate(predictors):
                     ops = list(network.counts)
-                    known = {op: one.us for op, one in zip(ops, predictor(ops), strict=True)}
-                    us.append(known | {sample.op: sample.us for sample in samples([network], kind, measured)})
-                within = [network.within(kind, us[kind]) for kind in range(len(KINDS))]
-                loss = plan_loss(network, us, best, budget)
+                    known = {one.op: Prediction(one.us, 0.0) for one in samples([network], kind, measured)}
+                    found.append(dict(zip(ops, predictor(ops), strict=True)) | known)
+                within = [
+                    network.within(kind, {op: one.us for op, one in found[kind].items()}) for kind in range(len(KINDS))
+                ]
+                loss = plan_loss(network, found, best, budget)
                 rows.append(
                     {"left_out": left_out, "network": stem, "measured": k, "plan_loss": loss}
                     | dict(zip(("within_cpu", "within_gpu"), within, strict=True))

@@ -14,6 +14,7 @@ from planner_api.planning.construct.grain import grains
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
+from planner_api.planning.hedge import hedge, uncertain
 from planner_api.planning.judge.checker import check
 from planner_api.planning.judge.simulator import Schedule, in_start_order, simulate
 from planner_api.planning.methods import Bound, Method, Solution, UnknownMethod, features, method, solve
@@ -98,6 +99,20 @@ def _cuttable(problem: Problem, chosen: Method) -> Problem:
 
 def auto(problem: Problem, budget: Budget) -> Solution:
     """The best plan that the budget buys, with the best lower bound proven on the way.
+
+    Where figures are predicted and there is time to search, the plan is hedged against their being too low.
+
+    Raises:
+        PlanningError: no method finds a legal plan.
+    """
+    if budget.left() <= 0 or budget.rounds == 0 or not uncertain(problem):
+        return _believing(problem, budget)
+    found = hedge(problem, budget, _believing)
+    return replace(found, bound=_clipped(found.bound or trivial(problem), found))
+
+
+def _believing(problem: Problem, budget: Budget) -> Solution:
+    """The best plan for the figures as they stand.
 
     Whole ops first. Where cutting some is worth what it costs to work side by side, and the bound of plans with cuts
     leaves room for a gain beyond ``NOISE``, the rest of the budget goes to a search for cuts around that plan.

@@ -15,7 +15,9 @@ def most_telling(predictors: Sequence[Predictor], ops: Mapping[Features, int], c
     """Choose ops to measure, on every kind of processor at once.
 
     Greedy: always the one after whose measurement the least microseconds are uncertain over the whole network, summed
-    over the kinds. Nothing has to be measured in between: how certain a prediction gets does not depend on the figure.
+    over the kinds. On each kind an op counts with what it takes where it is fastest: how slow it is elsewhere, where no
+    plan puts it, is worth no question. Nothing has to be measured in between: how certain a prediction gets does not
+    depend on the figure.
 
     Args:
         predictors: one per kind of processor.
@@ -28,16 +30,13 @@ def most_telling(predictors: Sequence[Predictor], ops: Mapping[Features, int], c
     candidates = list(ops)
     if not candidates:
         return []
-    weights: list[FloatArray] = []
-    covariances: list[FloatArray] = []
-    for predictor in predictors:
-        us = np.array([one.us for one in predictor(candidates)])
-        weights.append(us * [ops[op] for op in candidates])
-        covariances.append(predictor.covariance(candidates))
+    us = np.array([[one.us for one in predictor(candidates)] for predictor in predictors])
+    weight: FloatArray = us.min(axis=0) * [ops[op] for op in candidates]
+    covariances: list[FloatArray] = [predictor.covariance(candidates) for predictor in predictors]
     chosen: list[int] = []
     for _ in range(min(count, len(candidates))):
         gain = np.zeros(len(candidates))
-        for weight, covariance in zip(weights, covariances, strict=True):
+        for covariance in covariances:
             variance = np.maximum(np.diag(covariance), 0)
             # [measured, predicted] variance left once the first is known.
             left = variance - covariance**2 / (variance[:, None] + NOISE**2)

@@ -163,6 +163,15 @@ def test_the_most_telling_figures_leave_the_least_uncertain():
     assert most_telling([predictor], {}, 3) == []
 
 
+def test_how_slow_the_slower_kind_is_changes_no_question():
+    """Figures ten or a hundred times those of another kind are asked for alike: no plan uses them."""
+    ops = drawn(5, 60)
+    known, asked = ops[:40], ops[40:]
+    kinds = [Predictor([Sample(op, factor * true_us(op)) for op in known]) for factor in (1.0, 10.0, 100.0)]
+    weights = {op: 1 + index % 3 for index, op in enumerate(asked)}
+    assert most_telling([kinds[0], kinds[1]], weights, 10) == most_telling([kinds[0], kinds[2]], weights, 10)
+
+
 def test_layouts_are_followed_through_a_network():
     """What a layout op does, and whether another works in blocks, hangs on what stands before it, not on its name."""
     chain = ["a/Conv2D", "a___tr4b", "b/add", "b___tr4c", "c/Relu", "c___tr4d", "d/strided_slice"]

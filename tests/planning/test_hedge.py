@@ -1,0 +1,72 @@
+"""Plans that rest on predictions: what hedging promises, against sums taken apart from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner_api.planning.budget import Budget
+from planner_api.planning.construct.single import singles
+from planner_api.planning.judge.checker import check
+from planner_api.planning.judge.simulator import Schedule, simulate
+from planner_api.planning.optimise import auto
+from planner_api.planning.problem import Machine, Problem
+from tests.planning.drawn import draw
+
+
+def pairs(helper_us: float, spread: float, count: int = 6) -> Problem:
+    """Pairs of ops one behind the other: certain on one processor, predicted on the other."""
+    producer, reads = [], []
+    for pair in range(count):
+        producer += [3 * pair, 3 * pair + 1, 3 * pair + 2]
+        before = [] if not pair else [3 * pair - 1]
+        reads += [tuple(before), tuple(before), (3 * pair, 3 * pair + 1)]
+    latency = np.array([[10.0, helper_us], [10.0, helper_us], [1.0, 500.0]] * count)
+    return Problem(
+        machine=Machine.apart(("core", "gpu")),
+        ops=tuple(f"op{op}" for op in range(3 * count)),
+        latency_us=latency,
+        producer=np.array(producer),
+        reads=tuple(reads),
+        is_output=np.array([op == 3 * count - 1 for op in range(3 * count)]),
+        transfer_us=np.zeros((3 * count, 3, 3)),
+        tensors=tuple(f"t{op}" for op in range(3 * count)),
+        predicted_spread=np.array([[0.0, spread]] * (3 * count)),
+    )
+
+
+@pytest.mark.parametrize(("spread", "helped"), [(0.0, True), (0.05, True), (1.0, False)])
+def test_a_gain_that_hangs_on_a_doubtful_prediction_is_not_taken(spread: float, helped: bool) -> None:
+    """A helper that gains a twentieth helps where that is sure, and stays idle where it may as well lose half."""
+    found = auto(pairs(19.0, spread), Budget(rounds=5))
+    assert (1 in found.schedule.assignment) == helped
+    assert any("hedged" in note for note in found.notes) != helped
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_hedged_plans_are_best_in_the_mean_of_the_cases(seed: int) -> None:
+    """Legal, timed by the figures as predicted, and in the mean no worse than the plan that believes them."""
+    random = np.random.default_rng(seed)
+    problem = draw(seed, 12, most_processors=2, plain=True)
+    trusting = auto(problem, Budget(rounds=3)).schedule
+    spread = random.uniform(0.1, 0.9, problem.latency_us.shape)
+    problem = replace(problem, predicted_spread=spread)
+    alone = singles(problem)
+    found = auto(problem, Budget(rounds=3)).schedule
+    check(problem, found)
+    best = min(alone, key=lambda p: alone[p].value_us)
+    same = (problem.latency_us == problem.latency_us[:, [best]]).all(axis=0)
+    one = np.where(same, spread, 0.0)
+    factors = np.exp([np.zeros_like(one), one, spread - one])
+    cases = [replace(problem, latency_us=problem.latency_us * factor) for factor in factors]
+
+    def mean(schedule: Schedule) -> float:
+        return fmean(simulate(case, schedule.assignment, schedule.sequence).value_us for case in cases)
+
+    assert mean(found) <= min(mean(trusting), mean(alone[best])) * (1 + 1e-9)
