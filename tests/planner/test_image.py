@@ -1,4 +1,4 @@
-"""The image and the composition: read as they stand, since no engine that could run them is here."""
+"""The image and the composition, read as they stand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import yaml
+from compose_spec import PyOptions
 
 from planner_api import cli
 from planner_api.settings import Settings
@@ -37,6 +38,13 @@ def test_the_image_is_built_of_what_the_checkout_sends() -> None:
         assert path not in kept_back
     for extra in extras.split(","):
         assert re.search(rf"^{extra} = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+
+def test_the_composition_keeps_to_its_specification() -> None:
+    """A strict reader of the Compose specification takes it: no key, condition or port in it means nothing."""
+    reader = PyOptions()
+    reader.apply_merge = True
+    reader.from_yaml((CHARTS / "docker-compose.yml").read_text())
 
 
 def test_every_service_runs_a_command_and_settings_that_exist() -> None:

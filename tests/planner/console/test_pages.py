@@ -129,6 +129,15 @@ def test_no_address_breaks_a_page(api: Api) -> None:
         assert 'role="alert"' in answer.text, path
 
 
+def test_a_new_planner_says_what_to_do_first(api: Api, database_url: str) -> None:
+    """Without a device and a model the first page has the commands, with this planner's address; then the fleet."""
+    assert f"hope-agent run net.onnx --planner {HERE}" in api.client.get(f"{HOME}/plans").text
+    assert "First steps" in api.client.get(HOME).text
+    assert api.post("/models", GRAPH).status_code == 201
+    with serving(database_url) as later:
+        assert "First steps" not in later.client.get(HOME).text
+
+
 def test_tokens_are_made_shown_once_and_revoked(api: Api) -> None:
     """A new token stands on the page that made it and on no other; a claim counts its uses; all is written down."""
     made = send(api, "/tokens", kind="operator", label="night shift", days="1")
