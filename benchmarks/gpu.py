@@ -99,8 +99,8 @@ def recorded(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) -> Co
     return Configuration(
         call.launch,
         lambda: {name: own.place.to_host(buffer).copy() for name, buffer in outputs.items()},
-        streams=executable.schedule.streams,
-        events=sum(len(issue.waits) for issue in executable.schedule.issues),
+        streams=executable.way.schedule.streams,
+        events=sum(len(issue.waits) for issue in executable.way.schedule.issues),
         graph_bytes=torch.cuda.memory_reserved() - before,
         live_bytes=torch.cuda.max_memory_allocated() - held,
     )
@@ -116,7 +116,7 @@ def as_function(executable: TorchExecutable, feeds: Mapping[str, np.ndarray]) ->
     """A segment's calls as a function of tensors, and the tensors."""
     own = executable.processor
     outputs = executable.segment.outputs
-    kernels = executable.compiled
+    kernels = executable.way.kernels
 
     def network(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         memory = dict(zip(feeds, tensors, strict=True))
@@ -185,15 +185,23 @@ def network_rows(
 ) -> list[dict[str, Any]]:
     """All configurations of a network in one precision; ours are planned, tried and mended by an agent."""
     with ExitStack() as opened:
-        agent = opened.enter_context(
-            Agent(processors="cuda:0", precision=precision, measuring_s=THOROUGH_S, wait_s=BUDGET_S)
-        )
-        sessions: dict[str, Session] = {}
-        for method in methods:
-            agent.method = METHODS[method]
-            sessions[method] = opened.enter_context(agent.load(name, background=False))
+        agents = {
+            method: opened.enter_context(
+                Agent(
+                    processors="cuda:0",
+                    precision=precision,
+                    method=METHODS[method],
+                    measuring_s=THOROUGH_S,
+                    wait_s=BUDGET_S,
+                )
+            )
+            for method in ("auto", *(one for one in methods if one != "auto"))  # the first one measures for all
+        }
+        sessions: dict[str, Session] = {
+            method: opened.enter_context(agent.load(name, background=False)) for method, agent in agents.items()
+        }
         model = sessions["auto"].model
-        own = next(iter(agent.device.processors.values()))
+        own = next(iter(agents["auto"].device.processors.values()))
         assert isinstance(own, TorchProcessor)
         feeds = random_inputs(model.graph, 0)
         right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))

@@ -26,6 +26,7 @@ from agent_sdk.model import Model, read_model  # noqa: E402
 from agent_sdk.runtimes import CompilationFailed, OutOfMemory, ProcessorLost, UnsupportedOp  # noqa: E402
 from agent_sdk.runtimes.base import segment_of  # noqa: E402
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed  # noqa: E402
+from agent_sdk.runtimes.torch.executable import TorchExecutable, ways_of  # noqa: E402
 from agent_sdk.runtimes.torch.kernel import build, random_inputs, recipes, translated  # noqa: E402
 from agent_sdk.runtimes.torch.precision import Precision  # noqa: E402
 from agent_sdk.runtimes.torch.processor import TorchProcessor  # noqa: E402
@@ -132,13 +133,15 @@ def encoder() -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
 
 
-def computed(own: TorchProcessor, model: Model, times: tuple = ()) -> tuple[float, object]:
+def computed(
+    own: TorchProcessor, model: Model, times: tuple = (), executable: TorchExecutable | None = None
+) -> tuple[float, TorchExecutable]:
     """The largest relative error of a network against ONNX Runtime, and the executable."""
     rng = np.random.default_rng(0)
     feeds = {n: rng.standard_normal(model.graph.tensor[n].shape).astype(np.float32) for n in model.graph.inputs}
     session = ort.InferenceSession(model.proto.SerializeToString(), providers=["CPUExecutionProvider"])
     wanted = dict(zip(model.graph.outputs, session.run(list(model.graph.outputs), feeds), strict=True))
-    executable = own.compile(replace(whole_network(model), times=times))
+    executable = executable or own.compile(replace(whole_network(model), times=times))
     made = executable.run({name: own.place.from_host(array) for name, array in feeds.items()})
     errors = [np.abs(own.place.to_host(made[n]) - wanted[n]).max() / max(1e-6, np.abs(wanted[n]).max()) for n in wanted]
     return float(max(errors)), executable
@@ -169,7 +172,26 @@ def test_streams_do_not_change_the_outputs(seed: int) -> None:
     own.driver = Simulated(seed)
     error, executable = computed(own, model, tuple(times))
     assert error <= 1e-4
-    assert executable.schedule.streams >= 1
+    assert executable.way.schedule.streams >= 1
+
+
+def test_every_way_to_carry_out_a_plan_computes_the_same() -> None:
+    """Where a plan overlaps ops, other ways to start them stand beside it, of as many streams, and all answer alike."""
+    model = read_model(BRANCHING)
+    rows = [(tuple(op.id for op in super_op.ops), float(place // 2), place // 2 + 1.0)
+            for place, super_op in enumerate(merge(model.graph))]  # fmt: skip
+    own = processor()
+    own.driver = Simulated(1)
+    segment = replace(whole_network(model), times=tuple(rows))
+    kernels = [own.kernel(super_op, model) for super_op in merge(model.graph)]
+    ways = ways_of(kernels, segment, (1, 3))
+    assert [way.schedule.streams for way in ways[:2]] == [2, 1]
+    assert len(ways) == 3
+    for way in ways:
+        executable = own.compile(segment)
+        executable.compiled[:] = [way]
+        error, _ = computed(own, model, executable=executable)
+        assert error <= 1e-4
 
 
 def test_every_recipe_computes_the_same() -> None:
@@ -310,7 +332,7 @@ def test_nothing_stays_behind() -> None:
         model = read_model(one_op_model("Relu"))
         executable = own.compile(whole_network(model))
         executable.run({name: own.place.allocate(kind) for name, kind in executable.input_types.items()})
-        seen.append(weakref.ref(executable.schedule))
+        seen.append(weakref.ref(executable.way.schedule))
         executable.close()
     del model, executable
     gc.collect()
@@ -354,7 +376,7 @@ def test_a_plan_mixes_precisions() -> None:
         ),
         version=1,
     )
-    made = plan(model.graph, figures, budget_s=0.1)
+    made = plan(model.graph, figures, rounds=2)
     assert set(made.processors_used) == {"cpu", "cpu/fp16"}
     with Device(own.values()) as device, Executor(build_program(made, model, own), device) as executor:
         found = verdict(model, random_inputs_of(model.graph, 0), [executor])

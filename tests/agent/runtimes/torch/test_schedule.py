@@ -15,6 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from agent_sdk.runtimes.torch.contention import Work, decoded, fitted, sequence  # noqa: E402
 from agent_sdk.runtimes.torch.driver import record  # noqa: E402
+from agent_sdk.runtimes.torch.listing import listed  # noqa: E402
 from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order  # noqa: E402
 from tests.agent.runtimes.torch.simulated import Simulated  # noqa: E402
 
@@ -146,6 +147,22 @@ def test_memory_freed_too_early_is_seen() -> None:
     issues[2] = replace(issues[2], frees=("a",))
     issues = [replace(one, frees=tuple(n for n in one.frees if n != "a" or at == 2)) for at, one in enumerate(issues)]
     assert played(replace(schedule, issues=tuple(issues)), tasks, ["e"], 0)[0].races()
+
+
+@cases
+@settings(max_examples=60, deadline=None)
+def test_a_list_schedule_is_as_wide_as_asked_for_and_never_idles(seed: int, count: int, lanes: int) -> None:
+    """Tasks start behind what they read, on so many streams at most, and each when an input or a stream came free."""
+    tasks = drawn(seed, count, 3)
+    times = listed(tasks, lanes)
+    again = [replace(task, start_us=a, finish_us=b) for task, (a, b) in zip(tasks, times, strict=True)]
+    made = {name: task.finish_us for task in again for name in task.writes}
+    assert max(assign_streams(sorted(again, key=lambda task: task.start_us))) < lanes
+    for task, before in zip(again, tasks, strict=True):
+        inputs = max((made[name] for name in task.reads if name in made), default=0.0)
+        assert task.start_us >= inputs
+        assert task.finish_us - task.start_us == pytest.approx(before.finish_us - before.start_us)
+        assert task.start_us == inputs or any(other.finish_us == task.start_us for other in again)
 
 
 @cases

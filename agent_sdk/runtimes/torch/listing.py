@@ -1,0 +1,53 @@
+"""Other ways to start a plan's steps: listed over a number of streams, whatever the plan lets run at once.
+
+A GPU takes on whatever kernel is ready, and how kernels share it is known only roughly. So beside the plan's own
+intervals stand list schedules (Graham, 1966) of the same steps with the same lengths, and the device decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from agent_sdk.runtimes.torch.schedule import Task
+
+
+def listed(tasks: Sequence[Task], streams: int) -> list[tuple[float, float]]:
+    """By task, in a topological order, when it starts and finishes.
+
+    On the stream that is free first starts, of the tasks whose inputs are there, the one with the longest way to the
+    end.
+    """
+    length = [task.finish_us - task.start_us for task in tasks]
+    producer = {name: index for index, task in enumerate(tasks) for name in task.writes}
+    before = [{producer[name] for name in task.reads if name in producer} for task in tasks]
+    rank = list(length)
+    readers: list[list[int]] = [[] for _ in tasks]
+    for index in reversed(range(len(tasks))):
+        for other in before[index]:
+            readers[other].append(index)
+            rank[other] = max(rank[other], length[other] + rank[index])
+    waits = [len(others) for others in before]
+    there = [0.0] * len(tasks)
+    coming = [(0.0, index) for index, count in enumerate(waits) if count == 0]
+    ready: list[tuple[float, int]] = []
+    free = [0.0] * streams
+    times = [(0.0, 0.0)] * len(tasks)
+    now = 0.0
+    while coming or ready:
+        now = max(now, heappop(free))
+        if not ready:
+            now = max(now, coming[0][0])
+        while coming and coming[0][0] <= now:
+            index = heappop(coming)[1]
+            heappush(ready, (-rank[index], index))
+        index = heappop(ready)[1]
+        finish = now + length[index]
+        heappush(free, finish)
+        times[index] = (now, finish)
+        for reader in readers[index]:
+            waits[reader] -= 1
+            there[reader] = max(there[reader], finish)
+            if waits[reader] == 0:
+                heappush(coming, (there[reader], reader))
+    return times
