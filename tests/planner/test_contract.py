@@ -180,7 +180,7 @@ CHECKS = [
 
 @schema.parametrize()
 @settings(
-    max_examples=300 if CAMPAIGN else 8,
+    max_examples=300 if CAMPAIGN else 4,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -23,12 +23,13 @@ from agent_sdk.runtimes.ort import graph as ort_graph
 from agent_sdk.runtimes.ort.graph import FrozenGraph, FrozenGraphs
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import merge
+from tests import CAMPAIGN
 from tests.agent.runtimes.networks import random_model
 
 SPAWN = multiprocessing.get_context("spawn")
 PATIENCE_S = 60.0
-TOGETHER = 4
-KINDS = ("empty", "without locks", "damaged") * 5
+TOGETHER = 4 if CAMPAIGN else 3
+KINDS = ("empty", "without locks", "damaged") * (5 if CAMPAIGN else 2)
 COMPLETE = ort_graph._complete
 
 
