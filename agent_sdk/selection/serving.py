@@ -198,7 +198,8 @@ class Serving:
         self._left = WINDOW
         usual = statistics.median(self._recent)
         drifted = sorted(self._recent)[1] > SLOWER * self._reference_us  # all but one of them are slow
-        self._reference_us = min(self._reference_us, usual)
+        if not drifted:  # what is usual, not the luckiest ever: beside that, ordinary jitter would look like drift
+            self._reference_us += (usual - self._reference_us) / WINDOW
         if self.current != self._first and not drifted:
             self._compare([self._first])
             return

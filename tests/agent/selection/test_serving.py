@@ -37,6 +37,16 @@ def test_load_is_noticed_and_outlived() -> None:
     assert ours.current == PLAN
 
 
+def test_jitter_is_no_drift() -> None:
+    """Runs that spread by a tenth around what is usual are answered by the fastest, nearly all of them."""
+    ours, own = served(plan=100, a=120, b=130)
+    spread = np.random.default_rng(0).lognormal(sigma=0.12, size=(4000, 3))
+    for factors in spread:
+        own[PLAN].us, own["a"].us, own["b"].us = np.array([100, 120, 130]) * factors
+        ours.run({})
+    assert ours.answered[PLAN] > 0.95 * len(spread)
+
+
 def test_an_odd_run_misleads_nobody() -> None:
     """Beside other work single runs take twice as long or half: the middle one of a few decides."""
     ours, own = served(plan=100, a=120, b=150)
