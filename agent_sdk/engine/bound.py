@@ -148,13 +148,10 @@ class BoundProgram:
         """Return the inputs as arrays. Raises FeedError for wrong names, shapes or element types."""
         feeds = {}
         for name, (shape, dtype) in self._wanted.items():
-            try:
-                array = inputs[name]
-            except KeyError:
+            if name not in inputs:
                 given = ", ".join(inputs) or "none"
-                raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {given}") from None
-            if type(array) is not np.ndarray:
-                array = np.asarray(array)
+                raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {given}")
+            array = np.asarray(inputs[name])
             if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
                 raise FeedError(
                     f"input '{name}' is {array.dtype}{list(array.shape)}, the model wants {dtype}{list(shape)}"
@@ -204,7 +201,7 @@ class BoundProgram:
             if array.shape != shape:
                 declared = self.program.graph.tensor[name]
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
-            outputs[name] = _copied(array, into.get(name)) if into else array.copy()
+            outputs[name] = _copied(array, into.get(name) if into else None)
         for name in self._unchanged:
             outputs[name] = _copied(feeds[name], into.get(name) if into else None)
         return outputs

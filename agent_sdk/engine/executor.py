@@ -184,27 +184,17 @@ class Executor(Closes):
         where nobody is ahead. ``into`` holds arrays of the caller's by output, to be written instead of new ones.
         Raises what ``run`` raises, FeedError also for an array in ``into`` that does not fit.
         """
-        ticket, bound = self._ticket, self._bound
+        ticket = self._ticket
         if into:
-            bound.check_outputs(into)
+            self._bound.check_outputs(into)
         if ticket is not None:
             asked = perf_counter_ns()
-            feeds = bound.check(inputs)
+            feeds = self._bound.check(inputs)
             with DeferredInterrupts():
-                if self._closed or self._abandoned is not None or self.device.forked:
-                    self._refuse_when_unusable()
+                self._refuse_when_unusable()
                 if self.device.enter_now(ticket, self._turn):
                     try:
-                        loop = bound.loop
-                        if loop is None:
-                            raise DeviceClosedError(CLOSED)
-                        bound.load(feeds)
-                        if not loop.alone(first=self._first):
-                            raise loop.failures()[0]
-                        self._first = False
-                        outputs = bound.store(feeds, into)
-                    except ProcessorLost as error:
-                        raise failed(self.program.work[0], error) from None
+                        outputs = self._launched(feeds, into)
                     finally:
                         self.device.leave_now(ticket, self._turn)
                         if self._closed:
@@ -215,6 +205,22 @@ class Executor(Closes):
             array[...] = outputs[name]
             outputs[name] = array
         return outputs, trace.total_us
+
+    def _launched(self, feeds: Feeds, into: Mapping[str, np.ndarray] | None) -> Outputs:
+        """Make the only launch in the calling thread. Raises what ``run`` raises."""
+        bound = self._bound
+        loop = bound.loop
+        if loop is None:
+            raise DeviceClosedError(CLOSED)
+        try:
+            bound.load(feeds)
+            well = loop.alone(first=self._first)
+        except ProcessorLost as error:
+            raise failed(self.program.work[0], error) from None
+        if not well:
+            raise loop.failures()[0]
+        self._first = False
+        return bound.store(feeds, into)
 
     def _take_turn(self, interrupts: DeferredInterrupts, timeout_s: float | None = None) -> int:
         """Wait until the earlier runs have left the buffers; nanoseconds waited."""
