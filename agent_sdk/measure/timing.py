@@ -158,13 +158,18 @@ def counted(disturbance: Sequence[float], least: int) -> list[int]:
     return calmest[: quiet if quiet >= least else max(least, len(disturbance) // 3)]
 
 
+def faster_half(runs: Sequence[T], us: Callable[[T], float]) -> list[T]:
+    """The half of some runs that took the fewest microseconds, quickest first: those that were disturbed least."""
+    return sorted(runs, key=us)[: (len(runs) + 1) // 2]
+
+
 def summarise(samples_us: Sequence[float]) -> Timing:
     """The median of the faster half, and the spread around it.
 
     Interruptions only ever add time, so the faster half is the undisturbed half; its median is still robust against a
     single odd reading, which the minimum is not.
     """
-    faster = sorted(samples_us)[: (len(samples_us) + 1) // 2]
+    faster = faster_half(samples_us, us=float)
     centre = statistics.median(faster)
     spread = statistics.median(abs(sample - centre) for sample in faster)
     return Timing(us=centre, spread_us=spread, count=len(samples_us))

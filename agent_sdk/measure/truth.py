@@ -21,6 +21,7 @@ import numpy as np
 
 from agent_sdk.engine import Program
 from agent_sdk.engine.trace import Span, Trace
+from agent_sdk.measure.timing import faster_half
 from hope_schema import (
     HOST,
     LatencyColumns,
@@ -204,7 +205,7 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
     the whole program they take all of a run but the loading and storing.
     """
     program = traces[0].program
-    traces = faster_half(traces)
+    traces = faster_half(traces, us=lambda trace: trace.total_us)  # as single ops are timed
     took = np.median([[span.us for span in trace.segments] for trace in traces], axis=0)
     beside = np.mean([pressure(trace, planned) for trace in traces], axis=0)
     launches = _launches(program)
@@ -238,11 +239,6 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
                 charged_us=charged_us,
             )
     return samples
-
-
-def faster_half(traces: Sequence[Trace]) -> list[Trace]:
-    """The runs that were disturbed least: what the planner compares with was measured so (``timing.summarise``)."""
-    return sorted(traces, key=lambda trace: trace.total_us)[: (len(traces) + 1) // 2]
 
 
 def _moves(traces: Sequence[Trace]) -> dict[tuple[TensorType, str, str], list[float]]:

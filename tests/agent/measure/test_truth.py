@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.engine.trace import Span
+from agent_sdk.engine.trace import Span, Trace
 from agent_sdk.measure.truth import (
     Sample,
     busy_together,
@@ -42,6 +42,14 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
     """All processors of this machine, ready to run."""
     with Device(discover(cache=tmp_path_factory.mktemp("ort"))) as opened:
         yield opened
+
+
+def ran(device: Device, seed: int, times: int = 1) -> list[Trace]:
+    """Runs of a random plan of one network, on all processors."""
+    model = random_model(5)
+    plan = random_legal_plan(model, list(device.processors.values()), random.Random(seed))
+    with Executor(build_program(plan, model, device.processors), device) as executor:
+        return [executor.run(image(model))[1] for _ in range(times)]
 
 
 def spec(cores: str) -> Processor:
@@ -139,10 +147,7 @@ def test_what_a_plan_charged_a_kind_of_few_segments_stays_charged(device: Device
 
 def test_what_disturbed_runs_took_is_left_out(device: Device) -> None:
     """Other work only ever adds time: beside as many undisturbed runs, slow ones change nothing."""
-    model = random_model(5)
-    plan = random_legal_plan(model, list(device.processors.values()), random.Random(5))
-    with Executor(build_program(plan, model, device.processors), device) as executor:
-        trace = executor.run(image(model))[1]
+    [trace] = ran(device, 5)
     specs = [processor.spec for processor in device.processors.values()]
     spans = [replace(span, start_us=3 * span.start_us, end_us=3 * span.end_us) for span in trace.segments]
     slow: Any = SimpleNamespace(program=trace.program, segments=spans, total_us=3 * trace.total_us)
@@ -215,14 +220,11 @@ def test_what_flows_back_adds_up(device: Device) -> None:
 
 def test_segments_beside_others_tell_too(device: Device) -> None:
     """Of a plan on several processors every super-op flows back, at no more than its segment took."""
-    model = random_model(5)
-    plan = random_legal_plan(model, list(device.processors.values()), random.Random(5))
-    with Executor(build_program(plan, model, device.processors), device) as executor:
-        trace = executor.run(image(model))[1]
+    [trace] = ran(device, 5)
     specs = [processor.spec for processor in device.processors.values()]
     found = observations([trace], specs, soc="soc", frequency="fixed", device_id="device")
     assert found is not None
-    used = {device.processors[segment.processor].spec.kind for segment in executor.program.segments}
+    used = {device.processors[segment.processor].spec.kind for segment in trace.program.segments}
     assert set(found.latencies.kind) == used
     longest = max(span.us for span in trace.segments)
     assert all(us is not None and 0 < us <= longest for us in found.latencies.us)
@@ -240,11 +242,8 @@ def test_a_plan_that_does_not_say_what_ops_take_tells_nothing(device: Device) ->
 
 def test_a_retimed_plan_says_what_was_delivered(device: Device) -> None:
     """Its steps lie where the middle run had their segments, in the order they had; placement and order stay."""
-    model = random_model(5)
-    plan = random_legal_plan(model, list(device.processors.values()), random.Random(7))
-    program = build_program(plan, model, device.processors)
-    with Executor(program, device) as executor:
-        traces = [executor.run(image(model))[1] for _ in range(3)]
+    traces = ran(device, 7, times=3)
+    program, plan = traces[0].program, traces[0].program.plan
     middle = sorted(traces, key=lambda trace: trace.total_us)[1]
     found = retimed(plan, traces)
     assert found.makespan_us == middle.total_us
