@@ -27,12 +27,14 @@ NOTE = "hedged: where predictions turn out too low it takes less than the plan t
 
 
 def uncertain(problem: Problem) -> bool:
-    """Whether some latency is predicted and a single processor could run everything."""
-    return problem.predicted_spread is not None and bool(problem.predicted_spread.any()) and bool(singles(problem))
+    """Whether some latency is predicted."""
+    return problem.predicted_spread is not None and bool(problem.predicted_spread.any())
 
 
 def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], Solution]) -> Solution:
     """Plan by ``solve`` in each of three cases, and take what is best in the mean of them.
+
+    Where no single processor runs everything there is none to fall back on, and what is predicted is believed.
 
     Args:
         problem: with ``predicted_spread``.
@@ -42,9 +44,11 @@ def hedge(problem: Problem, budget: Budget, solve: Callable[[Problem, Budget], S
     Returns:
         A schedule timed by the figures as they are predicted, with the bound proven on them.
     """
+    alone = singles(problem)
+    if not alone:
+        return solve(problem, budget)
     seconds = min(budget.seconds, budget.left())
     believing = solve(problem, budget.within(SHARE * seconds))
-    alone = singles(problem)
     best = min(alone, key=lambda p: alone[p].value_us)
     (first,) = (members for members in equal_processors(problem) if best in members)
     here = np.isin(np.arange(problem.latency_us.shape[1]), first)

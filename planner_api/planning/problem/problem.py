@@ -6,6 +6,7 @@ import heapq
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 import numpy as np
@@ -179,7 +180,7 @@ class Problem:
             if len(set(tensors)) != len(tensors) or any(not 0 <= tensor < t for tensor in tensors):
                 raise PlanningError(f"op '{self.ops[op]}' reads a tensor twice or one that does not exist")
         if len(self.lists.order) < n:
-            raise PlanningError(f"the graph has a cycle through op '{self.ops[_on_cycle(self.lists)]}'")
+            raise PlanningError(f"the graph has a cycle through op '{self.ops[_on_cycle(self.lists.before)]}'")
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -299,16 +300,13 @@ class Problem:
         return np.asarray(price)
 
 
-def _on_cycle(lists: Lists) -> int:
-    """An op on a cycle: of those that never became ready each waits for another, and whoever walks back passes one
-    twice.
-    """
-    stuck = set(range(len(lists.before))).difference(lists.order)
-    here, passed = min(stuck), set[int]()
-    while here not in passed:
-        passed.add(here)
-        here = next(op for op in lists.before[here] if op in stuck)
-    return here
+def _on_cycle(before: list[list[int]]) -> int:
+    """An op on a cycle of a graph that has one."""
+    try:
+        TopologicalSorter(dict(enumerate(before))).prepare()
+    except CycleError as error:
+        return int(error.args[1][0])
+    raise AssertionError("no cycle")
 
 
 def _topological(before: list[list[int]], after: list[list[int]]) -> list[int]:
