@@ -261,27 +261,33 @@ def test_files_have_one_home(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert paths.zoo_directory() == tmp_path
 
 
-def test_a_network_with_open_shapes_and_one_that_runs_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``--shape`` and ``--input`` bind what a file leaves open; what cannot be planned is run, checked and said."""
+@pytest.fixture
+def open_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A network whose input's last dimension is open; it is measured and planned in no time."""
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     measure_hastily(monkeypatch)
     file = tmp_path / "open.onnx"
     file.write_bytes(one_op_model("Relu", shape=(1, "n")).SerializeToString())
-    run = ["run", "--model", str(file), "--processors", "ort@0", "--quiet", "--runs", "2", "--json"]
+    return file
+
+
+def test_a_network_with_open_shapes_and_one_that_runs_whole(
+    open_network: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--shape`` and ``--input`` bind what a file leaves open; what cannot be planned is run, checked and said."""
+    run = ["run", "--model", str(open_network), "--processors", "ort@0", "--quiet", "--runs", "2", "--json"]
     assert cli.main(run) == 2
     assert "--shape" in capsys.readouterr().err
     assert cli.main([*run, "--shape", "x=1,4"]) == 0
     assert json.loads(capsys.readouterr().out)["correct"] is True
-    np.savez(tmp_path / "x.npz", x=np.ones((1, 5), np.float32))
-    assert cli.main([*run, "--input", str(tmp_path / "x.npz")]) == 0
+    np.savez(open_network.with_name("x.npz"), x=np.ones((1, 5), np.float32))
+    assert cli.main([*run, "--input", str(open_network.with_name("x.npz"))]) == 0
     assert cli.main([*run, "--shape", "x=1,2,3"]) == 2
-    assert cli.main([*run, "--input", str(file)]) == 2
+    assert cli.main([*run, "--input", str(open_network)]) == 2
     nonzero = one_op_model("NonZero", shape=(1, 4))
     nonzero.graph.output[0].type.tensor_type.elem_type = 7
     nonzero.graph.output[0].type.tensor_type.ClearField("shape")
-    file.write_bytes(nonzero.SerializeToString())
+    open_network.write_bytes(nonzero.SerializeToString())
     capsys.readouterr()
     assert cli.main(run) == 0
     report = json.loads(capsys.readouterr().out)
@@ -289,15 +295,9 @@ def test_a_network_with_open_shapes_and_one_that_runs_whole(
     assert "(NonZero)" in report["notes"][0]
 
 
-def test_several_shapes_are_prepared_ahead(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_shapes_are_prepared_ahead(open_network: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``prepare`` says of every set of shapes who answers; a later start finds each plan, and takes one set only."""
-    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
-    measure_hastily(monkeypatch)
-    file = tmp_path / "open.onnx"
-    file.write_bytes(one_op_model("Relu", shape=(1, "n")).SerializeToString())
-    given = [str(file), "--processors", "ort@0", "--quiet"]
+    given = [str(open_network), "--processors", "ort@0", "--quiet"]
     assert cli.main(["prepare", *given, "--shape", "x=1,4", "--shape", "x=1,5"]) == cli.OK
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["x=1,4", "x=1,5"]
     for shape in ("x=1,4", "x=1,5"):
