@@ -52,6 +52,7 @@ from hope_schema.profile import (
     Profile,
     TransferColumns,
 )
+from hope_schema.proof import Proof, ProofRequest
 from hope_schema.registry import (
     AliasTarget,
     DeviceDescription,
@@ -139,6 +140,8 @@ __all__ = [
     "ProblemDetails",
     "Processor",
     "Profile",
+    "Proof",
+    "ProofRequest",
     "Release",
     "ReleasePage",
     "ReleasePart",

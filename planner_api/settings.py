@@ -6,11 +6,13 @@ import difflib
 import ipaddress
 import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from hope_schema.proof import address_of
 
 MEBIBYTE = 2**20
 
@@ -28,11 +30,15 @@ class Settings(BaseSettings):
     embedded: bool = False
     tokens_required: bool = False
     """Whether every call needs a bearer token; ``serve`` sets it for every address but loopback."""
+    addresses: Annotated[frozenset[str], NoDecode] = frozenset()
+    """Where devices call this planner and nobody else, separated by commas (``https://planner.example``). There it
+    proves to a device that it gave the device its token; nowhere, by default."""
 
     max_body_bytes: int = Field(8 * MEBIBYTE, ge=1024)
     """Largest request body as it is sent."""
     max_inflated_bytes: int = Field(16 * MEBIBYTE, ge=1024)
-    """Largest request body after decompression."""
+    """Largest request body after decompression. Exporters write some 200 bytes per op, 4 MiB for as many as the
+    contract allows; what those hold up is the number of ops, not of bytes."""
     body_timeout_s: float = Field(30.0, gt=0)
     """Longest time a client may take to send its body."""
     read_timeout_s: float = Field(10.0, gt=0, le=600)
@@ -125,6 +131,15 @@ class Settings(BaseSettings):
     """Whether to trace with OpenTelemetry, if that is installed."""
     metrics: bool = True
     """Whether ``GET /metrics`` answers; it needs no token, so keep it from outside (the chart's ingress does)."""
+
+    @field_validator("addresses", mode="before")
+    @classmethod
+    def _addresses_are_safe(cls, given: str | frozenset[str]) -> frozenset[str]:
+        parts = given.split(",") if isinstance(given, str) else given
+        addresses = frozenset(address_of(part.strip()) for part in parts if part.strip())
+        if exposed := sorted(address for address in addresses if not is_private(address)):
+            raise ValueError(f"{exposed[0]} must begin with https://, for who is proven there is sent a token")
+        return addresses
 
     @model_validator(mode="after")
     def _provider_is_complete(self) -> Settings:

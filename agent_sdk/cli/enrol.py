@@ -19,17 +19,22 @@ def enrol(planner: str, claim: str | None) -> int:
     from agent_sdk.planner.blocking import BlockingPlanner
     from agent_sdk.planner.client import PlannerClient
     from agent_sdk.planner.identity import device_id, prepare_tokens, store_token, versions
+    from agent_sdk.planner.recognise import recognise
     from hope_schema import Enrolment
 
-    if not claim:
-        raise InputError("an enrolment needs a claim: --claim TOKEN, or HOPE_CLAIM in the environment")
     soc, state = read_soc(), state_directory()
-    request = Enrolment(device_id=device_id(state), soc=soc.name, frequency=soc.frequency, versions=versions())
+    own = device_id(state)
+    request = Enrolment(device_id=own, soc=soc.name, frequency=soc.frequency, versions=versions())
     try:
         prepare_tokens(state)
     except OSError as error:
         raise InputError(f"not enrolled: a token could not be kept in '{state}': {error.strerror}") from error
     with BlockingPlanner(PlannerClient(planner)) as asked:
+        if asked.call(lambda _: recognise(PlannerClient, planner, state, own)) is not None:
+            click.echo(f"{own} is enrolled there already; hope-agent run --planner {planner} uses its token")
+            return 0
+        if not claim:
+            raise InputError("an enrolment needs a claim: --claim TOKEN, or HOPE_CLAIM in the environment")
         receipt = asked.call(lambda client: client.enrol(claim, request))
     try:
         store_token(state, planner, receipt.token)

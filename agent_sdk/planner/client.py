@@ -45,6 +45,8 @@ from hope_schema import (
     PlanReply,
     PlanRequest,
     ProblemDetails,
+    Proof,
+    ProofRequest,
     UploadReceipt,
 )
 from hope_schema.hashing import digest
@@ -92,7 +94,7 @@ class PlannerClient:
 
     Args:
         url: the planner's address, ``http://`` or ``https://``.
-        token: bearer token; without one ``HOPE_TOKEN`` is used, and without that none is sent.
+        token: bearer token; by default ``HOPE_TOKEN``, if that is set; ``""`` sends none.
         device_id: which device asks, for a planner that takes no tokens to know it by.
         transport: replaces the network, e.g. by an in-process ASGI app (see ``agent_sdk.planner.embedded``).
         encoding: how request bodies of a kilobyte and more are compressed.
@@ -128,8 +130,7 @@ class PlannerClient:
         self._sleep = sleep
         self._jitter = random.Random()
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
-        token = token or os.environ.get(TOKEN_VARIABLE) or None
-        if token is not None:
+        if token := os.environ.get(TOKEN_VARIABLE) if token is None else token:
             headers["Authorization"] = _bearer(token)
         if device_id is not None:
             headers["Hope-Device"] = device_id
@@ -206,6 +207,10 @@ class PlannerClient:
             "POST", "/devices", body=body, headers={"Authorization": _bearer(claim)}, attempts=1
         )
         return _parse(answer.body, EnrolmentReceipt, request_id)
+
+    async def prove(self, request: ProofRequest) -> Proof:
+        """``POST /devices/proof``: what proves that it knows the device's token. Raises ``NotFoundError`` elsewhere."""
+        return await self._post("/devices/proof", request, Proof)
 
     async def report(self, device_id: str, report: DeviceReport) -> None:
         """``PUT /devices/{id}/report``: versions, and measured against predicted times; the newest report stands."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from agent_sdk.files import read_whole, replace_whole
 from hope_schema.hashing import digest
+from hope_schema.proof import address_of
 from hope_schema.version import VERSION
 
 PACKAGES: Final = ("onnxruntime", "openvino")
@@ -36,11 +37,17 @@ def device_id(directory: Path) -> str:
 
 
 def stored_token(directory: Path, planner: str) -> str | None:
-    """Return the token that this planner gave the device when it enrolled, if it did and the file is whole."""
+    """Return the token kept for the planner at this address, if there is one and its file is whole."""
+    return _read_token(_token_path(directory, planner))
+
+
+def kept_tokens(directory: Path) -> set[str]:
+    """Return every token kept, for whatever address."""
     try:
-        return read_whole(_token_path(directory, planner)).decode().strip() or None
-    except (OSError, UnicodeError):
-        return None
+        paths = list((directory / TOKENS).iterdir())
+    except OSError:
+        return set()
+    return {token for path in paths if (token := _read_token(path))}
 
 
 def prepare_tokens(directory: Path) -> None:
@@ -67,5 +74,16 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _read_token(path: Path) -> str | None:
+    try:
+        return read_whole(path).decode().strip() or None
+    except (OSError, UnicodeError):
+        return None
+
+
 def _token_path(directory: Path, planner: str) -> Path:
-    return directory / TOKENS / digest(planner.rstrip("/"))[:32]
+    try:
+        address = address_of(planner)
+    except ValueError:
+        address = planner.rstrip("/")
+    return directory / TOKENS / digest(address)[:32]

@@ -32,8 +32,10 @@ log = structlog.get_logger(__name__)
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 """Answered without a token, for probes and scrapers inside; the chart's ingress routes nobody there."""
-ENROL = "/devices"
-"""To post there takes a claim token, which the route itself checks."""
+ENTRANCES = frozenset({"/devices", "/devices/proof"})
+"""Where devices post that have no token of this planner, or do not know yet that they have: the routes themselves say
+whom they answer."""
+NO_TOKEN = "this planner needs a token; a device gets its own with `hope-agent enrol`"
 
 ASKED_AT_ONCE = 500
 """Tokens that one query asks for: devices of a large fleet come too seldom to be known from one call to the next."""
@@ -163,7 +165,7 @@ class Guard:
         tokens: the bearers.
         required: whether a request needs a token at all; without, a caller without one may do everything.
         per_token: limit per bearer.
-        per_address: limit per client address of requests without a valid token (enrolment, guessing); an address
+        per_address: limit per client address of requests without a valid token (entrances, guessing); an address
             beyond it is refused before a token that this process does not know costs a query.
     """
 
@@ -181,14 +183,14 @@ class Guard:
         path = scope["path"]
         if path not in OPEN:
             try:
-                if path == ENROL and scope["method"] == "POST":
+                if path in ENTRANCES and scope["method"] == "POST":
                     refuse_for(self._per_address.hit(address_of(scope)))
                 elif (token_hash := _bearer(scope)) is not None:
                     known = self._tokens.known(token_hash) or await self._look_up(scope, token_hash)
                     self._admit(scope, known)
                     scope["state"]["principal"] = known.principal
                 elif self._required:
-                    raise UnauthorisedError("this planner needs a token: send it as 'Authorization: Bearer ...'")
+                    raise UnauthorisedError(NO_TOKEN)
             except UnauthorisedError:
                 refuse_for(self._per_address.hit(address_of(scope)))
                 raise

@@ -6,7 +6,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import Device, DeviceDescription, DevicePage, DeviceReport, Enrolment, EnrolmentReceipt
+from hope_schema import (
+    Device,
+    DeviceDescription,
+    DevicePage,
+    DeviceReport,
+    Enrolment,
+    EnrolmentReceipt,
+    Proof,
+    ProofRequest,
+)
 from hope_schema.base import LABEL, MAX_LABEL
 from hope_schema.registry import PLAIN
 from planner_api.audit.service import actor_of
@@ -20,6 +29,8 @@ router = APIRouter(tags=["devices"], route_class=StrictRoute)
 
 ENROLMENT_BYTES = 32 * 1024
 """Largest enrolment; honest ones have a few hundred bytes, and the contract's own bounds end at 17 KB."""
+PROOF_BYTES = 2048
+"""Largest question for a proof; the contract's bounds end at half of it."""
 DeviceId = Annotated[str, Path(max_length=MAX_LABEL, pattern=LABEL, description="The device's id")]
 After = Annotated[str | None, Query(max_length=128, pattern=LABEL, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Rows per page")]
@@ -43,6 +54,20 @@ async def enrol(request: Request) -> Response:
     receipt = await service.enrol(planner.database, claim, message)
     headers = {"Cache-Control": "no-store"}
     return Response(receipt.model_dump_json(), status_code=201, media_type="application/json", headers=headers)
+
+
+@router.post(
+    "/devices/proof",
+    openapi_extra=describe(
+        request=ProofRequest, replies={200: ("What only who knows the device's token can check.", Proof)}, errors=[404]
+    ),
+)
+async def prove(request: Request) -> Response:
+    """Prove to a device, which sends no token, that this planner gave it one; at the planner's own addresses alone."""
+    planner = request.app.state.planner
+    message = await read_message(request, ProofRequest, limit=PROOF_BYTES)
+    found = await service.prove(planner.database, planner.settings.addresses, message)
+    return Response(found.model_dump_json(), media_type="application/json")
 
 
 @router.get("/devices", openapi_extra=describe(replies={200: ("One page.", DevicePage)}, errors=[404, 422]))

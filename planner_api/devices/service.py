@@ -1,14 +1,16 @@
-"""The rules of enrolment, description and revocation."""
+"""The rules of enrolment, proof, description and revocation."""
 
 from __future__ import annotations
 
+import secrets
 import statistics
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from hope_schema import Device, DeviceDescription, DevicePage, Enrolment, EnrolmentReceipt
+from hope_schema import Device, DeviceDescription, DevicePage, Enrolment, EnrolmentReceipt, Proof, ProofRequest
+from hope_schema.proof import prove as proof_of
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
@@ -53,6 +55,21 @@ async def enrol(database: Database, claim_hash: str, request: Enrolment) -> Enro
             )
         await repository.add_token(session, hash_token(token), "device", device_id=request.device_id)
     return EnrolmentReceipt(device_id=request.device_id, token=token)
+
+
+async def prove(database: Database, addresses: Container[str], request: ProofRequest) -> Proof:
+    """Prove to a device that this planner, at one of its ``addresses``, knows the device's token.
+
+    Raises:
+        NotFoundError: another address: who passes a device's question on from there is to get nothing for it.
+    """
+    if request.address not in addresses:
+        raise NotFoundError("address-unknown", f"this planner has no address '{request.address}'; see HOPE_ADDRESSES")
+    async with database.read() as session:
+        hashes = await repository.valid_tokens(session, request.device_id)
+    # A device without a token gets a key that nobody has; the salt changes the answers of those with one, too.
+    key, salt = next(iter(hashes), secrets.token_hex(32)), secrets.token_hex(32)
+    return Proof(salt=salt, proof=proof_of(key, request, salt))
 
 
 async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor) -> None:

@@ -5,10 +5,13 @@ With that much entropy a fast hash is enough: there is nothing to guess, so noth
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 from typing import Literal
+
+from hope_schema.proof import hash_token
+
+__all__ = ["SECRET", "Kind", "hash_token", "new_token"]
 
 Kind = Literal["operator", "viewer", "device", "claim"]
 
@@ -22,8 +25,3 @@ SECRET = re.compile(r"hope_[ovdc]_[A-Za-z0-9_\-]{8,}")
 def new_token(kind: Kind) -> str:
     """A fresh token with 256 bits of entropy."""
     return _PREFIX[kind] + secrets.token_urlsafe(32)
-
-
-def hash_token(token: str | bytes) -> str:
-    """What is stored of a token: its SHA-256 in hexadecimal."""
-    return hashlib.sha256(token.encode() if isinstance(token, str) else token).hexdigest()

@@ -205,6 +205,22 @@ def test_the_proxies_that_are_believed_reach_the_server(render: Render) -> None:
     assert believed(forwardedAllowIps="10.0.0.0/8") == ["10.0.0.0/8"]
 
 
+def test_the_ingress_is_where_the_planner_proves_itself(render: Render) -> None:
+    """Over TLS its host becomes the planner's address, unless the operator lists others; without TLS there is none."""
+
+    def proven(tls: str, **settings: str) -> list[frozenset[str]]:
+        ingress = {**VALUES["ingress"], "enabled": True, "tlsSecret": tls}
+        deployment = of(render(ingress=ingress, settings={**VALUES["settings"], **settings}), "Deployment", "api")
+        given = [entry["value"] for entry in container(deployment)["env"] if entry["name"] == "HOPE_ADDRESSES"]
+        return [Settings(addresses=value).addresses for value in given]
+
+    assert proven("") == []
+    assert proven("tls") == [{"https://planner.example.com"}]
+    assert proven("tls", ADDRESSES="https://a.example, https://b.example") == [
+        {"https://a.example", "https://b.example"}
+    ]
+
+
 def test_switches_switch(render: Render) -> None:
     """What can be turned off is gone when it is, and fixed replicas then stand in the deployment."""
     off = {"enabled": False}
@@ -228,6 +244,7 @@ def test_switches_switch(render: Render) -> None:
         {"settings": {"LOG_LEVEL": 3}},
         {"settings": {"log-level": "info"}},
         {"service": {"type": "ClusterIP", "port": 0}},
+        {"ingress": {**VALUES["ingress"], "host": "*.example.com"}},
         {"database": {"existingSecret": "", "key": "url", "url": "mysql://db"}},
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -73,10 +74,11 @@ def device(api: Api, claim: str) -> dict[str, str]:
 
 
 def test_nothing_but_probes_answers_without_a_token(api: Api) -> None:
-    """Every route says 401 with a challenge; probes and metrics answer."""
+    """Every route says 401 with a challenge, and what to type; probes and metrics answer."""
     for method, path in (("GET", "/fleet"), ("POST", "/plans"), ("GET", f"/plans/{'p' * 8}"), ("POST", "/devices")):
         response = api.client.request(method, path, content=b"{}", headers={"content-type": "application/json"})
         assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+        assert re.search("hope-agent enrol|claim token", response.json()["detail"])
         assert response.json()["type"] == "urn:hope:unauthorised"
     for path in ("/healthz", "/readyz", "/metrics"):
         assert api.client.get(path).status_code == 200

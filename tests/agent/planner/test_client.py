@@ -383,16 +383,17 @@ def test_waiting_is_asked_for_and_waited_for() -> None:
 
 
 def test_the_token_is_sent_and_the_environment_is_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bearer token comes from the argument, else from ``HOPE_TOKEN``, else none is sent."""
+    """The bearer token comes from the argument, else from ``HOPE_TOKEN``, else none is sent; nor is an empty one."""
     monkeypatch.setenv("HOPE_TOKEN", "from-environment")
     for options, expected in (({"token": "given"}, "Bearer given"), ({}, "Bearer from-environment")):
         transport = ScriptedTransport(plan_answer(small_plan()))
         run(transport, lambda c: c.plan(REQUEST), **options)
         assert transport.requests[0].headers["Authorization"] == expected
-    monkeypatch.delenv("HOPE_TOKEN")
-    transport = ScriptedTransport(plan_answer(small_plan()))
-    run(transport, lambda c: c.plan(REQUEST))
-    assert "Authorization" not in transport.requests[0].headers
+    for none in ({"token": ""}, {}):
+        transport = ScriptedTransport(plan_answer(small_plan()))
+        run(transport, lambda c: c.plan(REQUEST), **none)
+        assert "Authorization" not in transport.requests[0].headers
+        monkeypatch.delenv("HOPE_TOKEN", raising=False)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""A planner that moved, or goes by another name: recognised by what it proves, never by being shown a token."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from agent_sdk.errors import PlannerStatusError, RateLimitedError, ServerError
+from agent_sdk.planner.client import PlannerClient
+from agent_sdk.planner.identity import kept_tokens, store_token
+from hope_schema import ProofRequest
+from hope_schema.proof import address_of, hash_token, prove
+
+
+async def recognise(opening: Callable[..., PlannerClient], url: str, directory: Path, device_id: str) -> str | None:
+    """Return the token that the planner at ``url`` gave this device at whatever address, and keep it for this one too.
+
+    Args:
+        opening: makes a client, given ``url`` and ``token``.
+        url: the address as the caller wrote it.
+        directory: where tokens are kept.
+        device_id: whose they are.
+
+    Returns:
+        None where the planner does not prove that it gave any of them.
+
+    Raises:
+        PlannerError: it cannot answer now.
+    """
+    tokens = kept_tokens(directory)
+    try:
+        address = address_of(url)
+    except ValueError:
+        return None
+    if not tokens:
+        return None
+    request = ProofRequest(nonce=secrets.token_hex(32), device_id=device_id, address=address)
+    try:
+        async with opening(url, token="") as stranger:
+            answer = await stranger.prove(request)
+    except (RateLimitedError, ServerError):
+        raise
+    except PlannerStatusError:
+        return None
+    for token in tokens:
+        if hmac.compare_digest(prove(hash_token(token), request, answer.salt), answer.proof):
+            with suppress(OSError):  # then it proves itself again at the next start
+                store_token(directory, url, token)
+            return token
+    return None
+
+
+@asynccontextmanager
+async def recognising(
+    opening: Callable[..., PlannerClient], url: str, directory: Path, device_id: str
+) -> AsyncIterator[PlannerClient]:
+    """Yield a client of the planner at ``url``, with its token if it is recognised. Raises like ``recognise``."""
+    async with opening(url, token=await recognise(opening, url, directory, device_id)) as planner:
+        yield planner
