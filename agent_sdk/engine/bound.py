@@ -63,6 +63,10 @@ class _Load:
 class BoundProgram:
     """Executables, buffers and bound calls of one program. One run at a time.
 
+    Args:
+        program: what is bound.
+        library: with what its lanes run outside the interpreter; None where they run inside it.
+
     Attributes:
         program: what was bound.
         loop: what carries out its lanes.
@@ -72,7 +76,7 @@ class BoundProgram:
     Raises ProcessorError when a processor refuses a segment; what was compiled before is freed.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, library: ctypes.CDLL | None) -> None:
         self.program = program
         self.executables: list[Executable] = []
         self.loop: Loop | None = None
@@ -93,7 +97,9 @@ class BoundProgram:
             self._buffers = allocate(program, self.memory)
             self._calls = [self._call(segment) for segment in program.segments]
             self.loop = loop_for(
-                [[self._instruction(work) for work in row] for row in program.by_lane], program.seats[0][0]
+                [[self._instruction(work) for work in row] for row in program.by_lane],
+                [first for first, _ in program.seats],
+                library,
             )
             self._loads = self._plan_loads()
         except BaseException:

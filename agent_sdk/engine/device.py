@@ -21,6 +21,7 @@ from functools import partial
 from time import monotonic, sleep
 from typing import Any, Protocol
 
+from agent_sdk import native
 from agent_sdk.closing import Closes
 from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.program import lane_of
@@ -92,8 +93,10 @@ class Device(Closes):
         _OPEN.add(self)
         self.lock = threading.Lock()
         self._queues: defaultdict[str, deque[Ticket]] = defaultdict(deque)
+        self.library = native.library()
+        """With what its lanes run outside the interpreter; None where they run inside it."""
         self._lanes = {
-            lane_of(processor): Queue(lane_of(processor), processor.caller_cores)
+            lane_of(processor): Queue(lane_of(processor), processor.caller_cores, self.library)
             for processor in sorted(self.processors.values(), key=lambda p: len(p.caller_cores), reverse=True)
         }
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -111,7 +114,7 @@ class Device(Closes):
         with self.lock:
             self._refuse_when_closed()
             if name not in self._lanes:
-                self._lanes[name] = Queue(name, frozenset())
+                self._lanes[name] = Queue(name, frozenset(), self.library)
             return self._lanes[name]
 
     def register(self, user: Closable) -> None:
@@ -145,12 +148,9 @@ class Device(Closes):
         with self.lock:
             if self._closed:
                 raise DeviceClosedError(CLOSED)
-            if turn.taken:
-                return False
             ticket.queues = ticket.queues or [self._queues[resource] for resource in ticket.users]
-            for queue in ticket.queues:
-                if queue:
-                    return False
+            if turn.taken or any(ticket.queues):
+                return False
             for queue in ticket.queues:
                 queue.append(ticket)
             turn.taken = True
@@ -183,10 +183,10 @@ class Device(Closes):
                 start()
         return started
 
-    def leave(self, ticket: Ticket, lane: int) -> None:
-        """Give back what one lane occupies. Doing it twice does no harm."""
+    def leave(self, ticket: Ticket, *lanes: int) -> None:
+        """Give back what lanes occupy. Doing it twice does no harm."""
         with self.lock:
-            heirs = self._heirs(ticket, lane)
+            heirs = [heir for lane in lanes for heir in self._heirs(ticket, lane)]
             for start in self._granted(heirs) if heirs else ():
                 start()
 

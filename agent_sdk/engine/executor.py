@@ -47,11 +47,10 @@ class _Run:
         go: released once the caller may serve it.
         ticket: its place in the device's queues.
         failures: what went wrong outside segments, first things first.
-        cut_short: whether a lane ended before its last segment.
         abandoned: lanes left behind in a runtime that hangs; guarded by the executor's lock.
     """
 
-    __slots__ = ("abandoned", "cut_short", "failures", "go", "home", "interrupts", "loop", "queued_ns", "ticket")
+    __slots__ = ("abandoned", "failures", "go", "home", "interrupts", "loop", "queued_ns", "ticket")
 
     ticket: Ticket
 
@@ -61,7 +60,6 @@ class _Run:
         self.interrupts = interrupts
         self.queued_ns = 0
         self.failures: list[BaseException] = []
-        self.cut_short = False
         self.go = threading.Lock()
         self.go.acquire()
         self.abandoned: set[int] = set()
@@ -94,7 +92,7 @@ class Executor(Closes):
         self._lock = threading.Lock()
         self._closed = False
         self._abandoned: _Run | None = None
-        self._bound = BoundProgram(program)
+        self._bound = BoundProgram(program, device.library)
         self._lanes = [device.queue(name) for name in program.lanes]
         self._first = True
         # The caller serves the lane that starts first: the others are woken while it is at work.
@@ -258,8 +256,8 @@ class Executor(Closes):
         program = self.program
         run.ticket = Ticket(program.lane_resources)
         run.ticket.start += [
-            run.go.release if lane == run.home else partial(thread.submit, partial(self._serve, run, lane))
-            for lane, thread in enumerate(self._lanes)
+            run.go.release if lane == run.home else partial(self._hand_out, run, [lane])
+            for lane in range(len(self._lanes))
         ]
         run.ticket.refuse = partial(self._refused, run)
         began = perf_counter_ns()
@@ -271,19 +269,18 @@ class Executor(Closes):
                     thread.start()
             ready = self.device.enter(run.ticket)
             entered = perf_counter_ns()
-            self._hand_out(run, [lane for lane in ready if lane != run.home])
+            if others := [lane for lane in ready if lane != run.home]:
+                self._hand_out(run, others)
             if run.home in ready:
                 run.go.release()
             if run.home >= 0:
                 run.interrupts.wait(run.go)
-                self._drive(run, run.home, interruptible=run.interrupts.cancels)
+                self._drive(run, run.home)
             self._settle(run, end)
+            self.device.leave(run.ticket, *range(len(self._lanes)))
             computed = perf_counter_ns()
-            failures = run.failures or run.loop.failures()
-            if failures:
-                raise failures[0]
-            if run.cut_short:  # by a Ctrl-C of which Python has not told yet
-                raise KeyboardInterrupt
+            if run.loop.stopped:  # by a failure, or a Ctrl-C of which Python has not told yet
+                raise [*run.failures, *run.loop.failures(), KeyboardInterrupt()][0]
             outputs = self._bound.store(feeds)
             finished = perf_counter_ns()
         except BaseException as error:
@@ -303,17 +300,16 @@ class Executor(Closes):
             finished_ns=finished,
         )
 
-    def _drive(self, run: _Run, lane: int, *, interruptible: bool = False) -> None:
-        """Serve one lane of one run in the calling thread, bound to its CPUs meanwhile, and give back what it occupied.
+    def _drive(self, run: _Run, lane: int) -> None:
+        """Serve the caller's lane of a run, bound to its CPUs meanwhile, and give back what it occupied.
 
         Failures stay in the run, that the CPUs are gone among them.
         """
         row = self.program.by_lane[lane]
         try:
             with bound_to(*self.program.seats[lane]) as seat:
-                run.loop.drive(lane, interruptible=interruptible)
+                run.loop.drive(lane, interruptible=run.interrupts.cancels)
                 if run.loop.done(lane) < len(row):
-                    run.cut_short = True
                     seat.last = None
         except ProcessorLost as error:
             run.fail(failed(row[0], error))
@@ -323,15 +319,12 @@ class Executor(Closes):
             run.loop.finish(lane)
 
     def _hand_out(self, run: _Run, lanes: Sequence[int]) -> None:
-        """Have these lanes served. Two are woken, who wake two more each: the caller soon serves its own."""
-        half = -(-len(lanes) // 2)
-        for first, *others in filter(None, (lanes[:half], lanes[half:])):
-            self._lanes[first].submit(partial(self._serve, run, first, others))
+        """Have these lanes served by their own threads."""
+        run.loop.hand_out({lane: self._lanes[lane] for lane in lanes}, partial(self._served, run))
 
-    def _serve(self, run: _Run, lane: int, others: Sequence[int] = ()) -> None:
-        """Serve one lane on its own thread, once others have been handed out."""
-        self._hand_out(run, others)
-        self._drive(run, lane)
+    def _served(self, run: _Run, lane: int) -> None:
+        """On a lane's own thread, which serves the run no more."""
+        self.device.leave(run.ticket, lane)
         with self._lock:
             left_behind = lane in run.abandoned
             run.abandoned.discard(lane)
@@ -351,12 +344,11 @@ class Executor(Closes):
                 run.loop.finish(lane)
 
     def _settle(self, run: _Run, end: float | None) -> None:
-        """Wait until every lane has ended. Raises RunTimeoutError when their time is over."""
+        """Wait until the others' lanes have ended. Raises RunTimeoutError when their time is over."""
         run.interrupts.listen()
-        for lane in range(len(self._lanes)):
-            left = -1.0 if end is None else max(end - monotonic(), 0.0)
-            if not run.loop.wait(lane, left):
-                raise RunTimeoutError(f"the run took longer than allowed; {self._state(run)}")
+        others = [lane for lane in range(len(self._lanes)) if lane != run.home]
+        if others and not run.loop.wait(others, -1.0 if end is None else max(end - monotonic(), 0.0)):
+            raise RunTimeoutError(f"the run took longer than allowed; {self._state(run)}")
         run.interrupts.raising = False
 
     def _give_up(self, run: _Run, error: BaseException) -> None:
@@ -373,19 +365,15 @@ class Executor(Closes):
         pressed: BaseException | None = None
         try:
             run.interrupts.raising = True
-            end = monotonic() + grace
-            for lane in started:
-                left = max(end - monotonic(), 0.0) if grace >= 0 else -1.0
-                run.loop.wait(lane, left)
+            run.loop.wait(started, grace)
             run.interrupts.raising = False
         except BaseException as now:  # noqa: BLE001  Ctrl-C: those that have not ended by now are left behind
             run.interrupts.raising = False
             pressed = now
-        if run.home >= 0:
-            self.device.leave(run.ticket, run.home)
         with self._lock:
             run.abandoned = {lane for lane in started if run.loop.done(lane) < FINISHED}
             names = ", ".join(self._lanes[lane].name for lane in sorted(run.abandoned))
+        self.device.leave(run.ticket, *(set(range(len(self._lanes))) - run.abandoned))
         if names:
             self.device.hang(
                 run.ticket, f"a runtime still hangs on {names} in a run that was given up; {self._state(run)}"

@@ -12,9 +12,10 @@ import ctypes
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+from functools import partial
+from time import monotonic, monotonic_ns, perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
@@ -23,9 +24,11 @@ from agent_sdk import native
 from agent_sdk.device.cores import bind_to, bound_to, gone
 from agent_sdk.engine.errors import SegmentFailedError
 from agent_sdk.engine.program import Work
+from agent_sdk.engine.queue import Queue
 from agent_sdk.engine.wait import FINISHED, Progress
-from agent_sdk.runtimes.base import Bound, BoundCall, NativeCall
+from agent_sdk.runtimes.base import Bound, BoundCall, NativeCall, ProcessorLost
 
+_NEVER_NS: Final = 2**63 - 1
 _FAILED: Final = 1
 """What a step returns that Python makes, when it has raised."""
 
@@ -67,6 +70,13 @@ class Loop(ABC):
         """
 
     @abstractmethod
+    def hand_out(self, queues: Mapping[int, Queue], driven: Callable[[int], None]) -> None:
+        """Have lanes driven by queues' threads, which have nothing else to do, from their seats on.
+
+        A lane runs no more before ``driven`` is called with it in that thread.
+        """
+
+    @abstractmethod
     def alone(self, *, first: bool) -> bool:
         """A whole run of the only lane in the calling thread, bound to the lane's seat meanwhile; False if it failed.
 
@@ -78,8 +88,8 @@ class Loop(ABC):
         """Say that a lane runs no more."""
 
     @abstractmethod
-    def wait(self, lane: int, timeout_s: float = -1) -> bool:
-        """For the caller: sleep until a lane runs no more; False when ``timeout_s`` is over, if it is not negative.
+    def wait(self, lanes: Sequence[int], timeout_s: float = -1) -> bool:
+        """For the caller: sleep until lanes run no more; False when ``timeout_s`` is over, if it is not negative.
 
         May be left by what a signal's handler raises.
         """
@@ -87,6 +97,11 @@ class Loop(ABC):
     @abstractmethod
     def stop(self) -> None:
         """Have every lane end at its next segment."""
+
+    @property
+    @abstractmethod
+    def stopped(self) -> bool:
+        """Whether that was asked for."""
 
     @abstractmethod
     def done(self, lane: int) -> int:
@@ -101,10 +116,9 @@ class Loop(ABC):
         """Per lane the readings of the clock, nanoseconds."""
 
 
-def loop_for(code: Code, seat: frozenset[int] = frozenset()) -> Loop:
-    """The native loop where there is a library for it. ``seat`` is where ``alone`` runs: nowhere else, or anywhere."""
-    library = native.library()
-    return PythonLoop(code, seat) if library is None else NativeLoop(code, library, seat)
+def loop_for(code: Code, seats: Sequence[frozenset[int]], library: ctypes.CDLL | None) -> Loop:
+    """The native loop where there is a library for it. ``seats``: where each lane begins; nothing where it is."""
+    return PythonLoop(code, seats) if library is None else NativeLoop(code, library, seats)
 
 
 def failed(work: Work, error: BaseException) -> BaseException:
@@ -119,9 +133,9 @@ def failed(work: Work, error: BaseException) -> BaseException:
 class PythonLoop(Loop):
     """Lanes inside the interpreter."""
 
-    def __init__(self, code: Code, seat: frozenset[int]) -> None:
+    def __init__(self, code: Code, seats: Sequence[frozenset[int]]) -> None:
         self._code = code
-        self._seat = seat
+        self._seats = seats
 
     def begin(self, *, first: bool) -> None:
         self._first = first
@@ -158,20 +172,42 @@ class PythonLoop(Loop):
                 stamp(now())
             progress.finish(lane, count)
 
+    def hand_out(self, queues: Mapping[int, Queue], driven: Callable[[int], None]) -> None:
+        for lane, queue in queues.items():
+            queue.submit(partial(self._serve, lane, driven))
+
+    def _serve(self, lane: int, driven: Callable[[int], None]) -> None:
+        try:
+            bind_to(self._seats[lane])
+        except ProcessorLost as error:
+            self._failures.append(failed(self._code[lane][0].work, error))
+            self._progress.stop()
+        self.drive(lane, interruptible=False)
+        self.finish(lane)
+        driven(lane)
+
     def alone(self, *, first: bool) -> bool:
         self.begin(first=first)
-        with bound_to(self._seat):
+        with bound_to(self._seats[0]):
             self.drive(0, interruptible=False)
         return not self._failures
 
     def finish(self, lane: int) -> None:
         self._progress.finish(lane, FINISHED)
 
-    def wait(self, lane: int, timeout_s: float = -1) -> bool:
-        return self._progress.wait(Progress.CALLER, lane, FINISHED, timeout_s)
+    def wait(self, lanes: Sequence[int], timeout_s: float = -1) -> bool:
+        end = monotonic() + timeout_s
+        return all(
+            self._progress.wait(Progress.CALLER, lane, FINISHED, -1 if timeout_s < 0 else max(end - monotonic(), 0.0))
+            for lane in lanes
+        )
 
     def stop(self) -> None:
         self._progress.stop()
+
+    @property
+    def stopped(self) -> bool:
+        return self._progress.stopped
 
     def done(self, lane: int) -> int:
         return self._progress.done[lane]
@@ -186,11 +222,11 @@ class PythonLoop(Loop):
 class NativeLoop(Loop):
     """Lanes outside the interpreter: the code as steps for ``lanes.c``. What only Python can do is called back."""
 
-    def __init__(self, code: Code, library: ctypes.CDLL, seat: frozenset[int]) -> None:
+    def __init__(self, code: Code, library: ctypes.CDLL, seats: Sequence[frozenset[int]]) -> None:
         self._library = library
         self._alone = library.hope_alone
-        self._seat = seat
-        self._mask = sum(1 << core for core in seat).to_bytes(native.MASK_BYTES, "little") if seat else None
+        self._seat = seats[0]
+        self._masks = [_mask(seat) for seat in seats]
         self._lanes = len(code)
         self._run = library.hope_open(self._lanes)
         if not self._run:
@@ -201,11 +237,13 @@ class NativeLoop(Loop):
         self._errors = steps.errors
         self._keep: list[Any] = [steps.keep]
         self._clock: list[np.ndarray] = []
-        for lane, row in enumerate(steps.rows):
+        for lane, (row, seat) in enumerate(zip(steps.rows, seats, strict=True)):
             array = (native.Step * len(row))(*row)
             self._clock.append(np.zeros(sum(step.operation == native.STAMP for step in row), np.int64))
             self._keep.append(array)
-            library.hope_lane(self._run, lane, array, len(row), self._clock[lane].ctypes.data)
+            unseated = steps.tell(code[lane][0].work, _gone_from(seat))
+            clock = self._clock[lane].ctypes.data
+            library.hope_lane(self._run, lane, array, len(row), clock, self._masks[lane], unseated)
 
     def begin(self, *, first: bool) -> None:
         self._errors.clear()
@@ -214,10 +252,18 @@ class NativeLoop(Loop):
     def drive(self, lane: int, *, interruptible: bool) -> None:
         self._library.hope_drive(self._run, lane, interruptible)
 
+    def hand_out(self, queues: Mapping[int, Queue], driven: Callable[[int], None]) -> None:
+        for lane, queue in queues.items():
+            queue.follow(partial(driven, lane))
+        count, rests = len(queues), [queue.rest for queue in queues.values()]
+        self._library.hope_hand_out(
+            self._run, count, (ctypes.c_void_p * count)(*rests), (ctypes.c_int32 * count)(*queues)
+        )
+
     def alone(self, *, first: bool) -> bool:
         if self._errors:
             self._errors.clear()
-        failures = self._alone(self._run, first, self._mask)
+        failures = self._alone(self._run, first, self._masks[0])
         if failures < 0:
             raise gone(self._seat, os.strerror(-failures))
         return not failures
@@ -225,14 +271,20 @@ class NativeLoop(Loop):
     def finish(self, lane: int) -> None:
         self._library.hope_finish(self._run, lane)
 
-    def wait(self, lane: int, timeout_s: float = -1) -> bool:
+    def wait(self, lanes: Sequence[int], timeout_s: float = -1) -> bool:
+        array = (ctypes.c_int32 * len(lanes))(*lanes)
+        until = _NEVER_NS if timeout_s < 0 else monotonic_ns() + int(timeout_s * 1e9)
         # Back in Python a signal's handler runs before the next wait, and may raise.
-        while (found := self._library.hope_await(self._run, lane, int(timeout_s * 1e9))) < 0:
+        while (found := self._library.hope_await(self._run, len(lanes), array, until)) < 0:
             pass
         return bool(found)
 
     def stop(self) -> None:
         self._library.hope_stop(self._run)
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._library.hope_stopped(self._run))
 
     def done(self, lane: int) -> int:
         count: int = self._library.hope_done(self._run, lane)
@@ -250,6 +302,16 @@ class NativeLoop(Loop):
 
     def stamps(self) -> list[Sequence[int]]:
         return [clock.tolist() for clock in self._clock]
+
+
+def _mask(cores: frozenset[int]) -> bytes | None:
+    """As C's ``cpu_set_t``; None for no cores."""
+    return sum(1 << core for core in cores).to_bytes(native.MASK_BYTES, "little") if cores else None
+
+
+def _gone_from(cores: frozenset[int]) -> Callable[[int], BaseException]:
+    """What a thread's failure to move there means."""
+    return lambda status: gone(cores, os.strerror(status))
 
 
 class _Steps:
@@ -306,7 +368,8 @@ class _Steps:
             steps.append(native.Step(native.DONE, a=count))
         return steps
 
-    def _tell(self, work: Work, explain: Callable[[int], BaseException]) -> int:
+    def tell(self, work: Work, explain: Callable[[int], BaseException]) -> int:
+        """The index by which a failure of this work is told."""
         self.told.append((work, explain))
         return len(self.told) - 1
 
@@ -315,12 +378,11 @@ class _Steps:
         size = (max(one.cores) // 64 + 1) * 8
         mask = ctypes.create_string_buffer(bits.to_bytes(size, "little"), size)
         self.keep.append(mask)
-        cores = one.cores
-        index = self._tell(one.work, lambda status: gone(cores, os.strerror(status)))
+        index = self.tell(one.work, _gone_from(one.cores))
         return native.Step(native.BIND, index, ctypes.addressof(mask), len(mask))
 
     def _python(self, work: Work, call: Callable[[], Any], operation: int = native.CALL) -> native.Step:
-        index = self._tell(work, lambda status: RuntimeError(f"a step made by Python returned {status}"))
+        index = self.tell(work, lambda status: RuntimeError(f"a step made by Python returned {status}"))
         self._calls[index] = call
         return native.Step(operation, index, function=self._call_back, arguments=(index,))
 
@@ -330,6 +392,6 @@ class _Steps:
         return [self._native(work, bound, place, call) for place, call in enumerate(bound.native)]
 
     def _native(self, work: Work, bound: Bound, place: int, call: NativeCall) -> native.Step:
-        index = self._tell(work, lambda status: bound.failure(place, status))
+        index = self.tell(work, lambda status: bound.failure(place, status))
         operation = native.CALL_POINTER if call.returns_pointer else native.CALL_AGAIN if call.again else native.CALL
         return native.Step(operation, index, a=call.again, function=call.function, arguments=call.arguments)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import queue
 import threading
-from collections import deque
+import weakref
 from collections.abc import Callable
 
 from agent_sdk.device.cores import bind_to
@@ -15,15 +17,25 @@ CLOSED = "the device is closed; open a new one"
 
 
 class Queue:
-    """What is submitted is done one after the other, by a thread of its own, which ends with the device."""
+    """What is submitted is done one after the other, by a thread of its own, which ends with the device.
 
-    def __init__(self, name: str, cores: frozenset[int]) -> None:
+    Attributes:
+        name: what it is called.
+        cores: where its thread is bound.
+        rest: where the thread rests outside the interpreter, to be called for lanes; None without the native library.
+    """
+
+    def __init__(self, name: str, cores: frozenset[int], library: ctypes.CDLL | None) -> None:
         self.name = name
         self.cores = cores
-        self._jobs: deque[Callable[[], None] | None] = deque()
-        self._idle = threading.Lock()
-        self._idle.acquire()
-        self._asleep: list[bool] = []
+        self.rest: int | None = None
+        self._library = library
+        if self._library is not None:
+            self.rest = self._library.hope_make_rest()
+            if not self.rest:
+                raise MemoryError(f"no memory for the thread of {name}")
+            weakref.finalize(self, self._library.hope_free_rest, self.rest).atexit = False
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ended = False
@@ -46,10 +58,18 @@ class Queue:
                     raise ProcessorLost(f"no thread could be started for {self.name}: {error}") from error
                 self._thread = thread
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run ``job``, which must not raise, on this lane's thread, which has been started, after earlier ones."""
-        self._jobs.append(job)
-        self._wake()
+    def submit(self, job: Callable[[], None] | None) -> None:
+        """Run ``job``, which must not raise, on this lane's thread, which has been started, after earlier ones.
+
+        None ends the thread.
+        """
+        self.follow(job)
+        if self._library is not None:
+            self._library.hope_call(self.rest)
+
+    def follow(self, job: Callable[[], None] | None) -> None:
+        """Run ``job`` once the thread comes back from a lane for which it is called next where it rests."""
+        self._jobs.put(job)
 
     def stop(self, timeout_s: float) -> bool:
         """End the thread after its last job; False when it did not end in time."""
@@ -58,38 +78,26 @@ class Queue:
         thread = self._thread
         if thread is None:
             return True
-        self._jobs.append(None)
-        self._wake()
+        self.submit(None)
         thread.join(timeout_s)
         return not thread.is_alive()
-
-    def _wake(self) -> None:
-        try:
-            self._asleep.pop()
-        except IndexError:
-            return
-        self._idle.release()
 
     def _serve(self) -> None:
         # Where that fails, a core is gone; the runs that need it say so when they bind themselves.
         with contextlib.suppress(ProcessorLost):
             bind_to(self.cores)
-        jobs = self._jobs
         while True:
-            if not jobs:
-                self._asleep.append(True)
-                # A job that came before the line above found nobody to wake.
-                if jobs:
-                    try:
-                        self._asleep.pop()
-                    except IndexError:
-                        self._idle.acquire()
-                else:
-                    self._idle.acquire()
-                continue
-            job = jobs.popleft()
-            if job is None:
+            if self._library is not None:
+                self._library.hope_rest(self.rest)
+            if not self._worked():
                 return
+
+    def _worked(self) -> bool:
+        """Do the next job; False for the end.
+
+        In a frame of its own: a reference kept while idle would keep a closed session's memory alive.
+        """
+        job = self._jobs.get()
+        if job is not None:
             job()
-            # A reference kept while idle would keep a closed session's memory alive.
-            del job
+        return job is not None

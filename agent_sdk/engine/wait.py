@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from math import inf
 from time import monotonic
 
 from agent_sdk.engine.errors import DeviceClosedError
@@ -11,6 +12,8 @@ from agent_sdk.engine.interrupt import DeferredInterrupts
 
 FINISHED = 1 << 60
 """Count of finished segments that a lane shows once it will run no more."""
+GLANCE_S = 0.2
+"""How long somebody sleeps at most: a signal just before the main thread fell asleep wakes nobody."""
 
 
 class Progress:
@@ -65,9 +68,11 @@ class Progress:
         False when ``timeout_s`` is over; a negative number sets no end.
         """
         done = self.done
-        end = monotonic() + timeout_s
-        left = timeout_s
+        end = inf if timeout_s < 0 else monotonic() + timeout_s
         while done[lane] < count and (me == self.CALLER or not self.stopped):
+            left = end - monotonic()
+            if left < 0:
+                return False
             woken = threading.Lock()
             woken.acquire()
             self.sleepers[me] = (lane, count, woken)
@@ -75,12 +80,8 @@ class Progress:
             if ready and self.sleepers.pop(me, None) is not None:
                 break
             # Either nobody has noticed yet that this thread sleeps, or somebody has and will release the lock.
-            if not woken.acquire(timeout=left):
-                if self.sleepers.pop(me, None) is not None:
-                    return False
+            if not woken.acquire(timeout=min(left, GLANCE_S)) and self.sleepers.pop(me, None) is None:
                 woken.acquire()
-            if timeout_s >= 0:
-                left = max(end - monotonic(), 0.0)
         return True
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from itertools import pairwise
 from typing import Final
 
+from agent_sdk import native
 from agent_sdk.device.cores import bind_to, bound_to
 from agent_sdk.engine import Event, Work
 from agent_sdk.engine.interrupt import DeferredInterrupts
@@ -27,7 +28,8 @@ def handover_us(processors: Sequence[Processor]) -> float:
     pair = next(((a, b) for a in sets for b in sets if not a & b), None)
     if pair is None:
         return 0.0
-    loop = loop_for([[_turn(lane, turn) for turn in range(HANDOVERS)] for lane in (0, 1)])
+    code = [[_turn(lane, turn) for turn in range(HANDOVERS)] for lane in (0, 1)]
+    loop = loop_for(code, [frozenset()] * len(code), native.library())
     loop.begin(first=False)
 
     def answer() -> None:

@@ -1,9 +1,9 @@
 /* Lanes outside the interpreter: one thread per lane walks an array of steps and calls the runtimes' C functions.
  *
  * A run is a few counters. Each lane counts what it has finished; whoever needs that looks at the counter for a moment,
- * yields while that is cheap, and then sleeps on a futex; who is woken helps to wake the others. Nothing here
- * allocates during a run, takes a lock, or knows Python: a step that only Python can make is a function pointer like
- * any other.
+ * yields while that is cheap, and then sleeps on a futex; who is woken helps to wake the others. Between runs the
+ * lanes' threads rest here too, so that a run begins on all of them without the interpreter. Nothing here allocates
+ * during a run, takes a lock, or knows Python: a step that only Python can make is a function pointer like any other.
  *
  * Memory order. Counters are stored and looked at sequentially consistently where somebody may sleep: a sleeper says so
  * before it looks a last time, a publisher stores before it looks for sleepers. Plain looks are acquire loads.
@@ -29,6 +29,7 @@ enum {
     AWAKE_NS = 2000000,     /* how long a wait stays awake before it sleeps */
     DEAR_NS = 1000000,      /* a yield that took longer has given the core away to somebody else */
     SHY = 16, SHYEST = 4096,/* waits that go straight to sleep after such a yield: doubled each time, up to this */
+    GLANCE_NS = 200000000,  /* how long the caller sleeps at most: a signal just before it fell asleep wakes nobody */
     BRIEF_NS = 500000,      /* runs that end sooner are not worth moving a thread for that stands where it should */
     CALLS = 2               /* whom each wakes; a call takes a few microseconds of who makes it */
 };
@@ -49,6 +50,8 @@ struct lane {
     _Alignas(LINE) const struct step *steps;
     int64_t steps_count;
     int64_t *stamps;
+    const cpu_set_t *seat;  /* where its own thread is bound first; NULL: it stays where it is */
+    int32_t seat_index;     /* by which it is told that this failed */
     int32_t failed, order;  /* the failed step's index, -1 for none; its place among the failures of all lanes */
     int64_t status;
 };
@@ -59,6 +62,15 @@ struct waiter {
     atomic_uint wanted;
     uint32_t shyness, skip;
 };
+
+/* Where a thread rests between runs: what it is called for, which is a lane at most and any number of jobs in Python. */
+struct rest {
+    _Alignas(LINE) atomic_uint word;
+    struct run *run;
+    int lane;
+    struct rest *next[CALLS];   /* whom it calls in turn */
+};
+enum { LANE = 1, JOB = 2 };
 
 struct run {
     int32_t lanes, first;
@@ -116,17 +128,17 @@ EXPORT void hope_stop(struct run *run) {
     errno = saved;
 }
 
-enum { IN_TIME = 1, TOO_LATE = 0, INTERRUPTED = -1, STOPPED = -2 };
+enum { IN_TIME = 1, TOO_LATE = 0, NOT_YET = -1, STOPPED = -2 };
 
 /* Waits until a lane has finished so much. A lane gives up when the run is stopped; the caller (waiter number `lanes`)
- * does not, but when its time (nanoseconds; negative for none) is over or a signal comes. Where the core is `lent` to
- * the other lane's work until then, a dear yield says nothing about the waits to come. */
-static int await(struct run *run, int me, int lane, uint32_t count, int lent, int64_t timeout) {
+ * does not, but when it is later than `until`, or has slept: a signal may want to be handled. Where the core is `lent`
+ * to the other lane's work until then, a dear yield says nothing about the waits to come. */
+static int await(struct run *run, int me, int lane, uint32_t count, int lent, int64_t until) {
     atomic_uint *done = &run->lane[lane].done;
     struct waiter *waiter = &run->waiter[me];
     int caller = me == run->lanes, result = IN_TIME, awake = 1;
     if (atomic_load_explicit(done, memory_order_acquire) >= count) return IN_TIME;
-    int64_t began = now(), until = timeout < 0 ? INT64_MAX : began + timeout;
+    int64_t began = now();
     if (!lent && waiter->skip) waiter->skip--, awake = 0;
     do {
         for (int i = 0; i < LOOKS; i++) {
@@ -150,19 +162,18 @@ static int await(struct run *run, int me, int lane, uint32_t count, int lent, in
     atomic_store(&waiter->target, lane);
     atomic_store(&waiter->wanted, count);
     atomic_fetch_add(&run->sleepers, 1);
-    for (;;) {
+    for (int slept = 0;; slept = 1) {
         atomic_store(&waiter->asleep, 1);
         if (atomic_load(done) >= count) break;
-        if (!caller && atomic_load(&run->stop)) { result = STOPPED; break; }
-        struct timespec left, *limit = NULL;
-        if (timeout >= 0) {
-            int64_t rest = until - now();
-            if (rest <= 0) { result = TOO_LATE; break; }
-            left.tv_sec = rest / 1000000000;
-            left.tv_nsec = rest % 1000000000;
-            limit = &left;
+        if (!caller) {
+            if (atomic_load(&run->stop)) { result = STOPPED; break; }
+            futex(&waiter->asleep, FUTEX_WAIT, 1, NULL);
+            continue;
         }
-        if (futex(&waiter->asleep, FUTEX_WAIT, 1, limit) == -1 && errno == EINTR && caller) { result = INTERRUPTED; break; }
+        int64_t left = until - now();
+        if (left <= 0 || slept) { result = left <= 0 ? TOO_LATE : NOT_YET; break; }
+        struct timespec limit = {.tv_nsec = left < GLANCE_NS ? left : GLANCE_NS};
+        futex(&waiter->asleep, FUTEX_WAIT, 1, &limit);
     }
     atomic_store(&waiter->asleep, 0);
     atomic_fetch_sub(&run->sleepers, 1);
@@ -199,6 +210,13 @@ static void unwatch(struct run *earlier) {
     atomic_store(&watched, earlier);
 }
 
+static void fail(struct run *run, struct lane *lane, int32_t index, int64_t status) {
+    lane->order = atomic_fetch_add(&run->failures, 1);
+    lane->failed = index;
+    lane->status = status;
+    hope_stop(run);
+}
+
 /* Walks one lane of a run to its end, in the calling thread. `interruptible`: the main thread's, which Ctrl-C stops. */
 EXPORT void hope_drive(struct run *run, int me, int interruptible) {
     struct lane *lane = &run->lane[me];
@@ -215,10 +233,10 @@ EXPORT void hope_drive(struct run *run, int me, int interruptible) {
             publish(run, me, (uint32_t)step->a);
             break;
         case WAIT:
-            await(run, me, (int)step->a, (uint32_t)step->b, 0, -1);
+            await(run, me, (int)step->a, (uint32_t)step->b, 0, INT64_MAX);
             break;
         case LENT:
-            await(run, me, (int)step->a, (uint32_t)step->b, 1, -1);
+            await(run, me, (int)step->a, (uint32_t)step->b, 1, INT64_MAX);
             break;
         case BIND:
             if (sched_setaffinity(0, (size_t)step->b, (const cpu_set_t *)step->a)) status = errno;
@@ -237,21 +255,56 @@ EXPORT void hope_drive(struct run *run, int me, int interruptible) {
             status = (int64_t)((void *(*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4]);
             break;
         }
-        if (status) {
-            lane->order = atomic_fetch_add(&run->failures, 1);
-            lane->failed = step->index;
-            lane->status = status;
-            hope_stop(run);
-        }
+        if (status) fail(run, lane, step->index, status);
         if (atomic_load_explicit(&run->stop, memory_order_relaxed)) break;
     }
     if (interruptible) unwatch(earlier);
 }
 
-/* Says that a lane runs no more. The run may be gone once this has been seen: it touches nothing after its last word. */
+/* Says that a lane runs no more. NOTE: it looks for sleepers after that: whose thread this is keeps the run's memory. */
 EXPORT void hope_finish(struct run *run, int lane) { publish(run, lane, FINISHED); }
 
-EXPORT int hope_await(struct run *run, int lane, int64_t timeout) { return await(run, run->lanes, lane, FINISHED, 0, timeout); }
+/* For the caller: until some lanes run no more, or the clock shows `until`. Below 0: look for signals and ask again. */
+EXPORT int hope_await(struct run *run, int count, const int32_t *lanes, int64_t until) {
+    int found = IN_TIME;
+    for (int i = 0; i < count && found == IN_TIME; i++) found = await(run, run->lanes, lanes[i], FINISHED, 0, until);
+    return found;
+}
+
+static void call(struct rest *rest, unsigned what) {
+    atomic_fetch_add(&rest->word, what);
+    futex(&rest->word, FUTEX_WAKE, 1, NULL);
+}
+
+/* Has lanes driven by the threads that rest there, none of which is called for a lane yet: some are called here, and
+ * call others before anything else. */
+EXPORT void hope_hand_out(struct run *run, int count, struct rest *const *rests, const int32_t *lanes) {
+    for (int i = 0, next = CALLS; i < count; i++) {
+        rests[i]->run = run;
+        rests[i]->lane = lanes[i];
+        for (int j = 0; j < CALLS; j++, next++) rests[i]->next[j] = next < count ? rests[next] : NULL;
+    }
+    for (int i = 0; i < CALLS && i < count; i++) call(rests[i], LANE);
+}
+
+/* Have a resting thread return for a job. */
+EXPORT void hope_call(struct rest *rest) { call(rest, JOB); }
+
+/* Rests until called once: for a lane, which has been driven then, or else for a job. */
+EXPORT void hope_rest(struct rest *rest) {
+    unsigned found;
+    while (!(found = atomic_load(&rest->word))) futex(&rest->word, FUTEX_WAIT, 0, NULL);
+    atomic_fetch_sub(&rest->word, found & LANE ? LANE : JOB);
+    if (!(found & LANE)) return;
+    for (int i = 0; i < CALLS && rest->next[i]; i++) call(rest->next[i], LANE);
+    struct run *run = rest->run;
+    struct lane *lane = &run->lane[rest->lane];
+    if (lane->seat && sched_setaffinity(0, sizeof *lane->seat, lane->seat)) fail(run, lane, lane->seat_index, errno);
+    else hope_drive(run, rest->lane, 0);
+    hope_finish(run, rest->lane);
+}
+
+EXPORT int hope_stopped(struct run *run) { return atomic_load(&run->stop); }
 
 EXPORT uint32_t hope_done(struct run *run, int lane) { return atomic_load(&run->lane[lane].done); }
 
@@ -292,10 +345,13 @@ EXPORT int hope_alone(struct run *run, int first, const cpu_set_t *cpus) {
     return atomic_load(&run->failures);
 }
 
-EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64_t count, int64_t *stamps) {
+EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64_t count, int64_t *stamps,
+                      const cpu_set_t *seat, int seat_index) {
     run->lane[lane].steps = steps;
     run->lane[lane].steps_count = count;
     run->lane[lane].stamps = stamps;
+    run->lane[lane].seat = seat;
+    run->lane[lane].seat_index = seat_index;
 }
 
 EXPORT void hope_close(struct run *run) {
@@ -306,6 +362,11 @@ static void *zeroed(size_t size) {
     void *memory = NULL;
     return posix_memalign(&memory, LINE, size) ? NULL : memset(memory, 0, size);
 }
+
+/* A place to rest; NULL where there is no memory. */
+EXPORT struct rest *hope_make_rest(void) { return zeroed(sizeof(struct rest)); }
+
+EXPORT void hope_free_rest(struct rest *rest) { free(rest); }
 
 /* A run of so many lanes; NULL where there is no memory. */
 EXPORT struct run *hope_open(int lanes) {

@@ -1,4 +1,4 @@
-"""Bad input on real parts: real runtimes that fail, lie, run out of memory or lose their core; a real Ctrl-C.
+"""Bad input on real parts: real runtimes that fail, lie, run out of memory or lose their core.
 
 What only a runtime on foreign hardware can do is shown on simulated processors in ``test_failures``.
 """
@@ -11,12 +11,8 @@ import os
 import random
 import resource
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
@@ -330,38 +326,3 @@ def test_sessions_and_callers_at_once_on_mixed_runtimes(mixed: Device, reference
     with ThreadPoolExecutor(6) as pool:
         for future in [pool.submit(call, caller) for caller in range(6)]:
             future.result(WATCHDOG_S)
-
-
-def test_ctrl_c_ends_the_command_with_130(tmp_path: Path) -> None:
-    """SIGINT to a real process that is running a plan: exit code 130, one word, no traceback, nothing left running."""
-    path = tmp_path / "branching.onnx"
-    onnx.save(branching_model(), path)
-    command = (
-        "import sys, pytest; from tests.agent.haste import measure_hastily; measure_hastily(pytest.MonkeyPatch()); "
-        "from agent_sdk.cli.commands import main; sys.exit(main(sys.argv[1:]))"
-    )
-    arguments = ["run", "--model", str(path), "--processors", "ort@0,ort@1", "--method", "greedy", "--runs", "100000"]
-    environment = {**os.environ, CACHE_VARIABLE: str(tmp_path), "HOPE_SOLVE_BUDGET_S": "0.3", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", command, *arguments],
-        cwd=Path(__file__).parents[3],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        assert process.stderr is not None
-        told = []
-        for line in process.stderr:
-            told.append(line)
-            if line.startswith("timing"):
-                break
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        _, rest = process.communicate(timeout=WATCHDOG_S)
-    assert process.returncode == 130, "".join(told) + rest
-    assert "hope-agent: interrupted" in rest
-    assert "Traceback" not in rest
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)

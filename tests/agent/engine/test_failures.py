@@ -17,8 +17,7 @@ from agent_sdk.engine import (
     SegmentFailedError,
     build_program,
 )
-from agent_sdk.engine.device import Ticket
-from agent_sdk.engine.loops import Loop
+from agent_sdk.engine.executor import _Run
 from agent_sdk.errors import ExecutionError
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
@@ -226,30 +225,28 @@ def test_a_lane_without_a_thread_refuses_the_run(
     scene.works(reference)
 
 
-def test_who_sees_a_lane_finished_finds_its_resources_free(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane gives back what it occupies first and is told finished then."""
-    loop = type(scene.executor._bound.loop)
-    finish, leave = loop.finish, scene.device.leave
-    left: list[int] = []
-    held: list[int] = []
+def test_a_run_that_is_over_has_given_everything_back(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late its threads come back to the interpreter, and whether it went well or failed."""
+    late = threading.Event()
+    served = Executor._served
 
-    def look(one: Loop, lane: int) -> None:
-        held.append(len(scene.device._queues["z"]))
-        assert lane in left
-        finish(one, lane)
+    def serve_late(executor: Executor, run: _Run, lane: int) -> None:
+        late.wait(30)
+        served(executor, run, lane)
 
-    def note(ticket: Ticket, lane: int) -> None:
-        leave(ticket, lane)
-        left.append(lane)
+    def broken(segment: Segment) -> None:
+        raise RuntimeError("broken")
 
-    monkeypatch.setattr(scene.device, "leave", note)
-    monkeypatch.setattr(loop, "finish", look)
-    alone = Executor(build_program(whole_plan(scene.model, "c"), scene.model, scene.device.processors), scene.device)
-    alone.run(scene.feeds, timeout_s=30)
-    assert held == [0]
-    left.clear()
+    monkeypatch.setattr(Executor, "_served", serve_late)
     scene.executor.run(scene.feeds)
-    assert sorted(left) == list(range(len(scene.executor.program.lanes)))
+    assert not any(scene.device._queues.values())
+    late.set()
+    late.clear()
+    scene.by_id["a"].hook = broken
+    with pytest.raises(SegmentFailedError, match="broken"):
+        scene.executor.run(scene.feeds)
+    assert not any(scene.device._queues.values())
+    late.set()
 
 
 def test_closing_ends_sessions_and_threads(model: Model) -> None:

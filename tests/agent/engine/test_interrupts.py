@@ -54,6 +54,31 @@ def test_ctrl_c_cancels_the_run(victim: str, scene: Scene, reference: Reference)
     scene.works(reference)
 
 
+def test_ctrl_c_is_heard_by_a_caller_that_has_just_begun_to_wait(scene: Scene, reference: Reference) -> None:
+    """Whether it still looks around or sleeps already: the lanes stop before they have come to their end."""
+    loop = scene.executor._bound.loop
+    assert loop is not None
+    heard: list[bool] = []
+
+    def press_and_wait(segment: Segment) -> None:
+        if not heard:
+            heard.append(False)
+            press()
+            deadline = time.monotonic() + 20
+            while not loop.stopped and time.monotonic() < deadline:
+                time.sleep(0.01)
+            heard[0] = loop.stopped
+
+    for _ in range(5):
+        heard.clear()
+        for processor in scene.processors:
+            processor.hook = press_and_wait
+        with pytest.raises(KeyboardInterrupt):
+            scene.executor.run(scene.feeds, timeout_s=60)
+        assert heard == [True]
+    scene.works(reference)
+
+
 def test_ctrl_c_between_the_segments_of_one_lane(scene: Scene, reference: Reference) -> None:
     """A run on the caller's own thread ends after the segment at work, and occupies nothing any more."""
     program = build_program(dealt_plan(scene.model, ["a", "ab"], seed=5), scene.model, scene.device.processors)

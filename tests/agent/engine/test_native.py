@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -165,34 +164,6 @@ def test_a_runtime_that_reports_success_and_writes_nothing_is_caught(where: str,
                     executor.run(feeds | {"shape": np.array(bad)})
                 assert isinstance(caught.value.__cause__, ProcessorLost)
             assert executor.run(feeds)[0]["y"] == 36
-
-
-def test_whoever_sleeps_is_woken_by_somebody(lanes: str) -> None:
-    """Twelve lanes that all wait for one run on, by twos that wake two more, however long that one took."""
-    if lanes == "python":
-        pytest.skip("lanes inside the interpreter wake one by one")
-    library = native.library()
-    assert library is not None
-    nap = native.Step(native.CALL, function=native.address(ctypes.CDLL(None).usleep), arguments=(20_000,))
-    rows = [[nap, native.Step(native.DONE, a=1)]] + [[native.Step(native.WAIT, a=0, b=1)] for _ in range(12)]
-    steps = [(native.Step * len(row))(*row) for row in rows]
-    run = library.hope_open(len(rows))
-    for lane, row in enumerate(steps):
-        library.hope_lane(run, lane, row, len(row), None)
-
-    def drive(lane: int) -> None:
-        library.hope_drive(run, lane, 0)
-        library.hope_finish(run, lane)
-
-    for _ in range(5):
-        library.hope_begin(run, 0)
-        threads = [threading.Thread(target=drive, args=(lane,), daemon=True) for lane in reversed(range(len(rows)))]
-        for thread in threads:
-            thread.start()
-        assert all(library.hope_await(run, lane, 30 * 10**9) == 1 for lane in range(len(rows)))
-        for thread in threads:
-            thread.join()
-    library.hope_close(run)
 
 
 def test_sessions_opened_and_closed_leave_nothing(frozen: Path) -> None:

@@ -247,7 +247,7 @@ def test_the_watchdogs_time_is_over_once(scene: Scene) -> None:
     loop = scene.executor._bound.loop
     assert loop is not None
     loop.begin(first=True)
-    watching = Caller(lambda: loop.wait(0, 0.5))
+    watching = Caller(lambda: loop.wait([0], 0.5))
     for _ in range(200):
         if not watching.is_alive():
             break
@@ -255,6 +255,27 @@ def test_the_watchdogs_time_is_over_once(scene: Scene) -> None:
         time.sleep(0.05)
     loop.finish(0)
     assert watching.answer() is False
+
+
+def test_signals_do_not_give_a_watchdog_its_time_anew(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program's own timer, or a profiler's, interrupts every wait of the main thread."""
+    monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.1)
+    over = threading.Event()
+
+    def keep_pressing() -> None:
+        while not over.wait(0.02):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    pressing = threading.Thread(target=keep_pressing)
+    pressing.start()
+    try:
+        with at_work(scene, "c"), pytest.raises(RunTimeoutError):
+            scene.executor.run(scene.feeds, timeout_s=0.5)
+    finally:
+        over.set()
+        pressing.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("timeout_s", [-1.0, -0.001, float("nan")])

@@ -1,0 +1,44 @@
+"""What is the same for every test of the agent and takes time is made once, and copied."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from agent_sdk import native
+from planner_api import runtime
+
+
+@pytest.fixture(scope="session", autouse=True)
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A new database is a copy of one whose tables have come to be in the planner's own tests; so is a new library."""
+    folder = tmp_path_factory.mktemp("once")
+    template = folder / "planner.sqlite"
+    upgrade = runtime.upgrade
+    upgrade(f"sqlite:///{template}")
+
+    def upgraded(url: str) -> bool:
+        path = Path(str(make_url(url).database))
+        with suppress(OSError):  # the database that cannot be made says so
+            if not path.exists():
+                shutil.copy(template, path)
+        return upgrade(url)
+
+    compile_ = native._compile
+
+    def compiled(command: list[str], path: Path) -> None:
+        made = folder / command[0].replace("/", "_") / path.name
+        if not made.exists():
+            compile_(command, made)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(made, path)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runtime, "upgrade", upgraded)
+        patched.setattr(native, "_compile", compiled)
+        yield
