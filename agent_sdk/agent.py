@@ -30,6 +30,7 @@ from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
 from agent_sdk.planner.field import Field
 from agent_sdk.planner.identity import device_id, stored_token
+from agent_sdk.planner.recognise import recognising
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.plans import Plans
 from agent_sdk.prepared import Prepared
@@ -42,7 +43,7 @@ from agent_sdk.selection.crashes import Crashes, told
 from agent_sdk.selection.opening import Opener
 from agent_sdk.selection.starts import Start, Starts, start_after
 from agent_sdk.selection.trial import PLAN
-from agent_sdk.selection.whole import Openable, content_digest, open_whole, openable
+from agent_sdk.selection.whole import Openable, fingerprint, open_whole, openable
 from agent_sdk.session import Session
 from agent_sdk.travel import (
     TravellingPlan,
@@ -65,7 +66,8 @@ class Agent(Closes):
 
     Args:
         planner: the planner's URL; None runs one inside this process, on a SQLite file in the cache directory.
-        token: bearer token for the planner; by default ``HOPE_TOKEN``, else the one kept from enrolling.
+        token: bearer token for the planner; by default ``HOPE_TOKEN``, else the one kept from enrolling, at another
+            address too where the planner proves that it gave it.
         soc: the SoC that figures belong to; read from this machine by default.
         frequency: the operating point; read from this machine by default.
         processors: comma-separated ids or runtimes to plan with (``"ort@0-7,ort@8-15"``); everything by default.
@@ -114,11 +116,13 @@ class Agent(Closes):
         if embedded is not None:
             opening = lambda: embedded_client(embedded)  # noqa: E731
         else:
-            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, str(planner))
-            opening = partial(
-                PlannerClient, str(planner), token=token, device_id=self.device_id, deadline_s=planner_timeout_s
-            )
-            opening()  # refuses what is no address now, not when it is first needed
+            address = str(planner)
+            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, address)
+            client = partial(PlannerClient, device_id=self.device_id, deadline_s=planner_timeout_s)
+            client(address, token=token)  # refuses what is no address now, not when it is first needed
+            opening = partial(client, address, token=token)
+            if token is None:
+                opening = partial(recognising, client, address, state, self.device_id)
         self._supplier = PlanSupplier(lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, self._kept.path)
         frozen = FrozenGraphs(self._kept.folder("ort"))
         planned = discover(processors, soc=self.soc, frozen=frozen, precision=precision)
@@ -214,8 +218,8 @@ class Agent(Closes):
         )
         session = Session(file, plans, partial(self._alone, file))
         self._sessions.add(session)
-        if travelling is not None:
-            self._match(plans, travelling, file)
+        if travelling is not None and fingerprint(file) != travelling.fingerprint:
+            refuse_other_network(travelling, plans.network.bind(travelling.shapes), _shown(source))
         try:
             if background and not (start is not None and start.planned) and plans.opens():
                 if shapes and start is None:  # else they were fine when that was found out
@@ -304,15 +308,6 @@ class Agent(Closes):
             raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
         return WholeOrt(file, 1)
 
-    def _match(self, plans: Plans, plan: TravellingPlan, file: Openable) -> None:
-        """Raise PlanMismatchError for the plan of another network; both are read while a runtime loads the network."""
-        content = plans.do_behind(content_digest, file)
-        reply = plans.do_behind(lambda: plan.reply)
-        plans.opens()
-        reply.result()
-        if content.result() != plan.content:
-            refuse_other_network(plan, plans.network.bind(plan.shapes), _shown(file))
-
     def export_plan(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Write the plan of the shapes that ran last, for ``load(model, plan=path)`` on devices of this kind.
 
@@ -323,7 +318,7 @@ class Agent(Closes):
         if served is None or prepared.obtained.plan is None:
             raise UnplannableError(f"'{session.name}' has no plan to export: {'; '.join(session.notes)}")
         used = [self.device.processors[name].spec for name in served.reply.plan.processors_used]
-        write_plan(Path(path), pack_plan(session.name, content_digest(session.file), prepared, served.reply, used))
+        write_plan(Path(path), pack_plan(session.name, fingerprint(session.file), prepared, served.reply, used))
 
     def refresh(self, session: Session) -> bool:
         """Ask the planner for newer versions of a session's plans and take them up; say whether any was.

@@ -10,10 +10,10 @@ import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 Feed = Mapping[str, Any]
 ShapeKey = tuple[tuple[int, ...], ...]
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,10 @@ class Plans(Closes):
         and noted.
         """
         log.info("%s: %s answers until there is a plan", self.name, self.whole.runtime)
-        self.do_behind(self._begin_behind, shapes, known)
+        with self._lock:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
+            self._pool.submit(self._begin_behind, shapes, known)
 
     def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
         self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then
@@ -363,13 +365,6 @@ class Plans(Closes):
         with self._lock:
             if text not in self.notes:
                 self.notes.append(text)
-
-    def do_behind(self, work: Callable[..., Result], *given: Any) -> Future[Result]:
-        """Have something done beside the caller's own work, one thing after the other."""
-        with self._lock:
-            if self._closed:
-                raise DeviceClosedError("the session is closed")
-            return self._pool.submit(work, *given)
 
     @property
     def stats(self) -> Stats:

@@ -1,14 +1,13 @@
 """Plans that travel: one file that a device starts from without measuring, solving or asking anybody.
 
 It holds a plan, what its rivals took, and which network, shapes and kind of device that is true of; nothing of who made
-it. A start looks at what it is for before anything is loaded, and at the plan itself while a runtime loads the network.
+it. A start looks at what it is for before anything is loaded, and compares the graphs before the plan answers.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +24,8 @@ from agent_sdk.selection.starts import Start, start_after
 from hope_schema import PlanReply, Processor
 from hope_schema.base import Contract, Microseconds
 
-MARK: Final = b"hope-plan 2 "
+MARK: Final = b"hope-plan 3 "
 """How a plan file begins; the SHA-256 of all that follows it, and a line break, come next."""
-_CURE: Final = "export it again: hope-agent plan export MODEL -o {}"
 
 
 class TravellingPlan(Contract):
@@ -36,50 +34,41 @@ class TravellingPlan(Contract):
     Attributes:
         model: the network's name, for people.
         model_hash: what the plan was made for.
-        content: SHA-256 of the network's file.
+        fingerprint: of the network's file.
         soc: the SoC that the plan was made on.
         shapes: of the network's inputs.
         kinds: kind of each processor of the plan, by id.
         start: who answers first.
         trial_us: what the plan and its rivals took.
-        served: the planner's reply, as JSON.
+        reply: the plan as the planner served it.
     """
 
     model: str
     model_hash: str
-    content: str
+    fingerprint: str
     soc: str
     shapes: dict[str, tuple[int, ...]]
     kinds: dict[str, str]
     start: Start
     trial_us: dict[str, Microseconds]
-    served: str
-
-    @cached_property
-    def reply(self) -> PlanReply:
-        """The plan as the planner served it. Raises InputError, saying the cure, where this release cannot read it."""
-        try:
-            return PlanReply.model_validate_json(self.served)
-        except ValidationError as error:
-            cure = _CURE.format("FILE")
-            raise InputError(f"the plan file for '{self.model}' was written by another release; {cure}") from error
+    reply: PlanReply
 
 
 def pack_plan(
-    model: str, content: str, prepared: Prepared, reply: PlanReply, processors: Iterable[Processor]
+    model: str, fingerprint: str, prepared: Prepared, reply: PlanReply, processors: Iterable[Processor]
 ) -> TravellingPlan:
     """What a prepared model's plan needs to travel; ``processors`` are those that it uses."""
     graph = prepared.model.graph
     return TravellingPlan(
         model=model,
         model_hash=graph.model_hash,
-        content=content,
+        fingerprint=fingerprint,
         soc=reply.plan.soc,
         shapes={name: graph.tensor[name].shape for name in graph.inputs},
         kinds={spec.id: spec.kind for spec in processors},
         start=start_after(prepared.serving),
         trial_us=dict(prepared.serving.quiet_us),
-        served=reply.model_dump_json(),
+        reply=reply,
     )
 
 
@@ -101,7 +90,7 @@ def write_plan(path: Path, plan: TravellingPlan) -> None:
 
 def read_plan(path: Path) -> TravellingPlan:
     """Read a plan file. Raises InputError, saying the cure, for one that is missing, damaged or none."""
-    cure = _CURE.format(path)
+    cure = f"export it again: hope-agent plan export MODEL -o {path}"
     try:
         data = read_whole(path)
     except OSError as error:

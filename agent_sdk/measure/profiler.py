@@ -34,7 +34,7 @@ from agent_sdk.device.cores import bound_to
 from agent_sdk.measure.alone import bound, time_executable, time_segment, whole_network
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.neighbours import end_us, slowdown
-from agent_sdk.measure.timing import NOTHING, Timing, measure, scaled, summarise, take_turns
+from agent_sdk.measure.timing import NOTHING, Timing, measure, scaled, take_turns, usual
 from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import copies_at_once
@@ -80,7 +80,7 @@ NEIGHBOURS_SHARE: Final = 0.15
 PROFILERS_SHARE: Final = 0.7
 """Part of that which the runtimes' profilers may take; the rest is for timing the networks without them."""
 ROUNDS: Final = 9
-"""Rounds in which each kind runs the whole network; the median of the faster half of those that count is its figure."""
+"""Rounds in which each kind runs the whole network; what it usually takes in those that count is its figure."""
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
 ROWS: Final = 64
@@ -248,7 +248,7 @@ class _Profiling:
                 "processors of several cores may look slower beside the others than they are",
                 self.model.name,
             )
-        return {kind: summarise(turns.us(kind)) for kind in turns.counted if turns.counted[kind]}
+        return {kind: usual(turns.us(kind)) for kind in turns.counted if turns.counted[kind]}
 
     def single_super_ops(self) -> None:
         """Compile and time alone what no whole-network run has shown."""

@@ -4,8 +4,8 @@ A plan is only worth what is delivered. What single ops take is measured alone, 
 on tensors that other cores have just made, between launches, beside neighbours. So a plan that was off is measured by
 itself, where it runs: per kind of processor a launch and a slowdown are fitted to all its segments, by the rules by
 which the planner charges them, and what is left is what each segment's ops take. Of a kind of few segments nothing is
-fitted, neither by itself nor from other kinds, whose launches are others (a gang wakes its workers): what the planner
-charged stays charged, and the rest is the ops'.
+fitted, neither by itself nor from other kinds, whose launches are others (a gang wakes its workers): the launch and the
+slowdown are those that the planner charged, and the rest is the ops'.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from agent_sdk.engine import Program
 from agent_sdk.engine.trace import Span, Trace
-from agent_sdk.measure.timing import faster_half
+from agent_sdk.measure.timing import middle_half
 from hope_schema import (
     HOST,
     LatencyColumns,
@@ -35,7 +35,9 @@ from hope_schema import (
 )
 
 OUTDATED: Final = 0.08
-"""A plan whose measured latency differs from its makespan by more than this fraction is asked for again."""
+"""A plan whose measured latency differs from its makespan by more than this fraction is asked for again,"""
+TOLD: Final = 0.03
+"""and by more than this one it says what was measured instead: that costs nothing, and less is a trial's own error."""
 RUNS: Final = 3
 """Runs that say something about a plan."""
 ENOUGH: Final = 8
@@ -48,8 +50,8 @@ LEAST: Final = 0.05
 """What ops take is at least this part of what was planned: the rest of a short segment may all be its launch."""
 
 
-def is_outdated(plan: Plan, traces: Sequence[Trace]) -> bool:
-    """Whether the planner should be asked again, with what was measured.
+def is_outdated(plan: Plan, traces: Sequence[Trace], off: float = OUTDATED) -> bool:
+    """Whether what was measured differs by more than a fraction from what the planner said.
 
     A makespan that any run came to may be right: on a disturbed machine runs differ more than a plan is off. Fewer
     than ``RUNS`` may all have been disturbed.
@@ -58,7 +60,7 @@ def is_outdated(plan: Plan, traces: Sequence[Trace]) -> bool:
     if len(took) < RUNS or not plan.makespan_us or min(took) <= plan.makespan_us <= max(took):
         return False
     measured_us = statistics.median(took)
-    return abs(plan.makespan_us - measured_us) > OUTDATED * measured_us
+    return abs(plan.makespan_us - measured_us) > off * measured_us
 
 
 def retimed(plan: Plan, traces: Sequence[Trace]) -> Plan:
@@ -114,7 +116,7 @@ class Sample:
         alone_us: what the plan says that its steps take by themselves, without launches.
         launches: how many of its steps newly take in what another processor made, or a graph input.
         pressure: the part of what its processor leaves of its memory's resources that others used meanwhile.
-        charged_us: what the plan charges it beyond that, for launches and neighbours.
+        charged_us: what the plan charges it beyond ``alone_us``, for launches and neighbours.
     """
 
     kind: str
@@ -123,10 +125,6 @@ class Sample:
     launches: int
     pressure: float
     charged_us: float = 0.0
-
-    def beyond(self, overheads_us: float, slower: float = 1.0) -> float:
-        """What its ops take by themselves, where so much of its time is none of theirs and they take longer."""
-        return max(LEAST * self.alone_us, (self.us - overheads_us) / slower)
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,8 @@ class Costs:
 
     def ops_us(self, sample: Sample) -> float:
         """What a segment's ops take by themselves."""
-        return sample.beyond(self.launch_us * sample.launches, 1.0 + (self.slowdown - 1.0) * sample.pressure)
+        slower = 1.0 + (self.slowdown - 1.0) * sample.pressure
+        return max(LEAST * sample.alone_us, (sample.us - self.launch_us * sample.launches) / slower)
 
 
 def observations(
@@ -157,12 +156,12 @@ def observations(
     samples = segment_samples(traces, planned)
     if not samples:
         return None
-    costs = fitted(samples.values())
+    told = fitted(samples.values())
+    costs = charged(samples.values()) | told
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     signatures = {super_op.ops[0].id: super_op for super_op in merge(program.graph)}
     for index, sample in samples.items():
-        known = costs.get(sample.kind)
-        ops_us = sample.beyond(sample.charged_us) if known is None else known.ops_us(sample)
+        ops_us = costs[sample.kind].ops_us(sample)
         for step in (program.plan.step[step] for step in program.segments[index].steps):
             super_op = signatures.get(step.ops[0])
             if super_op is not None and tuple(op.id for op in super_op.ops) == step.ops:
@@ -189,8 +188,8 @@ def observations(
             count=tuple(map(len, moves.values())),
         ),
         overheads=Overheads(
-            launch_us={kind: own.launch_us for kind, own in costs.items()},
-            slowdown={kind: own.slowdown for kind, own in costs.items()},
+            launch_us={kind: own.launch_us for kind, own in told.items()},
+            slowdown={kind: own.slowdown for kind, own in told.items()},
         ),
         device_id=device_id,
         upload_id=f"execution-{uuid.uuid4().hex}",
@@ -205,8 +204,8 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
     the whole program they take all of a run but the loading and storing.
     """
     program = traces[0].program
-    traces = faster_half(traces, us=lambda trace: trace.total_us)  # as single ops are timed
-    took = np.median([[span.us for span in trace.segments] for trace in traces], axis=0)
+    traces = middle_half(traces, us=lambda trace: trace.total_us)  # by the median of which a plan is judged
+    took = np.mean([[span.us for span in trace.segments] for trace in traces], axis=0)
     beside = np.mean([pressure(trace, planned) for trace in traces], axis=0)
     launches = _launches(program)
     fetches: dict[int | None, float] = defaultdict(float)
@@ -313,10 +312,28 @@ def _launches(program: Program) -> Counter[int]:
 
 def fitted(samples: Iterable[Sample]) -> dict[str, Costs]:
     """By kind of enough segments what its launches and its neighbours cost."""
-    by_kind: dict[str, list[Sample]] = defaultdict(list)
+    return {kind: _fitted(own) for kind, own in _by_kind(samples).items() if len(own) >= ENOUGH}
+
+
+def charged(samples: Iterable[Sample]) -> dict[str, Costs]:
+    """By kind what the plan charged for its launches and its neighbours.
+
+    The least that a segment is charged for a launch is the launch, and the most beyond that, over what its ops take,
+    the slowdown: the planner charges whoever stands later for who runs already, while both slow each other.
+    """
+    found = {}
+    for kind, own in _by_kind(samples).items():
+        launch_us = min((sample.charged_us / sample.launches for sample in own if sample.launches), default=0.0)
+        slower = max((sample.charged_us - launch_us * sample.launches) / sample.alone_us for sample in own)
+        found[kind] = Costs(launch_us, 1.0 + max(0.0, slower))
+    return found
+
+
+def _by_kind(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
+    found: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
-        by_kind[sample.kind].append(sample)
-    return {kind: _fitted(own) for kind, own in by_kind.items() if len(own) >= ENOUGH}
+        found[sample.kind].append(sample)
+    return found
 
 
 def _fitted(samples: Sequence[Sample]) -> Costs:

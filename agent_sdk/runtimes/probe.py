@@ -64,7 +64,7 @@ def _crash(compiler: Compiler, file: Path) -> str:
     """How a child ended that compiled a file; empty where it lived."""
     if not sys.executable or getattr(sys, "frozen", False):  # a program that is no interpreter cannot be its own child
         return ""
-    command = [sys.executable, "-m", "agent_sdk.runtimes.probe", compiler.runtime, compiler.target, os.fspath(file)]
+    command = [sys.executable, "-m", "agent_sdk.compiling", compiler.runtime, compiler.target, os.fspath(file)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, timeout=PROBE_S, check=False)
@@ -74,23 +74,3 @@ def _crash(compiler: Compiler, file: Path) -> str:
         log.info("%s is not probed, because no child can be started: %s", compiler.runtime, error)
         return ""
     return signal.strsignal(-ended.returncode) or "a signal" if ended.returncode < 0 else ""
-
-
-def main(runtime: str, target: str, file: str) -> int:
-    """In the child: compile. A refusal is no crash; it is told where it is met again."""
-    try:
-        if runtime == "openvino":
-            import openvino
-
-            openvino.Core().compile_model(file, target, {"INFERENCE_PRECISION_HINT": "f32"})
-        else:
-            import onnxruntime
-
-            onnxruntime.InferenceSession(file, providers=[target])
-    except Exception as error:  # noqa: BLE001  the runtimes raise their own unrelated classes
-        print(error, file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -14,7 +14,7 @@ from agent_sdk.device.soc import Soc
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, ProcessorError
-from agent_sdk.measure.truth import is_outdated, observations, retimed
+from agent_sdk.measure.truth import TOLD, is_outdated, observations, retimed
 from agent_sdk.model import Model
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.planner.cache import Settled
@@ -112,7 +112,7 @@ class Opener:
             plan = obtained.plan
             if plan is None or PLAN not in contenders:
                 plan = self._single_plan(model, best, us.get(best, 0.0))
-            elif is_outdated(plan, traces):
+            elif is_outdated(plan, traces, TOLD):
                 plan = retimed(plan, traces)
             sample = None
             if self.field is not None and obtained.served is not None and PLAN in contenders:

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -120,15 +120,20 @@ class Serving:
 
         Raises what ``Executor.answer`` raises; a failing processor only when no contender can answer this request.
         """
-        return self._answered_by(_answered, inputs, into)
+        return self._answered_by(lambda executor: executor.answer(inputs, into))
 
     def trace(
         self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
     ) -> tuple[dict[str, np.ndarray], Trace]:
         """The same with the record of the run. Raises what ``Executor.run`` raises."""
-        return self._answered_by(_traced, inputs, timeout_s)
 
-    def _answered_by(self, ask: Callable[..., tuple[Answer, float]], *request: Any) -> Answer:
+        def traced(executor: Executor) -> tuple[tuple[dict[str, np.ndarray], Trace], float]:
+            outputs, trace = executor.run(inputs, timeout_s=timeout_s)
+            return (outputs, trace), trace.total_us
+
+        return self._answered_by(traced)
+
+    def _answered_by(self, ask: Callable[[Executor], tuple[Answer, float]]) -> Answer:
         """Ask one after the other until one answers; ``ask`` tells also how many microseconds that took."""
         failures: dict[str, ExecutionError] = {}
         while True:
@@ -141,7 +146,7 @@ class Serving:
                 continue
             us = None
             try:
-                answer, us = ask(executor, *request)
+                answer, us = ask(executor)
             except RunTimeoutError:
                 us = math.inf
                 raise
@@ -291,16 +296,3 @@ class Serving:
 
     def _first_choice(self, among: Collection[str]) -> str:
         return first_choice({name: self.quiet_us.get(name, math.inf) for name in among})
-
-
-def _answered(
-    executor: Executor, inputs: Mapping[str, np.ndarray], into: Mapping[str, np.ndarray] | None
-) -> tuple[dict[str, np.ndarray], float]:
-    return executor.answer(inputs, into)
-
-
-def _traced(
-    executor: Executor, inputs: Mapping[str, np.ndarray], timeout_s: float | None
-) -> tuple[tuple[dict[str, np.ndarray], Trace], float]:
-    outputs, trace = executor.run(inputs, timeout_s=timeout_s)
-    return (outputs, trace), trace.total_us

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 
 from agent_sdk import Agent
 from agent_sdk.device.discovery import discover
 from agent_sdk.runtimes import Processor
-from planner_api import runtime
 from tests.agent.haste import measure_hastily
-
-
-@pytest.fixture(scope="session", autouse=True)
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """An embedded planner's new database is a copy of one: its tables have come to be in the planner's own tests."""
-    template = tmp_path_factory.mktemp("template") / "planner.sqlite"
-    upgrade = runtime.upgrade
-    upgrade(f"sqlite:///{template}")
-
-    def copied(url: str) -> bool:
-        path = Path(str(make_url(url).database))
-        with suppress(OSError):  # the database that cannot be made says so
-            if not path.exists():
-                shutil.copy(template, path)
-        return upgrade(url)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(runtime, "upgrade", copied)
-        yield
+from tests.agent.once import made_once  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -16,8 +18,6 @@ import pytest
 from agent_sdk import obtaining, paths
 from agent_sdk.cli import commands as cli
 from agent_sdk.cli import main, options
-from agent_sdk.device import soc
-from agent_sdk.device.soc import Soc
 from agent_sdk.errors import status_error
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.runtimes.torch import choice
@@ -193,15 +193,39 @@ def test_the_zoo_builds_what_it_lists(tmp_path: Path, capsys: pytest.CaptureFixt
     onnx.checker.check_model(onnx.load(target))
 
 
-def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ctrl-C ends with the shell's usual code and one word, not a traceback."""
-
-    def interrupted() -> Soc:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(soc, "read_soc", interrupted)
-    assert cli.main(["devices"]) == cli.INTERRUPTED
-    assert capsys.readouterr().err.strip() == "hope-agent: interrupted"
+def test_ctrl_c_ends_the_command_with_130(tmp_path: Path) -> None:
+    """SIGINT to a process that runs a plan: the shell's usual code, one word, no traceback, nothing left running."""
+    path = tmp_path / "branching.onnx"
+    onnx.save(branching_model(), path)
+    command = (
+        "import sys, pytest; from tests.agent.haste import measure_hastily; measure_hastily(pytest.MonkeyPatch()); "
+        "from agent_sdk.cli.commands import main; sys.exit(main(sys.argv[1:]))"
+    )
+    arguments = ["run", "--model", str(path), "--processors", "ort@0,ort@1", "--method", "greedy", "--runs", "100000"]
+    environment = {**os.environ, "HOPE_SOLVE_BUDGET_S": "0.3", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", command, *arguments],
+        cwd=Path(__file__).parents[3],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        told = []
+        for line in process.stderr:
+            told.append(line)
+            if line.startswith("timing"):
+                break
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=30)
+    assert process.returncode == cli.INTERRUPTED, "".join(told) + rest
+    assert "hope-agent: interrupted" in rest
+    assert "Traceback" not in rest
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_sdk.measure import timing
-from agent_sdk.measure.timing import LEAST, MAX_REPEATS, MIN_REPEATS, Turn, counted, measure, summarise, take_turns
+from agent_sdk.measure.timing import (
+    LEAST,
+    MAX_REPEATS,
+    MIN_REPEATS,
+    Timing,
+    Turn,
+    counted,
+    measure,
+    summarise,
+    take_turns,
+    usual,
+)
 from agent_sdk.measure.witness import SLOW, Witness
 
 KINDS = ("one core", "gang", "other gang")
@@ -188,6 +199,19 @@ def test_the_figure_is_a_low_middle(samples: list[float]) -> None:
     assert min(samples) <= found.us <= statistics.median(samples)
     assert found == summarise(sorted(samples, reverse=True))
     assert found.count == len(samples)
+
+
+@given(st.lists(st.floats(10, 11), min_size=2, max_size=2), st.sampled_from([0.0, 1e6]))
+def test_of_three_the_usual_is_the_middle_one(near: list[float], odd: float) -> None:
+    """Of a long network no more than three rounds may count."""
+    assert 10 <= usual([*near, odd]).us <= 11
+
+
+@given(st.lists(st.floats(10, 11), min_size=6, max_size=20), st.lists(st.sampled_from([0.0, 1e6]), max_size=2))
+def test_the_usual_is_among_most(most: list[float], odd: list[float]) -> None:
+    """A few odd ones, on whichever side, change little; of equal ones nothing is lost."""
+    assert usual([*most, *odd]).us == pytest.approx(10.5, abs=0.5)
+    assert usual([most[0]] * len(most)) == Timing(pytest.approx(most[0]), pytest.approx(0.0), len(most))  # type: ignore[arg-type]
 
 
 @given(st.lists(st.floats(10, 11), min_size=6, max_size=20), st.lists(st.floats(1e3, 1e6), max_size=5))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from importlib import import_module
-from pkgutil import walk_packages
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx.backend.test.case import node
-from onnx.backend.test.case.test_case import TestCase as Case
 
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
@@ -21,22 +16,12 @@ from agent_sdk.model import read_model
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.whole import open_whole
 from tests import CAMPAIGN
+from tests.agent.onnx_cases import Case, cases
 
 PARTS = 8
 """The suite is run in so many parts."""
 EVERY = 1 if CAMPAIGN else 4
-"""Tests of one operator in so many are made and run; making those of all takes ten seconds."""
-
-
-@pytest.fixture(scope="module")
-def cases() -> list[Case]:
-    """The suite: importing an operator's module makes its tests."""
-    operators = sorted(module.name for module in walk_packages(node.__path__, f"{node.__name__}."))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in operators[::EVERY]:
-            import_module(name)
-        return sorted(node._NodeTestCases, key=lambda case: str(case.name))
+"""Tests of one operator in so many are run."""
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +87,9 @@ def ours_passes(case: Case, device: Device) -> bool:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_onnx_runtime_passes_ours_passes(part: int, cases: list[Case], device: Device) -> None:
+def test_what_onnx_runtime_passes_ours_passes(part: int, device: Device) -> None:
     """No operator, type or shape that the runtime takes is refused or computed wrong."""
-    own = cases[part::PARTS]
+    own = cases(EVERY)[part::PARTS]
     possible = [case for case in own if runtime_passes(case)]
     failed = []
     for case in possible:

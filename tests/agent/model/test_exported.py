@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,35 @@ def grid_detector(torch: Any, classes: int = 8) -> Any:
     return Detector()
 
 
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    """Torch, in which torchvision can be imported.
+
+    Its compiled part fits one build of torch only. Beside another one the op that it brings is said to be there and
+    suppresses nothing: an export records the op, not what it finds.
+    """
+    torch = pytest.importorskip("torch")
+    if find_spec("torchvision") is None:
+        return torch
+    try:
+        import torchvision
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float overlap) -> Tensor")
+        torch.library.impl("torchvision::nms", "CPU", lambda boxes, scores, overlap: scores.argsort(descending=True))
+        import torchvision.extension
+
+        torchvision.extension._has_ops = there
+    return torch
+
+
+def there() -> bool:
+    """That torchvision's own ops can be called; no lambda, because torch compiles it."""
+    return True
+
+
 @pytest.mark.skipif(not CAMPAIGN, reason="exporting and measuring each takes up to a minute")
 @pytest.mark.parametrize(
     ("name", "dynamo"),
@@ -230,9 +261,8 @@ def grid_detector(torch: Any, classes: int = 8) -> Any:
         if not (dynamo and "ssd" in name)  # torch.export itself does not get past the suppression of boxes
     ],
 )
-def test_exported_networks_run_right(name: str, dynamo: bool, agent: Agent, tmp_path: Path) -> None:
+def test_exported_networks_run_right(name: str, dynamo: bool, torch: Any, agent: Agent, tmp_path: Path) -> None:
     """Random weights, exported by torch either way, are planned or run whole, and answered like ONNX Runtime."""
-    torch = pytest.importorskip("torch")
     where, side = EXPORTED[name]
     library = pytest.importorskip(where, reason=f"{where.partition('.')[0]} is not installed") if where else None
     if dynamo:
@@ -294,9 +324,10 @@ def decoder(torch: Any, width: int = 32, heads: int = 4, layers: int = 2, words:
 
 @pytest.mark.skipif(not CAMPAIGN, reason="torch takes its time to export")
 @pytest.mark.parametrize("dynamo", [False, True], ids=["opset18", "dynamo"])
-def test_a_decoder_with_past_keys_goes_on_where_it_stopped(dynamo: bool, agent: Agent, tmp_path: Path) -> None:
+def test_a_decoder_with_past_keys_goes_on_where_it_stopped(
+    dynamo: bool, torch: Any, agent: Agent, tmp_path: Path
+) -> None:
     """Exported from torch, fed its own keys and values, two steps of two words give what four words at once give."""
-    torch = pytest.importorskip("torch")
     if dynamo:
         pytest.importorskip("onnxscript", reason="torch's exporter needs onnxscript")
     torch.manual_seed(0)

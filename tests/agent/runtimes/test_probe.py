@@ -17,7 +17,7 @@ from tests.agent.models import BRANCHING, expected
 
 CRASHING = """
 import sys
-if sys.orig_argv[1:4] == ["-m", "agent_sdk.runtimes.probe", "{runtime}"]:
+if sys.orig_argv[1:4] == ["-m", "agent_sdk.compiling", "{runtime}"]:
     import ctypes
     import {runtime}
     {runtime}.{what} = lambda *given, **named: ctypes.string_at(0)

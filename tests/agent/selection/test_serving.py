@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,8 +24,12 @@ def served(**times: float) -> tuple[Serving, dict[str, Scripted]]:
     return Serving(own, times), own
 
 
-def test_load_is_noticed_and_outlived() -> None:
-    """When the plan slows down, the next requests find who is faster now; when the load goes, the plan returns."""
+def test_load_is_noticed_and_outlived(caplog: pytest.LogCaptureFixture) -> None:
+    """When the plan slows down, the next requests find who is faster now; when the load goes, the plan returns.
+
+    Each change is logged.
+    """
+    caplog.set_level(logging.INFO, "agent_sdk")
     ours, own = served(plan=100, a=120, b=150)
     own[PLAN].us, own["a"].us, own["b"].us = 400, 300, 160
     for _ in range(WINDOW + 3 + 2 * 2):  # the plan has lost after one round
@@ -35,6 +40,9 @@ def test_load_is_noticed_and_outlived() -> None:
     for _ in range(WINDOW + 2 * ROUNDS):
         ours.run({})
     assert ours.current == PLAN
+    assert [record.getMessage() for record in caplog.records] == list(ours.changes)
+    assert len(ours.changes) == 2
+    assert ours.switches >= 2
 
 
 def test_jitter_is_no_drift() -> None:

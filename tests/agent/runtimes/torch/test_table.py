@@ -15,6 +15,7 @@ from agent_sdk.runtimes import UnsupportedOp  # noqa: E402
 from agent_sdk.runtimes.torch.node import Node, attributes_of  # noqa: E402
 from agent_sdk.runtimes.torch.table import MAKERS, call_for  # noqa: E402
 from hope_schema import TensorType  # noqa: E402
+from tests.agent.onnx_cases import Case, cases  # noqa: E402
 
 STATED = frozenset(
     {"Reshape", "Expand", "Tile", "Slice", "Split", "Squeeze", "Unsqueeze", "Pad", "TopK", "CumSum", "Clip", "Resize"}
@@ -69,20 +70,16 @@ PEOPLE_BRING = frozenset(
 
 
 @cache
-def cases() -> dict[str, list]:
-    """The ONNX package's tests of single ops, by type."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        found: dict[str, list] = {}
-        for case in collect_testcases(None):
-            if case.model is not None and len(case.model.graph.node) == 1:
-                found.setdefault(case.model.graph.node[0].op_type, []).append(case)
-        return found
+def cases_by_type() -> dict[str, list[Case]]:
+    """The ONNX package's tests of single ops."""
+    found: dict[str, list[Case]] = {}
+    for case in cases():
+        if case.model is not None and len(case.model.graph.node) == 1:
+            found.setdefault(case.model.graph.node[0].op_type, []).append(case)
+    return found
 
 
-def outcome(case) -> str:
+def outcome(case: Case) -> str:
     """Run one test; returns "" where it is right, else what is wrong, or "refused: ..."."""
     proto = case.model.graph.node[0]
     inputs, outputs = case.data_sets[0]
@@ -120,7 +117,7 @@ def test_an_op_computes_what_onnx_says(kind: str) -> None:
     right = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for case in cases()[kind]:
+        for case in cases_by_type()[kind]:
             found = outcome(case)
             if found.startswith("refused: ") and found[9:] not in ("sequences", "types"):
                 assert any(mark in case.name for mark in REFUSED.get(kind, ())), f"{case.name}: {found}"
