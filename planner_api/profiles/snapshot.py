@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hope_schema import HOST, Processor
@@ -111,7 +112,7 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
         },
         "handover_us": overheads.get((), 0.0),
     }
-    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+    return msgspec.json.encode(body)
 
 
 def _published(statistics: Statistics, found: Estimates, family: str) -> tuple[list[float], list[float]]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -211,7 +211,7 @@ class Statistics:
             head[name] = votes.keys
             for field in _ARRAYS:
                 arrays[f"{name}.{field}"] = getattr(votes, field)
-        arrays["head"] = np.frombuffer(json.dumps(head, separators=(",", ":")).encode(), dtype=np.uint8)
+        arrays["head"] = np.frombuffer(msgspec.json.encode(head), dtype=np.uint8)
         out = io.BytesIO()
         np.savez(out, **arrays)  # type: ignore[arg-type]
         return zstd(out.getvalue())
@@ -223,7 +223,7 @@ class Statistics:
         if data is None:
             return statistics
         with np.load(io.BytesIO(unzstd(data)), allow_pickle=False) as arrays:
-            head = json.loads(arrays["head"].tobytes())
+            head = msgspec.json.decode(arrays["head"].tobytes())
             statistics.processors, statistics.channels = head["processors"], head["channels"]
             for name, votes in statistics.families.items():
                 votes.keys = [_tuples(key) for key in head[name]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.optimize import nnls
 from hope_schema import Overheads, Processor
 from planner_api.planning import Job, Machine, PlanningError, Problem, build_problem
 from planner_api.planning.problem.transfers import elements, fit
+from tests.planning.drawn import draw
 from tests.planning.models import BOTH_WAYS, DIAMOND, FIGURES, GPU, SHAPE, network, profile
 
 
@@ -69,6 +71,16 @@ def test_overheads_are_part_of_every_move_between_processors():
     across = problem.tensors.index("a")
     assert (problem.lists.transfer[across][0][1], problem.lists.transfer[across][1][0]) == (13.5, 4.5)
     assert not problem.transfer_us[problem.tensors.index("x"), problem.machine.host].any()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_kinds_of_processors_pay_each_other_is_what_every_pair_of_them_pays(seed: int):
+    """Prices between kinds, each as often as it has pairs, are those of all ordered pairs of different processors."""
+    problem = draw(seed, 6, most_processors=6)
+    price, pairs = problem.between_us
+    each = list(itertools.permutations(range(problem.host), 2))
+    for row, between in zip(problem.lists.transfer, price, strict=True):
+        assert sorted(row[a][b] for a, b in each) == pytest.approx(sorted(np.repeat(between, pairs.ravel())))
 
 
 def test_equal_cores_share_figures_and_gangs_share_cores():

@@ -30,7 +30,8 @@ def super_ops(problem: Problem) -> list[list[int]]:
     is not worth moving. Each group is a chain in topological order; its members run on one processor.
     """
     lists, host = problem.lists, problem.host
-    cheapest = np.where(np.eye(host, dtype=bool), math.inf, problem.between_us).min(axis=(1, 2)).tolist()
+    between, pairs = problem.between_us
+    cheapest = np.where(pairs > 0, between, math.inf).min(axis=(1, 2)).tolist()
     supports = np.isfinite(problem.latency_us)
     count = supports.sum(axis=1)
     mean = (np.where(supports, problem.latency_us, 0.0).sum(axis=1) / count).tolist()

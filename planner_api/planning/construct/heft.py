@@ -17,9 +17,9 @@ from planner_api.planning.problem import PlanningError, Problem
 def _rank(problem: Problem) -> list[float]:
     """Upward rank: mean latency, plus the longest way down with mean transfers."""
     lists = problem.lists
-    p = problem.host
-    finite = np.where(np.isfinite(problem.between_us), problem.between_us, 0.0)
-    mean = (finite.sum(axis=(1, 2)) / max(p * (p - 1), 1)).tolist()
+    between, pairs = problem.between_us
+    finite = np.where(np.isfinite(between), between, 0.0)
+    mean = ((finite * pairs).sum(axis=(1, 2)) / max(pairs.sum(), 1)).tolist()
     rank = [0.0] * len(problem.ops)
     for op in reversed(lists.order):
         known = [us for us in lists.latency[op] if us < math.inf]

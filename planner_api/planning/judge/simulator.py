@@ -145,8 +145,8 @@ class Decoder:
         self.start, self.finish, self.done = [0.0] * n, [0.0] * n, [0.0] * n
         self.home = [-1] * n
         self.sequence: list[int] = []
-        self.there: list[dict[int, float]] = [{} for _ in problem.tensors]
-        self.taken: list[set[int]] = [set() for _ in problem.tensors]
+        self.there: dict[tuple[int, int], float] = {}
+        self.taken: set[tuple[int, int]] = set()
         self.moves: list[Move] = []
 
     def copy(self) -> Decoder:
@@ -157,7 +157,7 @@ class Decoder:
             list(times) for times in (self.queues, self.start, self.finish, self.done)
         )
         other.home, other.sequence, other.moves = list(self.home), list(self.sequence), list(self.moves)
-        other.there, other.taken = [dict(one) for one in self.there], [set(one) for one in self.taken]
+        other.there, other.taken = dict(self.there), set(self.taken)
         return other
 
     def times(self, op: int, here: int) -> Times:
@@ -179,11 +179,11 @@ class Decoder:
             else:
                 exists, source = self.release[op], self.host
             begin = max(begin, exists)
-            if here not in self.taken[tensor]:
+            if (tensor, here) not in self.taken:
                 taken.append(tensor)
             if source == target:
                 continue
-            arrived = self.there[tensor].get(target)
+            arrived = self.there.get((tensor, target))
             if arrived is None:
                 cost, queue = float(self.problem.transfer_us[tensor, source, target]), self.busy[source][target]
                 if queue < 0:
@@ -223,10 +223,9 @@ class Decoder:
         for move in times.queued:
             self.queues[self.busy[move.source][move.target]] = move.finish_us
         for move in (*times.queued, *times.fetched):
-            self.there[move.tensor][move.target] = move.finish_us
+            self.there[move.tensor, move.target] = move.finish_us
             self.moves.append(move)
-        for tensor in times.taken:
-            self.taken[tensor].add(here)
+        self.taken.update((tensor, here) for tensor in times.taken)
         self.start[op], self.finish[op], self.done[op], self.home[op] = times.start, times.finish, times.finish, here
         self.sequence.append(op)
         self.latest = max(self.latest, times.finish)
@@ -240,7 +239,7 @@ class Decoder:
                 sent = times.finish if queue < 0 else max(times.finish, self.queues[queue])
                 self.done[op] = max(self.done[op], sent + cost)
                 if queue >= 0:
-                    self.queues[queue] = self.there[tensor][self.host] = sent + cost
+                    self.queues[queue] = self.there[tensor, self.host] = sent + cost
                     self.moves.append(Move(tensor, source, self.host, sent, sent + cost))
 
     def _pressure(self, here: int, share: float, at: float) -> float:
@@ -258,7 +257,7 @@ class Decoder:
         problem = self.problem
         for tensor in self.lists.outputs:
             producer = self.lists.producer[tensor]
-            if producer >= 0 and self.at[self.home[producer]] != self.host and self.host not in self.there[tensor]:
+            if producer >= 0 and self.at[self.home[producer]] != self.host and (tensor, self.host) not in self.there:
                 source, since = self.at[self.home[producer]], self.finish[producer]
                 cost = float(problem.transfer_us[tensor, source, self.host])
                 self.moves.append(Move(tensor, source, self.host, since, since + cost))

@@ -291,13 +291,17 @@ class Problem:
         return [[rows[row][tensor] for row in own] for tensor in range(len(self.tensors))]
 
     @property
-    def between_us(self) -> FloatArray:
-        """(T, P, P) ``Lists.transfer`` between processors as an array; not kept, because it may be large."""
-        place = self.machine.place
-        price = self.transfer_us[:, place[:, None], place[None, :]] + self.machine.launch_us
-        price += self.machine.lag_us[:, None]
-        price[:, np.arange(self.host), np.arange(self.host)] = 0.0
-        return np.asarray(price)
+    def between_us(self) -> tuple[FloatArray, IntArray]:
+        """``Lists.transfer`` between processors: (T, K, K) from kind to kind, and (K, K) how many pairs pay that.
+
+        Processors of one kind compute at one place and pay alike; a pair is two different processors in their order.
+        """
+        machine = self.machine
+        paid = np.column_stack([machine.place, machine.launch_us, machine.lag_us])
+        _, first, many = np.unique(paid, axis=0, return_index=True, return_counts=True)
+        place = machine.place[first]
+        price = self.transfer_us[:, place[:, None], place] + machine.launch_us[first] + machine.lag_us[first, None]
+        return price, np.outer(many, many) - np.diag(many)
 
 
 def _on_cycle(before: list[list[int]]) -> int:
