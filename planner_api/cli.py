@@ -33,12 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0 when it worked, 2 for bad input, 1 when it failed, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
     except (UsageError, DatabaseUrlError) as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # nobody reads any more, nor what Python flushes at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (OSError, SQLAlchemyError) as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 1

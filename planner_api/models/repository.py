@@ -13,7 +13,7 @@ from planner_api.db.tables import ModelRow, SignatureRow
 from planner_api.db.upsert import insert_or_ignore, upserting
 
 AT_ONCE = 1000
-"""Signatures asked for in one query."""
+"""Signatures asked for, or stored, in one query: all those of the largest graph would hold the event loop."""
 
 
 async def insert(session: WriteSession, values: Mapping[str, Any]) -> bool:
@@ -27,8 +27,9 @@ async def insert_features(session: WriteSession, features: Mapping[str, bytes]) 
         index_elements=["signature"]
     )
     rows = [{"signature": signature, "features": body} for signature, body in sorted(features.items())]
-    if rows:
-        await (await session.connection()).execute(insert_into, rows)
+    connection = await session.connection()
+    for at in range(0, len(rows), AT_ONCE):
+        await connection.execute(insert_into, rows[at : at + AT_ONCE])
 
 
 async def features(session: AsyncSession, signatures: Sequence[str]) -> dict[str, bytes]:

@@ -71,8 +71,8 @@ def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], b
     except (ValueError, KeyError, TypeError):
         detail = f"it answered {answer.status_code}; is this a planner?"
     cure = {
-        401: ": make a token with `hope-planner tokens create` where the planner runs, and give it as HOPE_TOKEN",
-        403: ": this takes an operator's token (`hope-planner tokens create`)",
+        401: "; make a token with `hope-planner tokens create` where the planner runs, and give it as HOPE_TOKEN",
+        403: "; this takes an operator's token (`hope-planner tokens create`)",
     }.get(answer.status_code, "")
     raise RefusedError(f"{detail.rstrip('.')}{cure}")
 

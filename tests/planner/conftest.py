@@ -6,7 +6,7 @@ import itertools
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -76,6 +76,38 @@ def shared_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     name = f"hope_{next(_numbers)}"
     yield postgres.create(name, template=request.getfixturevalue("postgres_template"))
     postgres.drop(name)
+
+
+@pytest.fixture(scope="module")
+def copied(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str, Callable[[str], None]], str]]:
+    """The URL of a fresh database of a kind, as a function that is called once, with another's URL, left that one."""
+    filled: dict[str, Path | str] = {}
+    names: list[str] = []
+
+    def created(template: str) -> str:
+        names.append(f"hope_{next(_numbers)}")
+        url: str = request.getfixturevalue("postgres").create(names[-1], template=template)
+        return url
+
+    def copy(kind: str, fill: Callable[[str], None]) -> str:
+        if kind == "sqlite":
+            path = tmp_path_factory.mktemp("copied") / "hope.sqlite"
+            if kind not in filled:
+                filled[kind] = path.with_name("filled.sqlite")
+                shutil.copy(request.getfixturevalue("sqlite_template"), filled[kind])
+                fill(f"sqlite:///{filled[kind]}")
+            shutil.copy(filled[kind], path)
+            return f"sqlite:///{path}"
+        if kind not in filled:
+            fill(created(request.getfixturevalue("postgres_template")))
+            filled[kind] = names[-1]
+        return created(str(filled[kind]))
+
+    yield copy
+    for name in names:
+        request.getfixturevalue("postgres").drop(name)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -95,6 +98,18 @@ def test_commands_refuse_nonsense_in_one_line(
     """Exit status 2, one line on stderr, no traceback."""
     assert cli.main([*arguments, "--database", sqlite_url]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_reader_that_goes_away_is_no_error(sqlite_url: str) -> None:
+    """As of ``| head``: what was left to print is lost without a word."""
+    assert cli.main(["migrate", "--database", sqlite_url]) == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "planner_api", "tokens", "create", "--database", sqlite_url]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    os.close(writer)
+    assert ended.returncode == 1
+    assert ended.stderr == f"hope-planner: tokens of {sqlite_url}\n"
 
 
 def test_a_fault_of_ours_is_not_called_bad_input(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

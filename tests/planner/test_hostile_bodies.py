@@ -15,6 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
+from sqlalchemy import event
 
 from hope_schema import (
     DeviceReport,
@@ -26,7 +27,9 @@ from hope_schema import (
     ModelGraph,
     Observations,
     PlanRequest,
+    ProofRequest,
 )
+from planner_api.db.engine import Database
 from planner_api.errors import UnavailableError
 from planner_api.http.body import Body, is_slow
 from planner_api.http.error import HttpError
@@ -34,6 +37,8 @@ from planner_api.http.problems import answer
 from planner_api.http.reader import Reader
 from planner_api.http.shape import parse, shape_of
 from planner_api.models.reading import read_graph
+from planner_api.models.repository import AT_ONCE, insert_features
+from planner_api.models.repository import features as stored_features
 from planner_api.profiles.reading import read_upload
 from tests import CAMPAIGN
 from tests.planner.entries import kept_waiting, read_for_ever
@@ -42,6 +47,7 @@ from tests.schema.graphs import graphs
 
 KINDS: tuple[type[BaseModel], ...] = (
     DeviceReport, Enrolment, FanoutRequest, MissingRequest, ModelGraph, Observations, PlanRequest,
+    ProofRequest,
 )  # fmt: skip
 """What any route reads."""
 UNITS = (
@@ -225,6 +231,29 @@ def test_nobody_unknown_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> No
         headers = {**JSON, "content-encoding": "zstd", "authorization": "Bearer hope_d_forged"}
         answer = api.client.request(method, path, content=body, headers=headers)
         assert answer.status_code == 401, (name, answer.text)
+
+
+def test_signatures_of_a_large_graph_are_stored_in_steps(database_url: str) -> None:
+    """No statement has rows of more than ``AT_ONCE`` signatures: the event loop is free between two of them."""
+    features = {f"Conv:{number:016x}": b"{}" for number in range(2 * AT_ONCE + 1)}
+
+    async def main() -> None:
+        database, rows = Database(database_url), []
+
+        @event.listens_for(database.writer.sync_engine, "before_cursor_execute")
+        def count(_c: Any, _cursor: Any, _statement: str, parameters: Any, _context: Any, many: bool) -> None:
+            rows.append(len(parameters) if many else 1)
+
+        try:
+            async with database.write() as session:
+                await insert_features(session, features)
+            async with database.read() as session:
+                assert await stored_features(session, list(features)) == features
+        finally:
+            await database.close()
+        assert max(rows) <= AT_ONCE
+
+    asyncio.run(main())
 
 
 async def _loop_s() -> float:

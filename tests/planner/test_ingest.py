@@ -23,9 +23,11 @@ from planner_api.profiles import repository
 from planner_api.profiles.reading import head_of
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
+from tests import CAMPAIGN
 from tests.planner.samples import FREQUENCY, SOC, chain, measure, missing_request
 
 GRAPH = chain(12)
+UPLOADS = 160 if CAMPAIGN else 64
 
 
 class Ingest:
@@ -76,7 +78,7 @@ def test_many_writers_and_two_folders(database_url: str) -> None:
 
     async def scenario(ingest: Ingest) -> None:
         replicas = ingest.profiles, Profiles(ingest.database, Settings(database_url=database_url))
-        uploads = [measure(ingest.missing, f"device-{n % 16}", upload_id=f"u-{n // 2}") for n in range(160)]
+        uploads = [measure(ingest.missing, f"device-{n % 16}", upload_id=f"u-{n // 2}") for n in range(UPLOADS)]
         random.Random(1).shuffle(uploads)
         done = asyncio.Event()
 

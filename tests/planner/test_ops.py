@@ -42,7 +42,7 @@ def test_the_table_of_settings_is_true() -> None:
         if isinstance(default, int | float) and not isinstance(default, bool):
             number, unit = re.fullmatch(r"([\d .]+?)(?: (MiB|GiB))?", plain).groups()  # type: ignore[union-attr]
             assert float(number.replace(" ", "")) * {None: 1, "MiB": 2**20, "GiB": 2**30}[unit] == default, name
-        elif default is None:
+        elif default is None or default == frozenset():
             assert plain in ("none", "SQLite only"), name
         else:
             assert plain == (str(default).lower() if isinstance(default, bool) else default), name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -36,10 +36,9 @@ DEVICES = [f"device-{number}" for number in range(30)]
 AT_ONCE: dict[str, Any] = {"stages": (0.5, 1.0), "hold_s": 0.0, "reported": 1.0}
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner, a model whose plans are held back, devices that said how long version 2 takes, and a version 3."""
-    with serving(database_url) as running:
+def fill(url: str) -> None:
+    """A model whose plans are held back, devices that said how long version 2 takes, and a version 3."""
+    with serving(url) as running:
         running.learn(GRAPH)
         plan_id = running.plan(GRAPH).plan_id
         improve(running, plan_id)
@@ -47,6 +46,18 @@ def api(database_url: str) -> Iterator[Api]:
         for device in DEVICES:
             report(running, device, plan_id, 2, us=100.0)
         improve(running, plan_id)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, copied: Callable[..., str]) -> str:
+    """A database with what `fill` does."""
+    return copied(request.param, fill)
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """A planner on it."""
+    with serving(database_url) as running:
         yield running
 
 

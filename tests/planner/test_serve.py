@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from planner_api.cli import main
+
 SERVE = [sys.executable, "-m", "planner_api.cli", "serve", "--port"]
 
 
@@ -33,12 +35,12 @@ def served(folder: Path, *arguments: str) -> Iterator[tuple[str, str]]:
         assert process.wait(30) == -signal.SIGTERM
 
 
-def refused(*arguments: object) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 2) -> str:
     """The one line with which it does not start."""
-    done = subprocess.run([*SERVE, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+    assert main(["serve", "--port", *map(str, arguments)]) == code
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -73,33 +75,33 @@ def test_https_with_a_certificate(tmp_path: Path, pem: Path) -> None:
             httpx.get(address.replace("https", "http") + "/readyz", timeout=10)
 
 
-def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A taken port, and an address of another machine, are said before anything starts, with what to change."""
     database = ("--database", f"sqlite:///{tmp_path}/hope.sqlite")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = refused(port, *database)
+        said = refused(capsys, port, *database)
     assert (
         said == f"hope-planner: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port\n"
     )
-    assert "cannot listen on 192.0.2.1:0" in refused(0, "--host", "192.0.2.1", *database)
+    assert "cannot listen on 192.0.2.1:0" in refused(capsys, 0, "--host", "192.0.2.1", *database)
 
 
-def test_files_of_tls_that_do_not_fit_are_one_sentence(tmp_path: Path, pem: Path) -> None:
+def test_files_of_tls_that_do_not_fit_are_one_sentence(
+    tmp_path: Path, pem: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One file without the other, another's key, and a file that is not there are each refused by name."""
     database = ("--database", f"sqlite:///{tmp_path}/hope.sqlite")
     certificate = ("--tls-cert", pem / "cert.pem")
-    assert "go together" in refused(0, *database, *certificate)
+    assert "go together" in refused(capsys, 0, *database, *certificate)
     for key in ("other.pem", "nowhere.pem"):
-        said = refused(0, *database, *certificate, "--tls-key", pem / key)
+        said = refused(capsys, 0, *database, *certificate, "--tls-key", pem / key)
         assert key in said
         assert "no certificate with its key" in said
 
 
-def test_a_database_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file where the database's folder should be ends in one line that names it."""
     (tmp_path / "file").touch()
-    command = [*SERVE, "0", "--database", f"sqlite:///{tmp_path}/file/hope.sqlite"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert f"{tmp_path}/file" in done.stderr
+    said = refused(capsys, 0, "--database", f"sqlite:///{tmp_path}/file/hope.sqlite", code=1)
+    assert f"{tmp_path}/file" in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ TO_HOST = "to host"
 class Bar:
     """A stretch of a lane; ``at`` and ``width`` in per cent of the axis. ``steps``: the step it is, or several.
 
-    ``label`` is what is written on it where it is wide enough, ``zoom`` from which magnification on; 0: never.
+    ``label`` is what is written on it where it is wide enough.
     """
 
     at: float
@@ -34,10 +33,9 @@ class Bar:
     label: str = ""
 
     @property
-    def zoom(self) -> int:
-        """Magnification from which on the label fits: a power of two, as the buttons go."""
-        wanted = LETTER * (len(self.label) + 2) / self.width if self.width > 0 else math.inf
-        return 0 if wanted > MOST_ZOOM or not self.label else max(1, 2 ** math.ceil(math.log2(wanted)))
+    def labelled(self) -> bool:
+        """Whether the label may fit at the largest magnification; the page finds out at which ones it does."""
+        return bool(self.label) and LETTER * (len(self.label) + 2) <= self.width * MOST_ZOOM
 
 
 @dataclass(frozen=True)

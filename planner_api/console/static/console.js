@@ -81,11 +81,17 @@ function walkThrough(chart) {
   const resize = (factor) => {
     const middle = (scroll.scrollLeft + scroll.clientWidth / 2) / zoom;
     zoom = Math.min(32, Math.max(1, zoom * factor));
-    svg.setAttribute("width", `${zoom * 100}%`);
-    for (const label of svg.querySelectorAll(".label")) {
-      label.setAttribute("visibility", Number(label.dataset.zoom) <= zoom ? "visible" : "hidden");
-    }
+    svg.style.setProperty("--zoom", zoom);
     scroll.scrollLeft = middle * zoom - scroll.clientWidth / 2;
+  };
+  // A label stands on a bar that is wide enough for it, with room before and behind.
+  const labels = [...svg.querySelectorAll(".label")];
+  const fit = () => {
+    const fits = labels.map((label) => {
+      const text = label.firstElementChild;
+      return text.getComputedTextLength() + 2 * text.x.baseVal[0].value <= label.width.baseVal.value;
+    });
+    labels.forEach((label, number) => label.setAttribute("visibility", fits[number] ? "visible" : "hidden"));
   };
   const choose = (number) => {
     if (chosen >= 0) steps[chosen].classList.remove("chosen");
@@ -119,6 +125,7 @@ function walkThrough(chart) {
     event.preventDefault();
     choose(moves[event.key]);
   });
+  new ResizeObserver(fit).observe(svg);
   chart.querySelector(".zoom").hidden = false;
 }
 

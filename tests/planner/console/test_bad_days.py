@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,9 @@ GRAPH, OTHER = chain(3, "first"), chain(4, "second")
 LARGE = "<b>\u202e" + "x" * 10_000
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that wants tokens, with a model whose newest plan waits to be released, and an operator signed in."""
-    with serving(database_url) as running:
+def fill(url: str) -> None:
+    """A model whose newest plan waits to be released, and another."""
+    with serving(url) as running:
         for graph in (GRAPH, OTHER):
             assert running.post("/models", graph).status_code == 201
         running.learn(GRAPH)
@@ -38,6 +37,17 @@ def api(database_url: str) -> Iterator[Api]:
         put(running, f"/models/{GRAPH.model_hash}/rollout", RolloutPolicy(rollout="held"))
         improve(running, plan_id)
         improve(running, plan_id)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, copied: Callable[..., str]) -> str:
+    """A database with what `fill` does."""
+    return copied(request.param, fill)
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """A planner on it that wants tokens, and an operator signed in."""
     with serving(database_url, tokens_required=True, rate_per_address=0) as running:
         running.client.follow_redirects = False
         sign_in(running, make_token(running, "operator"))

@@ -83,6 +83,18 @@ def test_the_sign_in_page_is_accessible(browser: Browser, console: Running) -> N
     page.close()
 
 
+def test_who_only_looks_is_told_so_on_every_screen(browser: Browser, console: Running, pages: dict[str, str]) -> None:
+    """On a phone as on a desk it says why nothing can be changed, and no page offers anything that does."""
+    page = console.sign_in(browser, look_only=True)
+    for size in (NARROW, WIDE):
+        page.set_viewport_size(size)
+        expect(page.get_by_text("Looking only")).to_be_visible()
+    for name, path in pages.items():
+        forms = re.findall(r'<form method="post"(?: action="([^"]*)")?', page.request.get(path).text())
+        assert forms == ["/console/logout"], name
+    page.context.close()
+
+
 def test_somebody_signs_in_by_keyboard_and_lands_where_they_wanted(browser: Browser, console: Running) -> None:
     """From a link to a plan through the sign-in page to that plan; then out, and the way back is closed."""
     context = browser.new_context(base_url=console.url)
@@ -130,6 +142,34 @@ def test_a_plan_says_why_an_op_is_where_it_is(signed_in: Page, console: Running,
         zoom.click()
     expect(label).to_be_visible()
     expect(signed_in.locator("main")).to_contain_text("Median measured")
+
+
+def test_a_label_stands_on_a_bar_that_is_wide_enough(signed_in: Page, pages: dict[str, str]) -> None:
+    """On no screen and at no magnification is one cut off; the larger these are, the more have room."""
+    room = """labels => labels.filter(label => label.getAttribute("visibility") === "visible").map(label => {
+        const box = label.firstElementChild.getBBox();
+        return label.width.baseVal.value - box.x - box.width;
+    })"""
+
+    def labelled() -> int:
+        signed_in.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        left: list[float] = signed_in.locator(".label").evaluate_all(room)
+        assert all(one >= 0 for one in left)
+        return len(left)
+
+    signed_in.goto(pages["plan"])
+    shown = []
+    for size in (NARROW, WIDE, HUGE):
+        signed_in.set_viewport_size(size)
+        shown.append(labelled())
+    assert shown[0] < shown[1] < shown[2]
+    signed_in.set_viewport_size(NARROW)
+    for _ in range(2):
+        before = signed_in.evaluate("document.querySelector('.gantt .scroll').scrollWidth")
+        signed_in.get_by_role("button", name="Zoom in").click()
+        assert signed_in.evaluate("document.querySelector('.gantt .scroll').scrollWidth") > 1.9 * before
+    assert labelled() > shown[0]
+    signed_in.set_viewport_size(WIDE)
 
 
 def test_a_theme_that_was_chosen_stays(signed_in: Page) -> None:
