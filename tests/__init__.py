@@ -13,7 +13,7 @@ import sys
 CAMPAIGN = os.environ.get("HOPE_CAMPAIGN") == "1"
 """Whether everything runs with its full counts (`make campaign`)."""
 
-if "pytest" in sys.modules:  # children that run something of ours draw nothing, and start sooner
+if "_hypothesis_pytestplugin" in sys.modules:  # children that run something of ours draw nothing, and start sooner
     from hypothesis import settings
 
     # No deadline per example: it would measure the machine's load, not our code.

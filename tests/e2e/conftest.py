@@ -8,6 +8,7 @@ import pytest
 
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
+from tests.agent.once import made_once  # noqa: F401
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from agent_sdk import verify
 from agent_sdk.cli import commands as cli
+from agent_sdk.selection.trial import WORTH
 
 PROMISED = {
     "model", "model_hash", "soc", "frequency", "processors", "plan_id", "plan_cached", "method", "planned_us",
@@ -82,11 +83,13 @@ def _made(model: Any) -> set[str]:
 
 
 def test_compare_times_every_kind_of_processor(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With ``--compare`` every kind of single processor is timed, and what runs is none slower than them."""
+    """With ``--compare`` every kind of single processor is timed, and what runs is not slower than any of them, except
+    that a runtime as its users run it is preferred to what is faster by less than ``WORTH``.
+    """
     report = run(capsys, "--model", str(model_file), "--processors", "ort", "--compare")
     assert "ort@0" in report["baselines_us"]
     assert {name.partition("/")[0] for name in report["baselines_us"]} <= {*report["processors"], "onnxruntime"}
-    assert report["measured_us"] <= min(report["baselines_us"].values())
+    assert WORTH * report["measured_us"] <= min(report["baselines_us"].values())
 
 
 def test_mixed_runtimes_agree(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
