@@ -27,7 +27,8 @@ from benchmarks.service.fixtures import FREQUENCY, compressed, key, ladder, proc
 from benchmarks.service.measures import _subsets, fresh, prepare
 from benchmarks.service.pump import Pump, request
 from benchmarks.service.stage import Server, Stage, call, databases
-from hope_schema import Enrolment, MissingRequest, ModelGraph, Profile
+from hope_schema import Enrolment, MissingRequest, ModelGraph, Profile, TensorType, TransferColumns
+from hope_schema.base import MAX_OPS
 from planner_api.devices import repository as devices
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.planning import Budget, build_problem, optimise, simulate
@@ -38,7 +39,8 @@ from planner_api.settings import Settings
 
 Row = dict[str, Any]
 MIB = 2**20
-LARGE_OPS = 14_000
+LARGE_OPS, MOST_MOVES = 14_000, 80_000
+"""Of more moves an upload takes more memory to read than ``HOPE_READ_MEMORY_BYTES``."""
 BUDGET_S: float = Settings.model_fields["solve_budget_s"].default
 
 
@@ -100,7 +102,9 @@ async def single(stage: Stage) -> list[Row]:
 
 
 async def large(stage: Stage) -> list[Row]:
-    """A valid network of 14 000 ops on ten processors, from its graph to its first plan, as a device sends it."""
+    """A valid network of 14 000 ops on ten processors, from its graph to its first plan, as a device sends it; and the
+    graph and the upload that the limits just allow.
+    """
     server = await stage.server("attack-large")
     soc, token = fresh("soc"), await enrol(stage, "collector")
     await call(server.address, attacks(token)["long upload"])
@@ -109,6 +113,17 @@ async def large(stage: Stage) -> list[Row]:
         model_hash=graph.model_hash, soc=soc, frequency=FREQUENCY, device_id="collector", processors=processors(10)
     )
     figures = compressed(upload([graph], soc, device="collector", count=10))
+    other = fresh("soc")
+    moves: dict[str, tuple[Any, ...]] = {
+        "source": ("host",),
+        "target": ("host/0",),
+        "us": (9.0,),
+        "spread_us": (1.0,),
+        "count": (1,),
+    }
+    types = tuple(TensorType(shape=(number,), dtype="bool") for number in range(1, MOST_MOVES + 1))
+    columns = TransferColumns(tensor=types, **{name: value * MOST_MOVES for name, value in moves.items()})
+    most_moves = upload([small], other, device="collector", number=2).model_copy(update={"transfers": columns})
     headers = {"content-encoding": "zstd"}
     # What plans are made with is loaded before it counts, as by any device before this one.
     for path, body in (
@@ -123,6 +138,9 @@ async def large(stage: Stage) -> list[Row]:
         "question": ("/profiles/missing", compressed(question)),
         "figures": ("/profiles", figures),
         "plan": ("/plans", zstandard.compress(key(graph, soc))),
+        "most ops": ("/models", compressed(ladder(MAX_OPS, "most"))),
+        "most moves": ("/profiles", compressed(most_moves)),
+        "their profile": ("/profiles/missing", compressed(question.model_copy(update={"soc": other}))),
     }
     costs = {
         name: await cost(server, request("POST", path, body, token=token, headers=headers))

@@ -151,7 +151,7 @@ def traces(executor: Executor, runs: int = RUNS) -> list[Trace]:
 
 @contextmanager
 def lanes(kind: str) -> Iterator[None]:
-    """Sessions opened meanwhile run ``native`` or in ``python``."""
+    """Devices opened meanwhile have lanes that are ``native`` or in ``python``."""
     before = os.environ.get(LOOP_VARIABLE, "")
     os.environ[LOOP_VARIABLE] = kind
     try:
@@ -279,12 +279,10 @@ def nasnet_in_turn() -> tuple[float, float]:
     inputs = random_inputs(model.graph, 0)
     names = ("ort@0", "ort@1")
     with ExitStack() as opened:
-        device = opened.enter_context(Device(discover(",".join(names))))
         executors = []
         for kind in ("native", "python"):
             with lanes(kind):
-                program = build_program(in_turn(model, names), model, device.processors)
-                executors.append(opened.enter_context(Executor(program, device)))
+                executors.append(opened.enter_context(ready(discover(",".join(names)), model, in_turn(model, names))))
         outputs = [executor.run(inputs)[0] for executor in executors]
         assert all(np.array_equal(outputs[0][name], outputs[1][name]) for name in outputs[0])
         took: list[list[float]] = [[], []]
@@ -296,30 +294,33 @@ def nasnet_in_turn() -> tuple[float, float]:
 
 
 def gang_beside_idle() -> float:
-    """A gang of all cores while a dozen other compiled networks wait beside it ÷ without them."""
+    """A gang of all cores while a dozen other compiled networks wait beside it ÷ just before and after, median."""
     model = read_model("squeezenet")
     inputs = random_inputs(model.graph, 0)
     everything = {processor.id: processor for processor in discover()}
     gang = max((p for p in everything.values() if p.spec.runtime == "ort"), key=lambda p: p.spec.threads)
     others = [p for p in everything.values() if p is not gang]
-    with ExitStack() as opened:
-        device = opened.enter_context(Device([gang, *others]))
+    with Device([gang, *others]) as device, ExitStack() as opened:
 
         def opened_on(name: str) -> Executor:
             plan = single_processor_plan(model.graph, name, soc="here", frequency="now")
-            executor = opened.enter_context(Executor(build_program(plan, model, device.processors), device))
+            executor = Executor(build_program(plan, model, device.processors), device)
             executor.run(inputs)
             return executor
 
-        measured = opened_on(gang.id)
-        before = [measured.run(inputs)[1].total_us for _ in range(100)]
-        idle = [opened_on(others[index % len(others)].id) for index in range(12)]
-        after = [measured.run(inputs)[1].total_us for _ in range(100)]
-        # Once more before anything is concluded: the machine may have changed in between.
-        for executor in idle:
-            executor.close()
-        again = [measured.run(inputs)[1].total_us for _ in range(100)]
-    return calm(after) / min(calm(before), calm(again))
+        measured = opened.enter_context(opened_on(gang.id))
+
+        def takes() -> float:
+            return calm([measured.run(inputs)[1].total_us for _ in range(2 * RUNS)])
+
+        alone, beside = [takes()], []
+        for _ in range(RUNS // 2):
+            with ExitStack() as idle:
+                for index in range(12):
+                    idle.enter_context(opened_on(others[index % len(others)].id))
+                beside.append(takes())
+            alone.append(takes())
+    return median(2 * here / sum(around) for here, around in zip(beside, pairwise(alone), strict=True))
 
 
 def measure() -> dict[str, Any]:

@@ -5,8 +5,9 @@
 Configurations: ONNX Runtime with 1, 2, 4, 8, ... and all threads, and its parallel mode; OpenVINO, where it is
 installed, with all threads (and HETERO where it has several devices); ours as ``Session.run`` answers, and the plan
 before any fallback. ``--load N`` keeps N other processes busy meanwhile; without it, only those rounds count beside
-which a witness found the cores at full speed, as far as ``--patience`` allows. ``--segmentation`` also cuts every
-model on one core into pieces of 16 super-ops and compares their sum with the whole.
+which a witness found the cores at full speed, as far as ``--patience`` allows, or the network's share of ``--minutes``.
+The file holds every network that is done, whatever becomes of the next. ``--segmentation`` also cuts every model on one
+core into pieces of 16 super-ops and compares their sum with the whole.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ import numpy as np
 
 import hope_zoo as zoo
 from agent_sdk.agent import Agent
+from agent_sdk.engine import Executor
+from agent_sdk.errors import HopeError
 from agent_sdk.explain import to_perfetto
 from agent_sdk.measure.timing import Turn, take_turns
 from agent_sdk.measure.truth import busy_together
 from agent_sdk.measure.witness import Witness, calm
-from agent_sdk.model import pre_softmax_outputs
+from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.obtaining import THOROUGH_S
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
@@ -45,6 +48,8 @@ from benchmarks.segmentation import loss
 
 SETTLING_S = 3.0
 """Seconds of runs before anything is timed: a session compares who was near at its trial (``selection/serving.py``)."""
+TRACED = 5
+"""Runs of what answers that are traced, beside those that are timed: users ask for no record."""
 LEAST_S = 10.0
 """How long a model is measured where patience reaches so far: fast networks then get many rounds, steady medians."""
 
@@ -77,33 +82,40 @@ def rows_for(
     load: int,
     witness: Witness | None,
     patience_s: float,
+    until: float,
     traces_to: Path | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Time one model in every configuration; the rows, and what else there is to say about it."""
+    """Time one model in every configuration; the rows, and what else there is to say about it.
+
+    Patience ends ``until`` then (``time.monotonic``) at the latest, loading included.
+    """
     with agent.load(name, background=False) as session:
         model, serving = session.model, session.serving
         inputs = random_inputs(model.graph, 0)
-        executors = {"ours": session.executor, "ours_planned": session.plan_executor}
         runs: dict[str, Run] = baselines(model, len(agent.soc.cores))
         calls: dict[str, Callable[[], Any]] = {config: partial(_forgotten, run, inputs) for config, run in runs.items()}
-        calls["ours"] = lambda: session.trace(inputs)[1]
+        calls["ours"] = partial(_forgotten, session.run, inputs)
         calls["ours_planned"] = lambda: session.plan_executor.run(inputs)[1]
         settled = time.monotonic() + SETTLING_S
         while time.monotonic() < settled:
             session.run(inputs)
+        before = serving.answered.copy()
         with busy(load):
-            turns = measure(calls, rounds, witness, patience_s)
+            turns = measure(calls, rounds, witness, min(patience_s, until - time.monotonic()))
+        answered_by = (serving.answered - before).most_common(1)[0][0]
+        executors = {"ours": serving.contenders[answered_by], "ours_planned": session.plan_executor}
         medians = {config: statistics.median(turn.us for turn in turns[config]) for config in calls}
-        predicted_us = {"ours": predicted(session), "ours_planned": session.plan.makespan_us}
+        predicted_us = {"ours": predicted(session, answered_by), "ours_planned": session.plan.makespan_us}
         planner_us = session.plan_executor.program.plan.makespan_us
         best_ort = min(us for config, us in medians.items() if config.startswith("ort_"))
         best_single = min(medians[config] for config in runs)
-        errors = errors_of(session, runs, inputs)
+        traces = {"ours": [executors["ours"].run(inputs)[1] for _ in range(TRACED)]}
+        traces["ours_planned"] = [turn.result for turn in turns["ours_planned"]]
+        errors = errors_of(model, executors, runs, inputs)
         rows = []
         for config, us in medians.items():
             program = executors[config].program if config in executors else None
             off = abs(predicted_us[config] - us) / us if config in predicted_us else None
-            traces = [turn.result for turn in turns[config]] if program else []
             rows.append(
                 {
                     "model": name,
@@ -116,7 +128,7 @@ def rows_for(
                     "max_rel_error": errors[config],
                     "processors_used": list(program.processors_used) if program else [config],
                     "segments": len(program.segments) if program else 1,
-                    "overlap": round(statistics.median(map(busy_together, traces)), 4) if traces else None,
+                    "overlap": (round(statistics.median(map(busy_together, traces[config])), 4) if program else None),
                 }
             )
         trace = session.plan_executor.run(inputs)[1]
@@ -124,7 +136,7 @@ def rows_for(
             (traces_to / f"{name}.trace.json").write_text(json.dumps(to_perfetto(trace)))
         facts = {
             "model": name,
-            "answered_by": serving.current,
+            "answered_by": answered_by,
             "runs": {config: len(own) for config, own in turns.items()},
             "calm_runs": {config: sum(calm(turn.disturbance) for turn in own) for config, own in turns.items()},
             "changes": list(serving.changes),
@@ -140,10 +152,9 @@ def rows_for(
         return rows, facts
 
 
-def predicted(session: Session) -> float:
+def predicted(session: Session, answered_by: str) -> float:
     """What was said beforehand about what answers: the plan's makespan, or the trial's figure of another."""
-    serving = session.serving
-    return session.plan.makespan_us if serving.current == PLAN else serving.quiet_us.get(serving.current, math.nan)
+    return session.plan.makespan_us if answered_by == PLAN else session.serving.quiet_us.get(answered_by, math.nan)
 
 
 def _forgotten(run: Run, inputs: Mapping[str, np.ndarray]) -> None:
@@ -151,17 +162,16 @@ def _forgotten(run: Run, inputs: Mapping[str, np.ndarray]) -> None:
     run(inputs)
 
 
-def errors_of(session: Session, runs: Mapping[str, Run], inputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+def errors_of(
+    model: Model, executors: Mapping[str, Executor], runs: Mapping[str, Run], inputs: Mapping[str, np.ndarray]
+) -> dict[str, float]:
     """Largest relative error per configuration: ours as ``hope-agent run`` checks it, the runtimes on their outputs."""
-    model = session.model
     compared = tuple(dict.fromkeys(pre_softmax_outputs(model.graph)))
     expected = reference(model, inputs, tuple(dict.fromkeys((*compared, *model.graph.outputs))))
     before = {name: expected[name] for name in compared}
     after = {name: expected[name] for name in model.graph.outputs}
     errors = {config: relative_error(run(inputs), after) for config, run in runs.items()}
-    errors["ours"] = executor_error(session.executor, model, inputs, before)
-    errors["ours_planned"] = executor_error(session.plan_executor, model, inputs, before)
-    return errors
+    return errors | {config: executor_error(own, model, inputs, before) for config, own in executors.items()}
 
 
 @contextmanager
@@ -230,6 +240,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--patience", type=float, default=60.0, metavar="S", help="seconds to go on looking for calm runs, per model"
     )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, metavar="M", help="have patience for no longer than that, all told"
+    )
     parser.add_argument("--huge-pages", action="store_true", help="put this process's memory into huge pages")
     parser.add_argument("--wait", type=float, metavar="S", help="let the planner improve each plan for up to S seconds")
     parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write a Perfetto trace of every plan there")
@@ -238,15 +251,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     facts: list[dict[str, Any]] = []
+    failed: list[str] = []
     content: dict[str, Any] = {"rows": rows, "models": facts, "dispatch": []}
 
     def save() -> None:
         if options.json:
-            options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            whole = options.json.with_suffix(".part")
+            whole.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            whole.replace(options.json)
 
     print(f"{'model':<16} {'config':<15} {'median':>9}     / ort  / all   pred.  error   segments, overlap, processors")
+    names = options.models.split(",")
     here = Agent(
-        processors=options.processors, huge_pages=options.huge_pages, wait_s=options.wait, measuring_s=THOROUGH_S
+        processors=options.processors,
+        huge_pages=options.huge_pages,
+        wait_s=options.wait,
+        measuring_s=min(THOROUGH_S, 60 * options.minutes / len(names)),
     )
     content["circumstances"] = circumstances()
     content["machine"] = {
@@ -254,10 +274,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "cores": len(here.soc.cores),
         "processors": [spec.id for spec in here.planned],
     }
+    end = time.monotonic() + 60 * options.minutes
     with here as agent, Witness() as witness:
-        for name in options.models.split(","):
-            watching = None if options.load else witness
-            found, more = rows_for(agent, name, options.rounds, options.load, watching, options.patience, options.trace)
+        watching = None if options.load else witness
+        for done, name in enumerate(names):
+            now = time.monotonic()
+            until = now + (end - now) / (len(names) - done)
+            try:
+                found, more = rows_for(
+                    agent, name, options.rounds, options.load, watching, options.patience, until, options.trace
+                )
+            except HopeError as error:
+                failed.append(name)
+                print(f"{name:<16} failed: {error}", flush=True)
+                continue
             if options.segmentation:
                 more["segmentation"] = loss(name)
             show(found)
@@ -274,11 +304,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         content["witness_us"] = witness.shortest_us
         content["dispatch"] = [{"case": "same lane", "dispatch_us": dispatch.same_lane()}]
         save()
-    for line in summary(rows):
+    for line in summary(rows) if rows else ():
         print(line)
     for row in content["dispatch"]:
         print(f"dispatch, {row['case']}: {row['dispatch_us']:.2f} µs a segment")
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -27,8 +27,6 @@ run)
     HOPE_COMMIT=$(cat "$wheels/commit")
     export HOPE_COMMIT
     mkdir -p "$results"
-    # Half of what the benchmark waits for a plan: every one is an improved one.
-    export HOPE_SOLVE_BUDGET_S=2
     # The planner's kernels are compiled beside the GPU's work, not in its time.
     python3 -W ignore -c "from planner_api.planning.warming import warm; warm()" &
     python3 -W ignore -m benchmarks.gpu --json "$results/gpu.json" --trace "$results" "$@" 2>&1 | tee "$results/gpu.log"

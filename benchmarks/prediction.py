@@ -1,6 +1,6 @@
 """How well latencies are predicted that nobody measured, and what plans made of them lose.
 
-    python -m benchmarks.prediction DIR --json prediction.json
+    python -m benchmarks.prediction DIR --device --json prediction.json
 
 One network is left out of what a phone's predictors know, or one whole phone; then k of the network's signatures are
 measured, the most telling ones, and the rest is predicted. *Plan loss* is the makespan of the plan made from
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import results
+from benchmarks import at_once, results
 from benchmarks.figures import PAPERS_CPU
 from benchmarks.profiles import BadProfile, PhoneProfile, find, op_type, phone_problem
 from benchmarks.results import Measure, Table, verdict
@@ -37,6 +37,8 @@ from planner_api.prediction.predictor import Prediction, Predictor, Sample, TooL
 
 MEASURED = (0, 5, 20, 50)
 BAND, TICK_US = 0.10, 1.0
+FOLDS = 10
+"""Into so many parts a phone's signatures are divided, each of which is predicted from all others."""
 KINDS = ("cpu", "gpu")
 WINDOWS = POOLS | {"Conv", "DepthwiseConv"}
 ON_HOST = frozenset({"strided_slice", "Mean", "Reshape", "SpatialSqueeze"})
@@ -264,8 +266,19 @@ def judge(rows: Sequence[dict[str, Any]]) -> list[Measure]:
     return found
 
 
+def beside_all_others(networks: Sequence[Network], kind: int) -> dict[Features, float]:
+    """What is predicted of every signature where nearly all others are known, those of its own network too."""
+    rows = samples(networks, kind)
+    found = {}
+    for fold in range(FOLDS):
+        left_out = [row.op for row in rows[fold::FOLDS]]
+        known = Predictor([row for index, row in enumerate(rows) if index % FOLDS != fold])
+        found |= {op: one.us for op, one in zip(left_out, known(left_out), strict=True)}
+    return found
+
+
 def floor(networks: Sequence[Network]) -> Table:
-    """What bounds every predictor: how often the figures of one signature agree, within a file and between two."""
+    """What bounds predictions: how often figures of a signature agree, in a file and in two, and what others tell."""
     lines: list[list[str | float | None]] = []
     for phone in dict.fromkeys(network.profile.phone for network in networks):
         mine = [network for network in networks if network.profile.phone == phone]
@@ -280,11 +293,12 @@ def floor(networks: Sequence[Network]) -> Table:
                     between.append(shared.within(kind, elsewhere))
                 known += sum(map(len, shared.figures[kind].values()))
             ops = sum(len(network.ops) for network in mine)
-            lines.append([phone, name, fmean(own), known / ops, fmean(between) if between else None])
-    columns = ["phone", "kind", "of its own file's median", "ops that another file has too", "of that file's median"]
-    return Table(
-        "What bounds a predictor: share of figures within 10 % of the median of their signature", columns, lines
-    )
+            beside = beside_all_others(mine, kind)
+            told = fmean(network.within(kind, beside) for network in mine)
+            lines.append([phone, name, fmean(own), known / ops, fmean(between) if between else None, told])
+    columns = ["phone", "kind", "its own file's median", "ops that another file has too", "that file's median"]
+    columns.append("what is predicted with all other signatures known")
+    return Table("What bounds a predictor: share of figures within 10 % of", columns, lines)
 
 
 def _only(figures: tuple[Figures, Figures], ops: Mapping[Features, float]) -> tuple[Figures, Figures]:
@@ -312,6 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=lambda text: text.split(","), default=[], help="models or file stems")
     parser.add_argument("--rounds", type=int, default=60, help="of the search per plan; default: 60")
     parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
+    parser.add_argument("--device", action="store_true", help="measure a new network on two cores of this machine too")
     parser.add_argument("--json", type=Path, help="write what was found here")
     options = parser.parse_args(arguments)
     try:
@@ -327,6 +342,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmarks.prediction: {error}", file=sys.stderr)
         return 2
     tables = [by_count(rows), floor(networks)]
+    if options.device:
+        here = at_once.device_time()
+        measures, tables = [*measures, *here[0]], [*tables, *here[1]]
     for table in tables:
         table.show()
     if options.json:

@@ -64,12 +64,15 @@ async def throughput(address: tuple[str, int], raw: bytes, seconds: float) -> fl
 
 
 async def cached(stage: Stage, seconds: float) -> list[Row]:
-    """Cached GET, 304 and POST against a bare endpoint with the same bytes, in alternating rounds."""
-    server = await stage.server("cached")
+    """Cached GET, 304 and POST against a bare endpoint with the same bytes, in alternating rounds; nobody solves."""
+    server = await stage.server("cached", worker_in_process=False)
     soc = fresh("soc")
     graph = await prepare(stage, server, 700, "cached", soc)
     body = key(graph, soc)
     first = await call(server.address, stage.request("POST", "/plans", body))
+    worker = stage.worker("cached-worker")
+    await stage.until(f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND status = 'done'", 1, 120.0)
+    await asyncio.to_thread(worker.stop)
     plan_id = str(json.loads(first.body)["plan_id"])
     path = f"/plans/{plan_id}"
     plan = await call(server.address, stage.request("GET", path, accept_encoding="zstd"))
