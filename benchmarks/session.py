@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
@@ -39,13 +40,13 @@ COLD: Final = 1.5
 WARM: Final = 1.5
 TRAVELLED: Final = 1.3
 RUN: Final = 1.10
-SMALL_S: Final = 100e-6
-"""What a plain run of the small network takes, about."""
-BATCHES: Final = 100
-BATCH: Final = 50
-"""Its runs in a row, in which nobody else has a turn,"""
-REST_S: Final = 0.005
-"""and a rest before them: a runtime's threads go on spinning after a run, at the expense of whoever is next."""
+SMALL_S: Final = (60e-6, 100e-6, 150e-6)
+"""What plain runs of the small networks take, about."""
+ROWS: Final = 25
+ROW: Final = 300
+"""Their runs in a row, in which nobody else has a turn,"""
+REST_S: Final = 0.06
+"""and a rest before them: ONNX Runtime's threads spin for 40 ms after a run, at the expense of whoever is next."""
 COUNTED: Final = {
     "files inside popular packages that run and are right": ("model/test_shipped.py", "computed_right"),
     "exports of torchvision, timm and a GPT-2 that run and are right": (
@@ -77,15 +78,19 @@ def small_network(channels: int, size: int = 16) -> bytes:
     return proto.SerializeToString()
 
 
-def sized_network() -> bytes:
-    """The small network whose plain run takes nearest to ``SMALL_S`` on this machine."""
+def sized_networks() -> list[bytes]:
+    """The small networks whose plain runs take nearest to ``SMALL_S`` on this machine."""
 
     def plain_s(source: bytes) -> float:
         session = ort.InferenceSession(source, providers=["CPUExecutionProvider"])
         inputs = {port.name: np.zeros(port.shape, np.float32) for port in session.get_inputs()}
-        return statistics.median(timed_own(session, inputs) for _ in range(10 * BATCH))
+        time.sleep(REST_S)
+        return statistics.median([timed_own(session, inputs) for _ in range(ROW)][ROW // 3 :])
 
-    return min(map(small_network, range(16, 72, 8)), key=lambda source: abs(plain_s(source) - SMALL_S))
+    took = {
+        source: plain_s(source) for source in (small_network(*of) for of in product(range(16, 72, 8), (12, 14, 16, 20)))
+    }
+    return [min(took, key=lambda source: abs(took[source] - wanted)) for wanted in SMALL_S]
 
 
 def in_turns(calls: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
@@ -99,13 +104,13 @@ def in_turns(calls: Mapping[str, Callable[[], float]], rounds: int) -> dict[str,
     return {name: statistics.median(own) for name, own in times.items()}
 
 
-def in_batches(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
-    """Median seconds of each, in rows of runs; the first tenth of a row does not count."""
+def in_rows(calls: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+    """Median seconds of each, in rows of runs; the first third, until the threads are awake, does not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(BATCHES):
+    for _ in range(ROWS):
         for name, call in calls.items():
             time.sleep(REST_S)
-            times[name] += [call() for _ in range(BATCH)][BATCH // 10 :]
+            times[name] += [call() for _ in range(ROW)][ROW // 3 :]
     return {name: statistics.median(own) for name, own in times.items()}
 
 
@@ -204,15 +209,14 @@ def starts(agent: Agent, name: str, rounds: int, folder: Path) -> tuple[list[Mea
     return measures, [name, answers, *(round(took * 1e3, 2) for took in (*cold.values(), *loads.values()))]
 
 
-def runs(agent: Agent) -> Measure:
+def runs(agent: Agent, source: bytes) -> Measure:
     """A run of a small network through a session, beside an InferenceSession of as many threads as answer there."""
-    source = sized_network()
     with agent.load(source, background=False) as session:
         options = ort.SessionOptions()
         options.intra_op_num_threads = max(own.spec.threads for own in session.executor.program.processors.values())
         theirs = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         inputs = random_inputs(session.model.graph, 0)
-        took = in_batches({"ours": partial(timed_run, session, inputs), "own": partial(timed_own, theirs, inputs)})
+        took = in_rows({"ours": partial(timed_run, session, inputs), "own": partial(timed_own, theirs, inputs)})
         who = "the plan" if session.serving.current == PLAN else session.serving.current
     what = f"run of a {took['own'] * 1e6:.0f} µs network ({who}) ÷ InferenceSession.run"
     return verdict(what, took["ours"] / took["own"], RUN)
@@ -242,7 +246,7 @@ def main() -> int:
     tables = []
     if "run" in only:
         with tempfile.TemporaryDirectory() as name, Agent(processors="ort", cache=Path(name) / "ort") as agent:
-            measures.append(runs(agent))
+            measures += [runs(agent, source) for source in sized_networks()]
     if "starts" in only:
         os.environ.setdefault("HOPE_SOLVE_BUDGET_S", "2")  # what a start costs does not depend on how good its plan is
         rows = []

@@ -56,7 +56,7 @@ class Ticket:
         refuse: called with the lanes that will never go, and why, if the device turns them away.
         granted: per lane whether it may go.
         hangs: what to say to those who come while a runtime hangs in this run; empty otherwise.
-        queues: those of its resources, of a ticket that is used over and over.
+        queues: those of its resources, of a ticket from ``Device.lasting_ticket``.
     """
 
     __slots__ = ("granted", "hangs", "queues", "refuse", "resources", "start", "users")
@@ -140,16 +140,23 @@ class Device(Closes):
             self._granted((ticket,))
             return [lane for lane, granted in enumerate(ticket.granted) if granted]
 
+    def lasting_ticket(self, resources: Sequence[str]) -> Ticket:
+        """A ticket of one lane for ``enter_now``, over and over."""
+        ticket = Ticket([resources])
+        ticket.granted[0] = True
+        with self.lock:
+            ticket.queues = [self._queues[resource] for resource in resources]
+        return ticket
+
     def enter_now(self, ticket: Ticket, turn: Turn) -> bool:
-        """Take a turn, join the queues and have the ticket's one lane go, unless somebody is ahead anywhere.
+        """Take a turn, join the queues and have the ticket's one lane go; False where ``enter`` would wait, or refuse.
 
         The turn is guarded by this device's lock: both are taken and given back in one step.
         """
+        if self.forked:  # the lock may be held by nobody who is left
+            return False
         with self.lock:
-            if self._closed:
-                raise DeviceClosedError(CLOSED)
-            ticket.queues = ticket.queues or [self._queues[resource] for resource in ticket.users]
-            if turn.taken or any(ticket.queues):
+            if turn.taken or self._closed or any(ticket.queues):
                 return False
             for queue in ticket.queues:
                 queue.append(ticket)

@@ -98,9 +98,7 @@ class Executor(Closes):
         # The caller serves the lane that starts first: the others are woken while it is at work.
         self._home = program.work[0].lane
         # A program of one launch uses its ticket over and over: one run at a time has the turn.
-        self._ticket = Ticket(program.lane_resources) if len(program.work) == 1 else None
-        if self._ticket is not None:
-            self._ticket.granted[0] = True
+        self._ticket = device.lasting_ticket(*program.lane_resources) if len(program.work) == 1 else None
         try:
             device.register(self)
         except BaseException:
@@ -182,14 +180,12 @@ class Executor(Closes):
         where nobody is ahead. ``into`` holds arrays of the caller's by output, to be written instead of new ones.
         Raises what ``run`` raises, FeedError also for an array in ``into`` that does not fit.
         """
-        ticket = self._ticket
         if into:
             self._bound.check_outputs(into)
-        if ticket is not None:
+        if (ticket := self._ticket) is not None:
             asked = perf_counter_ns()
             feeds = self._bound.check(inputs)
             with DeferredInterrupts():
-                self._refuse_when_unusable()
                 if self.device.enter_now(ticket, self._turn):
                     try:
                         outputs = self._launched(feeds, into)

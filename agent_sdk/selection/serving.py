@@ -201,24 +201,25 @@ class Serving:
     def _watch(self) -> None:
         """Look at the current contender's latest runs from time to time, and compare it with others when it is due."""
         self._left = WINDOW
-        usual = statistics.median(self._recent)
-        drifted = sorted(self._recent)[1] > SLOWER * self._reference_us  # all but one of them are slow
+        middle = sorted(self._recent)[1:-1]
+        usual = sum(middle) / len(middle)
+        drifted = middle[0] > SLOWER * self._reference_us  # all but one of them are slow
         if not drifted:  # what is usual, not the luckiest ever: beside that, ordinary jitter would look like drift
             self._reference_us += (usual - self._reference_us) / WINDOW
         if self.current != self._first and not drifted:
             self._compare([self._first])
             return
+        if not drifted:
+            self._interval = WINDOW
+            self._due -= WINDOW
+            if self._due > 0:
+                return
+            self._kept_to = self._due = min(2 * self._kept_to, RARELY)
         # Nobody is expected to be much faster now than when all was quiet.
         us = usual if drifted else self.quiet_us.get(self.current, math.inf)
         others = self._contenders.keys() - {self.current}
         near = [name for name in sorted(others) if self.quiet_us.get(name, 0.0) < SLOWER * us]
-        if drifted:
-            self._compare(near)
-            return
-        self._interval = WINDOW
-        self._due -= WINDOW
-        if near and self._due <= 0:
-            self._kept_to = self._due = min(2 * self._kept_to, RARELY)
+        if near or drifted:
             self._compare(near)
 
     def _compare(self, names: Iterable[str]) -> None:
