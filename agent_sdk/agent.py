@@ -101,15 +101,15 @@ class Agent(Closes):
         wait_s: float | None = None,
         planner_timeout_s: float = DEADLINE_S,
         huge_pages: bool = False,
-        cache: Path | None = None,
+        cache: str | os.PathLike[str] | None = None,
         progress: ProgressListener | None = None,
     ) -> None:
         here = read_soc()
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
         progress = progress or Silence()
         self.progress = progress
-        self._kept = Kept(cache or cache_directory())
-        state = cache or state_directory()
+        self._kept = Kept(Path(cache or cache_directory()))
+        state = Path(cache or state_directory())
         self.device_id = device_id(state)
         embedded = self._kept.path / "planner.sqlite" if planner is None else None
         opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
@@ -214,6 +214,7 @@ class Agent(Closes):
             ),
             self.renew if travelling is None else None,
             partial(self._whole, file, shapes, start),
+            shapes=shapes,
             deterministic=deterministic,
         )
         session = Session(file, plans, partial(self._alone, file))
@@ -292,12 +293,12 @@ class Agent(Closes):
         threads = len(self.soc.cores)
         if not fastest:
             first = start.runtime if start is not None else "onnxruntime"
-            return open_whole(file, self._runtimes, threads, first=first)
+            return open_whole(file, self._runtimes, threads, shapes, first=first)
         crashed = self._crashes.at_file(file)
         usable = self._runtimes - {gone.runtime for gone in crashed}
         if crashed and not usable:
             raise ModelError("; ".join(told(crashed)))
-        opened = open_whole(file, usable, threads)
+        opened = open_whole(file, usable, threads, shapes)
         self._starts.keep(file, shapes, Start(runtime=opened.runtime))
         return opened
 

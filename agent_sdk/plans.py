@@ -64,9 +64,11 @@ class Plans(Closes):
         renew: takes up a newer plan, if there is one; None where nobody may be asked.
         whole: loads the network as it is, on the fastest runtime, or at once on the likeliest. Raises ModelError where
             all refuse it.
+        shapes: those that the network was loaded with; empty where none were given.
         deterministic: one answer for one input, to the bit, as long as this lives.
 
     Attributes:
+        shapes: as given.
         deterministic: as given.
         last: what was made ready or has answered last; None where the whole network answers.
         notes: what was not as it should be with the network as such, in sentences.
@@ -80,6 +82,7 @@ class Plans(Closes):
         renew: Callable[..., bool] | None,
         whole: Callable[[bool], WholeNetwork],
         *,
+        shapes: Shapes | None = None,
         deterministic: bool = False,
     ) -> None:
         self._name = name
@@ -88,6 +91,7 @@ class Plans(Closes):
         self._prepare = prepare
         self._renew = renew
         self._open_whole = whole
+        self.shapes = shapes or {}
         self.deterministic = deterministic
         self.last: Prepared | None = None
         self.notes: list[str] = []
@@ -244,11 +248,6 @@ class Plans(Closes):
         self.run_whole(why)
         with suppress(ModelError):
             self._open_whole(True).close()
-
-    @property
-    def plannable(self) -> bool:
-        """Whether plans can be made, at some shapes at least."""
-        return self._planned
 
     def ready(self) -> list[Prepared]:
         """What plans are ready for, one for each set of shapes. Raises DeviceClosedError once the session is closed."""

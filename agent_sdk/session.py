@@ -19,6 +19,7 @@ from agent_sdk.errors import InputError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.measure.timing import timed
 from agent_sdk.model import Model, Port, Shapes
+from agent_sdk.model.ports import bound
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.plans import Feed, Plans, Stats
 from agent_sdk.prepared import Prepared
@@ -215,11 +216,12 @@ class Session(Closes):
         """Random inputs, of the shapes that ran last, else of the file's. Raises InputError where none can be drawn."""
         if self.plans.last is not None:
             return random_inputs(self.plans.last.model.graph, seed)
-        feed = random_feed(self.whole.inputs, seed)
+        inputs = bound(self.whole.inputs, self.plans.shapes)
+        feed = random_feed(inputs, seed)
         if feed is None:
-            ports = ", ".join(f"{port.name} {list(port.shape)}" for port in self.whole.inputs if port.is_open)
-            cure = f"give shapes of {ports} (--shape INPUT=SIZES)" if ports and self.plans.plannable else ""
-            raise InputError(f"no inputs can be drawn for '{self.name}': {cure or 'give some (--input FILE.npz)'}")
+            ports = ", ".join(f"{port.name} {list(port.shape)}" for port in inputs if port.is_open)
+            shapes = f"shapes of {ports} (--shape INPUT=SIZES), or " if ports else ""
+            raise InputError(f"no inputs can be drawn for '{self.name}': give {shapes}some (--input FILE.npz)")
         return feed
 
     # The plan of the shapes that ran last

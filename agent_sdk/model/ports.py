@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -35,6 +36,21 @@ class Port:
     def is_open(self) -> bool:
         """Whether some size is."""
         return not all(isinstance(size, int) for size in self.shape)
+
+
+def bound(ports: Iterable[Port], shapes: Mapping[str, Sequence[int]]) -> tuple[Port, ...]:
+    """The same ports with these shapes, and with what they give a symbol wherever that recurs."""
+    ports = tuple(ports)
+    sizes: dict[int | str | None, int] = {
+        symbol: size
+        for port in ports
+        for symbol, size in zip(port.shape, shapes.get(port.name, ()), strict=False)
+        if isinstance(symbol, str)
+    }
+    return tuple(
+        replace(port, shape=tuple(shapes.get(port.name) or (sizes.get(size, size) for size in port.shape)))
+        for port in ports
+    )
 
 
 def port_of(info: onnx.ValueInfoProto) -> Port:

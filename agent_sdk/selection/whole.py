@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 
 from agent_sdk.errors import ExecutionError, InputError, ModelError
+from agent_sdk.model import Shapes
+from agent_sdk.model.ports import bound
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.whole import WholeNetwork
@@ -67,11 +69,19 @@ def _unreadable(source: Openable, error: OSError) -> ModelError:
     return ModelError(f"the model file{shown} cannot be read: {error.strerror}")
 
 
-def open_whole(source: Openable, runtimes: Iterable[str], threads: int, *, first: str | None = None) -> WholeNetwork:
+def open_whole(
+    source: Openable,
+    runtimes: Iterable[str],
+    threads: int,
+    shapes: Shapes | None = None,
+    *,
+    first: str | None = None,
+) -> WholeNetwork:
     """Load a network on the fastest of these runtimes that agrees with ONNX Runtime on one random input.
 
-    Where inputs cannot be drawn, because their shapes are open or they hold no numbers, it is the first one that loads
-    it; with ``first`` too, beginning with the one of that name. Raises ModelError when all refuse it.
+    ``shapes`` are of inputs that the network leaves open. Where inputs cannot be drawn, because shapes are open all the
+    same or they hold no numbers, it is the first one that loads it; with ``first`` too, beginning with the one of that
+    name. Raises ModelError when all refuse it.
     """
     makers = _makers(source, threads)
     loaded: list[WholeNetwork] = []
@@ -84,7 +94,7 @@ def open_whole(source: Openable, runtimes: Iterable[str], threads: int, *, first
         except ExecutionError as error:
             refusals.append(str(error))
             continue
-        feed = None if first else random_feed(loaded[0].inputs, 0)
+        feed = None if first else random_feed(bound(loaded[0].inputs, shapes or {}), 0)
         if feed is None:
             break
     if not loaded:

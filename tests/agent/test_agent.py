@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,25 @@ def test_a_model_may_come_in_any_form(kind: str, agent: Agent, tmp_path: Path) -
     inputs, right = expected(BRANCHING, seed=1)
     with agent.load(source, background=False) as session:
         assert relative_error(session.run(inputs), right) <= 1e-5
+
+
+BARE = """
+import sys
+sys.modules["click"] = sys.modules["rich"] = None  # as if neither was installed
+from agent_sdk import Agent
+with Agent(processors="ort@0", cache=sys.argv[2]) as agent, agent.load(sys.argv[1], background=False) as session:
+    print(session.verify().correct)
+"""
+
+
+def test_a_device_needs_no_terminal_library(tmp_path: Path) -> None:
+    """Without the packages of the command line a network is measured, planned, run and found right; paths are text."""
+    file = tmp_path / "net.onnx"
+    file.write_bytes(BRANCHING)
+    command = [sys.executable, "-c", BARE, str(file), str(tmp_path / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert (tmp_path / "cache" / "plans").is_dir()
 
 
 def test_sessions_run_at_once_from_many_threads(agent: Agent) -> None:

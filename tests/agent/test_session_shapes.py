@@ -238,7 +238,6 @@ def test_what_cannot_be_planned_runs_as_a_whole_and_says_why(agent: Agent) -> No
         (note,) = opened.notes
         assert "the model input 'x'" in note
         assert opened.get_inputs()[0].type == "tensor(string)"
-        assert not opened.plans.plannable
         with pytest.raises(UnplannableError, match="'x'"):
             opened.prepare({"x": (2,)})
         with pytest.raises(InputError, match="give some"):
@@ -341,7 +340,7 @@ def test_threads_at_many_shapes_get_right_answers(agent: Agent, monkeypatch: pyt
 def test_weights_too_large_to_be_cut_run_as_a_whole(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More weights beside the file than a plan can cut are the runtime's to load."""
+    """More weights beside the file than a plan can cut are the runtime's to load, at the shapes that are given."""
     proto = branching_model()
     onnx.save(proto, tmp_path / "big.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     feed, wanted = expected(BRANCHING, seed=1)
@@ -351,6 +350,13 @@ def test_weights_too_large_to_be_cut_run_as_a_whole(
         assert "bytes of weights" in opened.notes[0]
         assert opened.verify().correct
         assert opened.get_inputs()[0].shape == (1, 3, 16, 16)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(proto, tmp_path / "open.onnx", save_as_external_data=True, location="o.bin", size_threshold=0)
+    with agent.load(tmp_path / "open.onnx", background=False) as opened, pytest.raises(InputError, match="'n'"):
+        opened.verify()
+    with agent.load(tmp_path / "open.onnx", shapes={"x": (2, 3, 16, 16)}, background=False) as opened:
+        assert opened.draw()["x"].shape == (2, 3, 16, 16)
+        assert opened.verify().correct
 
 
 def quantised_model() -> bytes:

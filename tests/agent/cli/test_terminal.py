@@ -7,9 +7,11 @@ import threading
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
+from rich.progress_bar import ProgressBar
 
 from agent_sdk.cli import terminal
-from agent_sdk.cli.terminal import TerminalProgress
+from agent_sdk.cli.terminal import TerminalProgress, TimeBar
 
 
 def test_phases_and_steps_are_no_markup() -> None:
@@ -41,6 +43,18 @@ def test_where_nothing_can_be_redrawn_no_silence_is_longer_than_two_seconds(monk
         assert heard.wait(20)
     assert file.getvalue().startswith("profiling this device, 55 s at most ...\n")
     assert "  profiling this device: Conv on ort@0 (0 s of at most 55 s)\n" in file.getvalue()
+
+
+def test_the_bar_fills_with_time() -> None:
+    """Of a phase of at most 50 s a fifth is drawn after 10 s, however much is done by then, and never more than all."""
+    now = 0.0
+    progress = Progress(TimeBar(), get_time=lambda: now)
+    progress.add_task("measuring", total=None, most_s=50.0)
+    [task] = progress.tasks
+    for now, part in ((0.0, 0.0), (10.0, 0.2), (70.0, 1.0)):  # noqa: B007  what the clock above shows
+        bar = TimeBar().render(task)
+        assert isinstance(bar, ProgressBar)
+        assert bar.percentage_completed == 100 * part
 
 
 def test_quiet_is_quiet() -> None:
