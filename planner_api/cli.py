@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from planner_api.db.engine import DatabaseUrlError, parse_url, shown
 from planner_api.devices.commands import add_commands as add_token_commands
+from planner_api.operators.commands import add_calls
 from planner_api.operators.commands import add_commands as add_operator_commands
 from planner_api.profiles.commands import add_commands as add_profile_commands
 from planner_api.settings import Settings, is_loopback, mistyped
@@ -90,8 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     add_token_commands(tokens, _database_option)
     tokens.set_defaults(run=_tokens)
 
-    profiles = commands.add_parser("profiles", help="export and import profiles")
-    add_profile_commands(profiles, _database_option)
+    profiles = commands.add_parser("profiles", help="list, export, import and correct profiles")
+    add_calls(add_profile_commands(profiles, _database_option), "profiles")
     profiles.set_defaults(run=_profiles)
 
     add_operator_commands(commands)

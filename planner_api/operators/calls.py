@@ -72,7 +72,7 @@ CALLS = (
     Call("fleet", "show", "counts, hit rate, median drift", "GET", "/fleet"),
     Call("fleet", "models", "coverage, worst gap and hit rate per model", "GET", "/fleet/models",
          rows="models", columns=("name", "model_hash", "plans", "coverage", "worst_gap", "hit_rate"), cursor="offset"),
-    Call("fleet", "profiles", "what is known of each SoC", "GET", "/fleet/profiles",
+    Call("profiles", "list", "what is known of each SoC", "GET", "/fleet/profiles",
          rows="profiles", columns=("soc", "frequency", "version", "latencies", "transfers", "devices", "updated_at"),
          cursor="offset"),
     Call("models", "list", "models by name", "GET", "/names", cursor="after",

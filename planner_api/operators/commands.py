@@ -1,4 +1,4 @@
-"""``hope-planner fleet|models|plans|releases|devices|groups|audit``: the operators' calls on a running planner."""
+"""``hope-planner fleet|models|plans|profiles|...``: the operators' calls on a running planner."""
 
 from __future__ import annotations
 
@@ -42,19 +42,23 @@ def add_commands(commands: Any) -> None:
         parser = commands.add_parser(
             group, help=words, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        verbs = parser.add_subparsers(required=True, metavar="VERB")
-        for call in (call for call in CALLS if call.group == group):
-            verb = verbs.add_parser(call.verb, help=call.help, description=f"{call.help.capitalize()}.")
-            for name in (*re.findall(r"\{(\w+)\}", call.path), *call.arguments):
-                verb.add_argument(name, type=int if name == "version" else str, metavar=name.upper())
-            for option in (*call.query, *call.body):
-                _add_option(verb, option)
-            verb.add_argument("--planner", metavar="URL", help=f"default: $HOPE_PLANNER, else {PLANNER}")
-            verb.add_argument("--token", help="an operator's token (default: $HOPE_TOKEN)")
-            verb.add_argument("--json", action="store_true", help="the answer as the API gives it")
-            if call.cursor:
-                verb.add_argument("--limit", type=int, default=1000, metavar="N", help="default: %(default)s")
-            verb.set_defaults(run=run, call=call)
+        add_calls(parser.add_subparsers(required=True, metavar="VERB"), group)
+
+
+def add_calls(verbs: Any, group: str) -> None:
+    """Add the calls of a group to its verbs."""
+    for call in (call for call in CALLS if call.group == group):
+        verb = verbs.add_parser(call.verb, help=call.help, description=f"{call.help.capitalize()}.")
+        for name in (*re.findall(r"\{(\w+)\}", call.path), *call.arguments):
+            verb.add_argument(name, type=int if name == "version" else str, metavar=name.upper())
+        for option in (*call.query, *call.body):
+            _add_option(verb, option)
+        verb.add_argument("--planner", metavar="URL", help=f"default: $HOPE_PLANNER, else {PLANNER}")
+        verb.add_argument("--token", help="an operator's token (default: $HOPE_TOKEN)")
+        verb.add_argument("--json", action="store_true", help="the answer as the API gives it")
+        if call.cursor:
+            verb.add_argument("--limit", type=int, default=1000, metavar="N", help="default: %(default)s")
+        verb.set_defaults(run=run, call=call)
 
 
 def run(options: argparse.Namespace) -> int:

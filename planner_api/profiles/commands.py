@@ -8,6 +8,7 @@ import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -23,6 +24,7 @@ from planner_api.settings import Settings
 from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
+  hope-planner profiles list                                 of a running planner, in --planner and --token
   hope-planner profiles export "$SOC" max > profile.json
   hope-planner profiles import profile.json --database postgresql://db/hope
   hope-planner profiles who "$SOC" max                       who had a part in it, and how much nobody else says
@@ -34,8 +36,8 @@ DEVICE = "operator"
 """In whose name an imported profile stands: one voice among those of the devices."""
 
 
-def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Add every command on profiles; ``shared`` adds what every command has (``--database``)."""
+def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.ArgumentParser], None]) -> Any:
+    """Add every command on profiles, and return where more go; ``shared`` adds what each has (``--database``)."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -59,6 +61,7 @@ def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.Arg
     establish.set_defaults(act=_establish)
     for command in (export, importing, who, forget, rebuild, establish):
         shared(command)
+    return commands
 
 
 def run(settings: Settings, options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from planner_api import cli
 from planner_api.operators.calls import CALLS, Call
+from planner_api.operators.commands import run
 from planner_api.operators.show import cell, table
 from planner_api.server import build_config
 from tests.planner.samples import chain, serving, tokens
@@ -99,3 +100,13 @@ def test_a_hash_can_be_copied_from_a_table() -> None:
     """It stands there whole, in whatever column: other commands ask for it."""
     digest = "0123456789abcdef" * 4
     assert digest in table([{"model_hash": digest, "plans": 1}], ("model_hash", "plans"))
+
+
+@pytest.mark.parametrize("group", sorted({call.group for call in CALLS}))
+def test_every_noun_takes_a_verb_for_looking(group: str) -> None:
+    """Whoever knows one command can guess the next: each noun has a `list` or a `show` that asks a running planner."""
+    verbs = {call.verb for call in CALLS if call.group == group}
+    verb = "list" if "list" in verbs else "show"
+    options = cli._parser().parse_args([group, verb, "--planner", "http://127.0.0.1:1", "--json"])
+    assert (options.call.group, options.call.verb, options.json) == (group, verb, True)
+    assert options.run is run
