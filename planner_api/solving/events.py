@@ -1,7 +1,8 @@
 """How the news of a plan's new version travels: to waiting requests, and to every replica's cache.
 
-PostgreSQL: ``NOTIFY`` in the storing transaction, one ``LISTEN`` connection per process. SQLite: one look per process
-at ``PRAGMA data_version`` fifty times a second, and a query only when another process has written.
+This process hears its own news at commit. Others: on PostgreSQL by ``NOTIFY`` in the storing transaction and one
+``LISTEN`` connection per process; on SQLite by one look per process at ``PRAGMA data_version`` fifty times a second,
+and a query only when another process has written.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ TokenListener = Callable[[str | None], None]
 
 
 class Events(ABC):
-    """Listeners and waiters of this process; each database brings the news to them in its own way."""
+    """Listeners and waiters of this process; each database brings the news of others to them in its own way."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -48,23 +49,35 @@ class Events(ABC):
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
-    @abstractmethod
     async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
         """Announce a version with the caller's transaction: nobody hears of it unless that commits.
 
         ``settled``: no better version will follow (the solve failed), so nobody need wait any longer.
         """
+        self._after_commit(session, lambda: self._plan_changed(plan_id, version, settled))
+        await self._tell_others(session, f"{'settled' if settled else 'plan'} {version} {plan_id}")
 
-    @abstractmethod
     async def revoke(self, session: WriteSession, token_hash: str) -> None:
         """Announce a revoked token with the caller's transaction."""
+        self._after_commit(session, lambda: self._token_revoked(token_hash))
+        await self._tell_others(session, f"token {token_hash}")
+
+    @staticmethod
+    def _after_commit(session: WriteSession, call: Callable[[], None]) -> None:
+        # NOTE: through call_soon, because the hook runs inside SQLAlchemy's commit.
+        loop = asyncio.get_running_loop()
+        event.listen(session.sync_session, "after_commit", lambda _session: loop.call_soon(call), once=True)
+
+    @abstractmethod
+    async def _tell_others(self, session: WriteSession, news: str) -> None:
+        """Let other processes hear it with the caller's transaction."""
 
     @abstractmethod
     async def _listen(self) -> None:
         """Bring the news of other processes until cancelled; ends with ``DatabaseAwayError`` when it cannot."""
 
     def on_plan(self, listener: PlanListener) -> None:
-        """Call ``listener`` at each new plan version, in the order of commits."""
+        """Call ``listener`` at each new plan version; one's own may come twice."""
         self._plan_listeners.append(listener)
 
     def on_token(self, listener: TokenListener) -> None:
@@ -72,7 +85,7 @@ class Events(ABC):
         self._token_listeners.append(listener)
 
     async def start(self) -> None:
-        """Begin to listen to other processes; those of this one are heard anyway."""
+        """Begin to listen to other processes; this one is heard anyway."""
         self._stopping = False
         self._task = asyncio.create_task(self._listen_for_ever(), name="plan-events")
 
@@ -162,7 +175,7 @@ class Events(ABC):
 
 
 class SqliteEvents(Events):
-    """Direct calls within the process, polling across processes."""
+    """Other processes are heard by polling."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -170,18 +183,8 @@ class SqliteEvents(Events):
         """When the last look began, and what it saw; kept over an outage, so that nothing of it is missed."""
         self._seen: dict[str, int] = {}
 
-    async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
-        """Told at commit; other processes find it by its row."""
-        self._after_commit(session, lambda: self._plan_changed(plan_id, version, settled))
-
-    async def revoke(self, session: WriteSession, token_hash: str) -> None:
-        """Told at commit; other processes find it by its row."""
-        self._after_commit(session, lambda: self._token_revoked(token_hash))
-
-    def _after_commit(self, session: WriteSession, call: Callable[[], None]) -> None:
-        # NOTE: through call_soon, because the hook runs inside SQLAlchemy's commit.
-        loop = asyncio.get_running_loop()
-        event.listen(session.sync_session, "after_commit", lambda _session: loop.call_soon(call), once=True)
+    async def _tell_others(self, session: WriteSession, news: str) -> None:
+        """Nothing: they find it by its row."""
 
     async def _listen(self) -> None:
         # NOTE: asked directly on the event loop: it reads a counter in shared memory within microseconds and never

@@ -23,13 +23,8 @@ CHECK_S = 5.0
 class PostgresEvents(Events):
     """``NOTIFY`` and one ``LISTEN`` connection."""
 
-    async def publish(self, session: WriteSession, plan_id: str, version: int, *, settled: bool = False) -> None:
-        """See :class:`Events`."""
-        await _notify(session, f"{'settled' if settled else 'plan'} {version} {plan_id}")
-
-    async def revoke(self, session: WriteSession, token_hash: str) -> None:
-        """See :class:`Events`."""
-        await _notify(session, f"token {token_hash}")
+    async def _tell_others(self, session: WriteSession, news: str) -> None:
+        await session.execute(text("SELECT pg_notify(:channel, :news)"), {"channel": CHANNEL, "news": news})
 
     async def _listen(self) -> None:
         conninfo = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -52,7 +47,3 @@ class PostgresEvents(Events):
                         log.warning("news_not_understood", payload=notice.payload[:200])
             async with asyncio.timeout(CHECK_S):
                 await connection.execute("SELECT 1")
-
-
-async def _notify(session: WriteSession, payload: str) -> None:
-    await session.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})

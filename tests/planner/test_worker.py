@@ -226,6 +226,24 @@ def test_news_reach_other_processes(database_url: str) -> None:
     on(database_url, scenario)
 
 
+def test_own_news_are_heard_at_commit(database_url: str) -> None:
+    """A process hears at once of the versions it stores and the tokens it revokes, even while it is deaf to others."""
+
+    async def scenario(setup: Setup) -> None:
+        deaf = build_events(setup.database)
+        plans: list[tuple[str | None, int]] = []
+        tokens: list[str | None] = []
+        deaf.on_plan(lambda plan_id, version: plans.append((plan_id, version)))
+        deaf.on_token(tokens.append)
+        async with setup.database.write() as session:
+            await deaf.publish(session, "p", 2)
+            await deaf.revoke(session, "hash")
+        await asyncio.sleep(0)
+        assert (plans, tokens) == ([("p", 2)], ["hash"])
+
+    on(database_url, scenario)
+
+
 def test_a_rolled_back_version_is_no_news(database_url: str) -> None:
     """Publishing belongs to the transaction."""
 
