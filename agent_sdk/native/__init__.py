@@ -106,7 +106,7 @@ def built(folder: Path) -> Path:
     if sys.platform != "linux":
         raise Unavailable(f"the native lanes are for Linux, this is {sys.platform}")
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
-    path = folder / f"lanes-{digest}-{platform.machine()}-{platform.libc_ver()[0] or 'libc'}.so"
+    path = folder.absolute() / f"lanes-{digest}-{platform.machine()}-{platform.libc_ver()[0] or 'libc'}.so"
     if path.exists():
         try:
             _load(path)
