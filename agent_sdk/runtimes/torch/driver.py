@@ -123,6 +123,9 @@ class CudaGraphs(Driver):
                 yield _Graph(graph, self)
                 return
             torch.cuda.synchronize(self.device)
+            # NOTE: a graph holds addresses of cuBLAS's workspaces. Those that a rehearsal made belong to torch, which
+            # gives them back when anybody compiles for CUDA graphs; those made in a capture belong to its graph.
+            torch._C._cuda_clearCublasWorkspaces()
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 yield _Graph(graph, self)
@@ -131,7 +134,10 @@ class CudaGraphs(Driver):
                 with suppress(RuntimeError):
                     graph.capture_end()
                 raise
-            graph.capture_end()
+            else:
+                graph.capture_end()
+            finally:
+                torch._C._cuda_clearCublasWorkspaces()
 
     def fork(self, streams: int) -> None:
         begin = self.stream(0).record_event()
