@@ -101,10 +101,13 @@ class DevicePage(Contract):
 class FleetSummary(Contract):
     """The fleet in numbers. ``plans`` counts plans per status; ``hit_rate`` is null before the first request.
 
-    ``median_drift`` is the drift of the plan that the middle one of all reports is about.
+    ``median_drift`` is the drift of the plan that the middle one of all reports is about. ``socs`` are those that
+    planning ahead counts; ``socs_unconfirmed`` those that have a profile but too few devices uploaded for, and no
+    operator vouched for.
     """
 
     socs: Total
+    socs_unconfirmed: Total = 0
     profiles: Total
     models: Total
     devices: Total

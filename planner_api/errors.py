@@ -83,17 +83,17 @@ class DatabaseAwayError(UnavailableError):
 
 def model_unknown(model_hash: str) -> NotFoundError:
     """Return the error for a model whose graph was never sent."""
-    return NotFoundError("model-unknown", f"no model {model_hash}: send its graph with POST /models first")
+    cure = "`hope-planner fleet models` lists those there are, `hope-agent run` sends another"
+    return NotFoundError("model-unknown", f"no model {model_hash}: {cure}")
 
 
 def profile_unknown(soc: str, frequency: str) -> NotFoundError:
     """Return the error for a SoC and frequency that nobody has measured."""
-    return NotFoundError(
-        "profile-unknown",
-        f"nothing is known of SoC '{soc}' at frequency '{frequency}': measure it and upload with POST /profiles first",
-    )
+    cure = "`hope-planner profiles list` lists what is, `hope-agent run` measures on a device"
+    return NotFoundError("profile-unknown", f"nothing is known of SoC '{soc}' at frequency '{frequency}': {cure}")
 
 
 def plan_unknown(plan_id: str) -> NotFoundError:
     """Return the error for a plan id that nobody asked for yet."""
-    return NotFoundError("plan-unknown", f"no plan {plan_id}: ask for it by its key with POST /plans")
+    cure = "`hope-planner plans list` lists those there are, `hope-agent run` asks for another"
+    return NotFoundError("plan-unknown", f"no plan {plan_id}: {cure}")

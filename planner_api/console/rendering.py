@@ -113,6 +113,22 @@ def short(digest: str) -> Markup:
     return Markup('<code title="{}">{}</code>').format(escape(digest), digest[:10])
 
 
+def command(text: str) -> Markup:
+    """Something to type: it breaks between its words and never at a hyphen, where it would read as two words."""
+    words = (Markup("<span>{}</span>").format(word) for word in text.translate(VISIBLE).split())
+    return Markup('<code class="command">{}</code>').format(Markup(" ").join(words))
+
+
+def prose(text: str, length: int = 400) -> Markup:
+    """A sentence that may hold commands between backticks; where it is too long it ends earlier."""
+    text = text if len(text) <= length else f"{text[: length - 1]}…"
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # the last backtick has no partner
+        parts[-2:] = ["`".join(parts[-2:])]
+    shown = (command(part) if at % 2 else escape(part.translate(VISIBLE)) for at, part in enumerate(parts))
+    return Markup("<bdi>{}</bdi>").format(Markup().join(shown))
+
+
 def plural(number: int, noun: str) -> str:
     """``1 device``, ``2 devices``."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
@@ -144,7 +160,7 @@ def _environment() -> Environment:
     )
     found.filters |= {
         "duration": duration, "percent": percent, "count": count, "ago": ago, "clip": clip, "short": short,
-        "plural": plural, "reason": reason, "skew": skew,
+        "plural": plural, "reason": reason, "skew": skew, "command": command, "prose": prose,
     }  # fmt: skip
     found.globals |= {"asset": ASSETS.url, "causes": TITLES, "section": section, "sections": SECTIONS}
     return found

@@ -51,7 +51,7 @@ async def enrol(database: Database, claim_hash: str, request: Enrolment) -> Enro
             raise ConflictError(
                 "device-enrolled",
                 f"device '{request.device_id}' is enrolled already; an operator can revoke it: "
-                f"hope-planner tokens revoke --device {request.device_id}",
+                f"`hope-planner tokens revoke --device {request.device_id}`",
             )
         await repository.add_token(session, hash_token(token), "device", device_id=request.device_id)
     return EnrolmentReceipt(device_id=request.device_id, token=token)
@@ -141,4 +141,6 @@ def _device(row: DeviceRow, drifts: Sequence[float], unused: str | None) -> Devi
 
 
 def _unknown(device_id: str) -> NotFoundError:
-    return NotFoundError("device-unknown", f"no device '{device_id}'")
+    return NotFoundError(
+        "device-unknown", f"no device '{device_id}': `hope-planner devices list` lists those there are"
+    )

@@ -28,9 +28,13 @@ async def count(session: AsyncSession, table: type[ProfileRow | ModelRow]) -> in
     return (await session.scalar(select(func.count()).select_from(table))) or 0
 
 
-async def count_socs(session: AsyncSession) -> int:
-    """SoCs the fleet counts."""
-    return (await session.scalar(select(func.count()).where(SocRow.established_at.is_not(None)))) or 0
+async def count_socs(session: AsyncSession) -> tuple[int, int]:
+    """SoCs the fleet counts, and those that have a profile but too few agree on."""
+    counted = SocRow.established_at.is_not(None)
+    profiled = select(ProfileRow.soc_id).where(ProfileRow.soc_id == SocRow.id).exists()
+    query = select(func.count().filter(counted), func.count().filter(~counted, profiled)).select_from(SocRow)
+    established, unconfirmed = (await session.execute(query)).one()
+    return established, unconfirmed
 
 
 async def count_devices(session: AsyncSession, since: datetime) -> tuple[int, int]:

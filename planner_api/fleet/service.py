@@ -93,7 +93,7 @@ async def progress(database: Database, fanout_id: str) -> Fanout:
     async with database.read() as session:
         row = await repository.fanout(session, fanout_id)
         if row is None:
-            raise NotFoundError("fanout-unknown", f"no {fanout_id}: plan ahead with POST /models/{{hash}}/plans")
+            raise NotFoundError("fanout-unknown", f"no {fanout_id}: `hope-planner models plan HASH` plans ahead")
         counts = await repository.progress(session, fanout_id)
     by = {status: counts.get(status, 0) for status in ("queued", "solving", "done", "failed")}
     return Fanout(
@@ -113,8 +113,10 @@ async def summary(database: Database) -> FleetSummary:
         drift = await repository.median_drift(session)
         by_status = await count_by_status(session)
         devices, seen_today = await repository.count_devices(session, datetime.now(UTC) - timedelta(days=1))
+        socs, unconfirmed = await repository.count_socs(session)
         return FleetSummary(
-            socs=await repository.count_socs(session),
+            socs=socs,
+            socs_unconfirmed=unconfirmed,
             profiles=await repository.count(session, ProfileRow),
             models=await repository.count(session, ModelRow),
             devices=devices,

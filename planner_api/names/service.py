@@ -24,7 +24,8 @@ def name_unknown(name: str) -> NotFoundError:
 
 def version_unknown(name: str, version: int) -> NotFoundError:
     """Return the error for a version that a model does not have."""
-    return NotFoundError("version-unknown", f"'{name}' has no version {version}: GET /names/{name}/versions lists them")
+    cure = f"`hope-planner models show {name}` lists them"
+    return NotFoundError("version-unknown", f"'{name}' has no version {version}: {cure}")
 
 
 async def add_version(database: Database, name: str, sent: NewModelVersion, actor: Actor) -> ModelVersion:
@@ -99,7 +100,8 @@ async def resolve(
         elif at:
             version = await repository.alias(session, name, alias)
             if version is None:
-                raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': GET /names/{name} lists them")
+                cure = f"`hope-planner models show {name}` lists them"
+                raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
         elif number:
             version = int(number) if number.isdecimal() and len(number) < 10 else 0
         else:

@@ -17,7 +17,8 @@ from planner_api.plans.stored import StoredPlan
 
 def version_unknown(plan_id: str, version: int) -> NotFoundError:
     """Return the error for a version that is not kept."""
-    detail = f"plan {plan_id} has no version {version}, or it is too old: GET /plans/{plan_id}/versions lists them"
+    cure = f"`hope-planner plans versions {plan_id}` lists them"
+    detail = f"plan {plan_id} has no version {version}, or it is too old: {cure}"
     return NotFoundError("version-unknown", detail)
 
 

@@ -317,7 +317,7 @@ class Releases:
 
 def release_unknown(release_id: str) -> NotFoundError:
     """Return the error for a release that there is not."""
-    return NotFoundError("release-unknown", f"no release {release_id}: GET /releases lists them")
+    return NotFoundError("release-unknown", f"no release {release_id}: `hope-planner releases list` lists them")
 
 
 def _without_plans(model_hash: str) -> ConflictError:
@@ -332,7 +332,8 @@ def _nothing(counts: Any, model_hash: str, *, held_back: bool) -> ConflictError:
     if counts.released:
         return ConflictError("release-under-way", f"another release of model {model_hash} is under way")
     if counts.refused > counts.held:
-        detail = "its newest versions were taken back; say 'again' (--again) to release them all the same"
+        cure = f"`hope-planner releases begin {model_hash} --again` releases them all the same"
+        detail = f"its newest versions were taken back; {cure}"
         return ConflictError("nothing-to-release", detail)
     cure = f"`hope-planner models rollout {model_hash} held` holds back the next ones"
     if held_back:

@@ -24,6 +24,7 @@ from planner_api.fleet import service as fleet
 from planner_api.http.route import StrictRoute
 from planner_api.plans import history
 from planner_api.plans.routes import MAX_VERSION
+from planner_api.profiles import repository as profile_rows
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -76,7 +77,9 @@ async def show(
             raise plan_unknown(plan_id)
         others = await repository.siblings(session, row.model_hash, OTHERS)
     if not row.version:
-        return render(request, "plan.html", row=row, reply=None)
+        async with database.read() as session:
+            figures = await profile_rows.current(session, row.soc, row.frequency)
+        return render(request, "plan.html", row=row, reply=None, figures=figures is not None)
     versions = (await history.history(database, plan_id)).versions
     wanted = next((one for one in versions if (one.served if version is None else one.version == version)), None)
     if wanted is None:

@@ -19,6 +19,7 @@ from planner_api.fleet import service as fleet
 from planner_api.fleet.routes import Offset, oversight
 from planner_api.http.route import StrictRoute
 from planner_api.models.service import load_figures
+from planner_api.profiles.service import ESTABLISHED_BY
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -31,7 +32,7 @@ OPS = 60
 async def listing(request: Request, offset: Offset = 0) -> Response:
     """List what is known of each SoC at each frequency."""
     page = await fleet.profiles(request.app.state.planner.database, offset=offset, limit=ROWS)
-    return render(request, "profiles.html", page=page, offset=offset, rows=ROWS)
+    return render(request, "profiles.html", page=page, offset=offset, rows=ROWS, enough=ESTABLISHED_BY)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from hope_schema import DeviceReport, MeasuredRun
 from hope_schema.wording import reason
-from tests.planner.console.running import HUGE, NARROW, WIDE, Running
+from tests.planner.console.running import HUGE, NARROW, WIDE, Running, running
 from tests.planner.console.sample_fleet import FREQUENCY, RELEASED, SOCS
 
 AXE = Axe().axe_script
@@ -170,6 +172,60 @@ def test_a_label_stands_on_a_bar_that_is_wide_enough(signed_in: Page, pages: dic
         assert signed_in.evaluate("document.querySelector('.gantt .scroll').scrollWidth") > 1.9 * before
     assert labelled() > shown[0]
     signed_in.set_viewport_size(WIDE)
+
+
+BROKEN = """[...document.querySelectorAll(".command > span")].filter(word => {
+    const range = document.createRange();
+    range.selectNodeContents(word);
+    const lines = [...range.getClientRects()].map(line => line.width);
+    const room = word.closest("p, td, li, div").clientWidth;
+    return lines.length > 1 && lines.reduce((sum, width) => sum + width) < 0.9 * room;
+}).map(word => word.textContent)"""
+"""Words of commands that go on in a next line though they are shorter than one."""
+
+
+def test_a_command_is_never_broken_within_a_word(
+    browser: Browser, console: Running, sqlite_template: Path, tmp_path: Path
+) -> None:
+    """On a phone too, what is to be typed breaks between words alone, and it is copied as it is."""
+    shutil.copy(sqlite_template, tmp_path / "new.sqlite")
+    with running(tmp_path / "new.sqlite", None) as empty:
+        found: dict[str, list[str]] = {}
+        outside = browser.new_page(base_url=console.url)
+        for page, paths in (
+            (outside, ("/console/login",)),
+            (console.sign_in(browser), ("/console/plans/p-unknown", "/console/models/" + "0" * 64)),
+            (empty.sign_in(browser), ("/console", *(f"/console/{name}" for name in ("models", "plans", "profiles")))),
+        ):
+            page.set_viewport_size(NARROW)
+            for path in paths:
+                page.goto(path)
+                assert page.evaluate(BROKEN) == [], path
+                found[path] = page.locator(".command").evaluate_all(COPIED)
+                assert found[path], path
+            page.close()
+    assert found["/console/plans/p-unknown"] == ["hope-planner plans list", "hope-agent run"]
+    assert found["/console"] == [
+        f"hope-agent enrol --planner {empty.url} --claim CLAIM", f"hope-agent run net.onnx --planner {empty.url}",
+    ]  # fmt: skip
+
+
+COPIED = """commands => commands.map(command => {
+    getSelection().selectAllChildren(command);
+    return getSelection().toString();
+})"""
+"""What goes to the clipboard where one marks the commands."""
+
+
+def test_taking_back_is_offered_as_largely_as_going_on(signed_in: Page, pages: dict[str, str]) -> None:
+    """On a paused release both ways out are buttons of one height and letter."""
+    signed_in.goto(pages["release"])
+    both = (signed_in.get_by_role("button", name="Go on"), signed_in.locator("summary", has_text="Take it back"))
+    sizes = [
+        one.evaluate("one => [one.offsetHeight, getComputedStyle(one).fontSize, getComputedStyle(one).borderTopWidth]")
+        for one in both
+    ]
+    assert sizes[0] == sizes[1]
 
 
 def test_a_theme_that_was_chosen_stays(signed_in: Page) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 
 from hope_schema import DeviceDescription, DeviceReport
-from planner_api.console.rendering import clip, percent, visible
+from planner_api.console.rendering import clip, command, percent, prose, visible
 from planner_api.console.session import HOME
-from planner_api.db.tables import AuditRow, DeviceRow, PlanRow, TokenRow
+from planner_api.db.tables import AuditRow, DeviceRow, PlanRow, SocRow, TokenRow
 from tests.planner.console.sample_fleet import put
 from tests.planner.console.test_sessions import HERE, form_token
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
@@ -131,11 +131,88 @@ def test_no_address_breaks_a_page(api: Api) -> None:
 
 def test_a_new_planner_says_what_to_do_first(api: Api, database_url: str) -> None:
     """Without a device and a model the first page has the commands, with this planner's address; then the fleet."""
-    assert f"hope-agent run net.onnx --planner {HERE}" in api.client.get(f"{HOME}/plans").text
+    assert str(command(f"hope-agent run net.onnx --planner {HERE}")) in api.client.get(f"{HOME}/plans").text
     assert "First steps" in api.client.get(HOME).text
     assert api.post("/models", GRAPH).status_code == 201
     with serving(database_url) as later:
         assert "First steps" not in later.client.get(HOME).text
+
+
+def test_an_empty_fleet_says_so_in_words(api: Api) -> None:
+    """Where nothing was asked for or measured yet, the first page's tiles say that and hold no dash."""
+    tiles = re.findall(r"<dt>([^<]*)</dt><dd[^>]*>(.*?)</dd>", api.client.get(HOME).text)
+    assert {"Served from cache": "None yet", "Median drift": "None yet"}.items() <= dict(tiles).items()
+    assert not [name for name, shown in tiles if "–" in shown]
+
+
+def test_a_soc_that_too_few_agree_on_is_told_apart(api: Api, database_url: str) -> None:
+    """The first page counts it beside those that count, and the list says what makes it count."""
+    api.learn(GRAPH)
+    api.plan(GRAPH)
+
+    def counts() -> tuple[int, int]:
+        fleet = api.client.get("/fleet").json()
+        return fleet["socs"], fleet["socs_unconfirmed"]
+
+    async def doubt() -> None:
+        async with api.app.planner.database.write() as session:
+            await session.execute(update(SocRow).values(established_at=None))
+
+    assert counts() == (1, 0)
+    assert "once 3 devices" not in api.client.get(f"{HOME}/profiles").text
+    api.await_(doubt)
+    assert counts() == (0, 1)
+    with serving(database_url) as later:
+        assert "1 more unconfirmed" in later.client.get(HOME).text
+    page = api.client.get(f"{HOME}/profiles").text
+    assert "once 3 devices uploaded for it" in page
+    assert str(command("hope-planner profiles establish SOC")) in page
+
+
+def test_what_is_not_there_is_said_with_what_to_type(api: Api) -> None:
+    """The page of an error has a command for people, whole, and no word of HTTP."""
+    for path, typed in (
+        ("/plans/p-none", "hope-planner plans list"),
+        ("/models/" + "0" * 64, "hope-planner fleet models"),
+        ("/profiles/none/max", "hope-planner profiles list"),
+        ("/releases/r-" + "0" * 24, "hope-planner releases list"),
+        ("/names/nobody", "hope-planner models add nobody HASH"),
+        ("/devices/nobody", "hope-planner devices list"),
+        ("/groups?change=nobody", "hope-planner groups set nobody"),
+    ):
+        page = api.client.get(HOME + path).text
+        alert = page.partition('role="alert">')[2].partition("</p>")[0]
+        assert str(command(typed)) in alert, path
+        assert not re.search(r"GET |POST |PUT |`", alert), path
+
+
+def test_a_failed_plan_leads_to_the_figures_it_was_to_rest_on(api: Api) -> None:
+    """Where its profile is there, its page links to it; where nothing was measured, it says that."""
+    api.learn(GRAPH)
+    api.plan(GRAPH)
+
+    async def fail(soc: str) -> None:
+        values = {
+            "id": f"p-{soc}", "model_hash": GRAPH.model_hash, "jobs": [{"model_hash": GRAPH.model_hash}], "soc": soc,
+            "frequency": FREQUENCY, "method": "auto", "objective": "latency", "status": "failed", "error": "no way",
+            "created_at": datetime.now(UTC), "queued_at": datetime.now(UTC),
+        }  # fmt: skip
+        async with api.app.planner.database.write() as session:
+            await session.execute(insert(PlanRow).values(**values))
+
+    for soc in (SOC, "unmeasured"):
+        api.await_(fail, soc)
+    link = f'href="/console/profiles/{SOC}/{FREQUENCY}?model={GRAPH.model_hash}"'
+    assert link in api.client.get(f"{HOME}/plans/p-{SOC}").text
+    assert api.client.get(f"{HOME}/profiles/{SOC}/{FREQUENCY}?model={GRAPH.model_hash}").status_code == 200
+    assert "Nothing was measured" in api.client.get(f"{HOME}/plans/p-unmeasured").text
+
+
+@given(st.text())
+def test_a_sentence_with_commands_is_no_markup(text: str) -> None:
+    """Whatever stands in a sentence, between backticks or not, every element that comes of it is our own."""
+    assert set(re.findall(r"<(\w+)", str(prose(text)))) <= {"bdi", "code", "span"}
+    assert not re.search(r"[\x00-\x08\x1b\u202e]", str(prose(text)))
 
 
 def test_tokens_are_made_shown_once_and_revoked(api: Api) -> None:
