@@ -45,7 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # nobody reads any more, nor what Python flushes at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (OSError, SQLAlchemyError) as error:
+    except SQLAlchemyError as error:
+        where, cause = shown(parse_url(settings_of(options).database_url)), getattr(error, "orig", None) or error
+        print(f"hope-planner: the database {where} refuses: {_one_line(cause)}", file=sys.stderr)
+        return 1
+    except OSError as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 1
 
@@ -147,7 +151,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     try:
         prepare(settings.database_url)
-    except (SchemaError, SQLAlchemyError) as error:
+    except SchemaError as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 1
     tls = Tls(options.tls_cert, options.tls_key) if options.tls_cert else None
@@ -166,9 +170,6 @@ def _migrate(options: argparse.Namespace) -> int:
         revision = current_revision(settings.database_url)
     except CommandError as error:
         raise UsageError(_one_line(error)) from None
-    except SQLAlchemyError as error:
-        print(f"hope-planner: the database cannot be migrated: {_one_line(error)}", file=sys.stderr)
-        return 1
     print(
         f"{'migrated to' if changed else 'already at'} revision {revision}: {shown(parse_url(settings.database_url))}"
     )

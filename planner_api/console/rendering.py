@@ -25,6 +25,8 @@ UNSEEN = (
 """Control characters, and those that turn the writing direction or are not seen: a name with them reads as another."""
 VISIBLE = dict.fromkeys(UNSEEN, "\ufffd")
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+LONG = 20
+"""Characters of a word that fit on every line; a longer one breaks where it does not fit on one alone."""
 SMALL_BYTES = 1024
 """Pages below this are not worth compressing."""
 
@@ -115,8 +117,11 @@ def short(digest: str) -> Markup:
 
 def command(text: str) -> Markup:
     """Something to type: it breaks between its words and never at a hyphen, where it would read as two words."""
-    words = (Markup("<span>{}</span>").format(word) for word in text.translate(VISIBLE).split())
-    return Markup('<code class="command">{}</code>').format(Markup(" ").join(words))
+    words = text.translate(VISIBLE).split()
+    spans = (
+        Markup("<span{}>{}</span>").format(Markup(' class="long"' if len(word) > LONG else ""), word) for word in words
+    )
+    return Markup('<code class="command">{}</code>').format(Markup(" ").join(spans))
 
 
 def prose(text: str, length: int = 400) -> Markup:

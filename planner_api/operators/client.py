@@ -72,7 +72,7 @@ def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], b
         detail = f"it answered {answer.status_code}; is this a planner?"
     cure = {
         401: "; make a token with `hope-planner tokens create` where the planner runs, and give it as HOPE_TOKEN",
-        403: "; this takes an operator's token (`hope-planner tokens create`)",
+        403: "; `hope-planner tokens create` makes one where the planner runs",
     }.get(answer.status_code, "")
     raise RefusedError(f"{detail.rstrip('.')}{cure}")
 

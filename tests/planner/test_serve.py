@@ -105,3 +105,19 @@ def test_a_database_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsy
     (tmp_path / "file").touch()
     said = refused(capsys, 0, "--database", f"sqlite:///{tmp_path}/file/hope.sqlite", code=1)
     assert f"{tmp_path}/file" in said
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["migrate"], ["backup", "copy.gz"]])
+@pytest.mark.parametrize(
+    "url", ["sqlite:////proc/hope.sqlite", "postgresql://hope:secret@127.0.0.1:1/hope"], ids=["sqlite", "postgresql"]
+)
+def test_a_database_that_cannot_be_opened_is_named_in_one_sentence(
+    command: list[str], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever was to be done with it: which one and why, without its password and without words of our libraries."""
+    assert main([*command, "--database", url]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert url.replace("secret", "***") in said
+    assert "unable to open" in said or "refused" in said
+    assert "sqlalche" not in said
+    assert "secret" not in said

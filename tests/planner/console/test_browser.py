@@ -218,11 +218,11 @@ COPIED = """commands => commands.map(command => {
 
 
 def test_taking_back_is_offered_as_largely_as_going_on(signed_in: Page, pages: dict[str, str]) -> None:
-    """On a paused release both ways out are buttons of one height and letter."""
+    """On a paused release both ways out are buttons of one height and letter, side by side."""
     signed_in.goto(pages["release"])
     both = (signed_in.get_by_role("button", name="Go on"), signed_in.locator("summary", has_text="Take it back"))
     sizes = [
-        one.evaluate("one => [one.offsetHeight, getComputedStyle(one).fontSize, getComputedStyle(one).borderTopWidth]")
+        one.evaluate("one => [one.getBoundingClientRect().y, one.offsetHeight, getComputedStyle(one).fontSize]")
         for one in both
     ]
     assert sizes[0] == sizes[1]
