@@ -201,13 +201,15 @@ class Guard:
         refuse_for(self._per_address.wait(address_of(scope)))
         known = await self._tokens.look_up(token_hash)
         if known is None:
-            raise UnauthorisedError("this token is unknown or was revoked; enrol again with a claim token")
+            raise UnauthorisedError(
+                "this token is unknown or was revoked; a device gets a new one with `hope-agent enrol`"
+            )
         return known
 
     def _admit(self, scope: Scope, known: Known) -> None:
         principal = known.principal
         if known.expires_at + LEEWAY_S < time.time():
-            raise UnauthorisedError("this token has expired; enrol again with a claim token")
+            raise UnauthorisedError("this token has expired; a device gets a new one with `hope-agent enrol`")
         if wait_s := self._per_token.hit(principal.name):
             refuse_for(wait_s)
         if not principal.may(scope["method"], scope["path"]):

@@ -78,7 +78,7 @@ def test_nothing_but_probes_answers_without_a_token(api: Api) -> None:
     for method, path in (("GET", "/fleet"), ("POST", "/plans"), ("GET", f"/plans/{'p' * 8}"), ("POST", "/devices")):
         response = api.client.request(method, path, content=b"{}", headers={"content-type": "application/json"})
         assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
-        assert re.search("hope-agent enrol|claim token", response.json()["detail"])
+        assert re.search("`hope-agent enrol`|claim token", response.json()["detail"])
         assert response.json()["type"] == "urn:hope:unauthorised"
     for path in ("/healthz", "/readyz", "/metrics"):
         assert api.client.get(path).status_code == 200
@@ -157,6 +157,8 @@ def test_revocation_acts_at_once(api: Api, operator: dict[str, str], device: dic
     assert api.client.get(f"/models/{GRAPH.model_hash}", headers=device).status_code == 404
     assert api.client.delete("/devices/device-1", headers=operator).status_code == 204
     assert eventually(lambda: api.client.get(f"/models/{GRAPH.model_hash}", headers=device).status_code == 401)
+    said = api.client.get("/plans/p-1", headers=device).json()["detail"]
+    assert "`hope-agent enrol`" in said, "what to type next"
     assert enrol(api, claim, "device-1").status_code == 201
     assert api.client.delete("/devices/nobody", headers=operator).status_code == 404
 
