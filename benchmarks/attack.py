@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,17 +79,28 @@ def attacks(token: str) -> dict[str, bytes]:
     }
 
 
+def tree(server: Server) -> list[str]:
+    """The process ids of a server and its children."""
+    children = subprocess.run(["pgrep", "-P", str(server.pid)], capture_output=True, text=True).stdout.split()
+    return [str(server.pid), *children]
+
+
 def tree_memory(server: Server) -> int:
     """Resident bytes of a server and its children at their peaks."""
-    children = subprocess.run(["pgrep", "-P", str(server.pid)], capture_output=True, text=True).stdout.split()
-    total = server.memory()[1]
-    for child in children:
-        try:
-            status = Path(f"/proc/{child}/status").read_text()
-        except OSError:
-            continue
-        total += int(status.split("VmHWM:")[1].split()[0]) * 1024
+    total = 0
+    for process in tree(server):
+        with suppress(OSError):
+            status = Path(f"/proc/{process}/status").read_text()
+            total += int(status.split("VmHWM:")[1].split()[0]) * 1024
     return total
+
+
+def forget_peaks(server: Server) -> int:
+    """Forget the memory peaks so far, the children's too; return what is held now."""
+    for process in tree(server):
+        with suppress(OSError):
+            Path(f"/proc/{process}/clear_refs").write_text("5")
+    return tree_memory(server)
 
 
 async def single(stage: Stage) -> list[Row]:
@@ -98,7 +110,8 @@ async def single(stage: Stage) -> list[Row]:
     await call(server.address, attacks(token)["long upload"])  # the reading process is part of an idle server's memory
     costs = {name: await cost(server, raw) for name, raw in attacks(token).items()}
     await asyncio.to_thread(server.stop)
-    return _costs(stage, "one hostile request", costs)
+    assert all(len(body) <= 16 * 1024 for _, _, body in HOSTILE.values())
+    return _costs(stage, "one hostile request", costs, most_ms=50, most_mib=64)
 
 
 async def large(stage: Stage) -> list[Row]:
@@ -160,8 +173,7 @@ class Cost(NamedTuple):
 
 async def cost(server: Server, raw: bytes) -> Cost:
     """Send a request, and probe the event loop until it is answered."""
-    server.reset_peak()
-    idle = tree_memory(server)
+    idle = forget_peaks(server)
     answer = asyncio.create_task(call(server.address, raw))
     waited = 0.0
     while not answer.done():
@@ -171,7 +183,9 @@ async def cost(server: Server, raw: bytes) -> Cost:
     return Cost(waited, tree_memory(server) - idle, (await answer).status)
 
 
-def _costs(stage: Stage, what: str, costs: dict[str, Cost], *, accepted: bool = False) -> list[Row]:
+def _costs(
+    stage: Stage, what: str, costs: dict[str, Cost], *, accepted: bool = False, most_ms: int = 250, most_mib: int = 256
+) -> list[Row]:
     """The worst of some requests; ``accepted`` ones must all have been answered with what they asked for."""
     waits = {name: round(each.waited_s * 1000, 1) for name, each in costs.items()}
     taken = {name: round(each.memory / MIB, 1) for name, each in costs.items()}
@@ -179,8 +193,23 @@ def _costs(stage: Stage, what: str, costs: dict[str, Cost], *, accepted: bool = 
     worst_ms, worst_mib = max(waits.values()), max(taken.values())
     statuses = {name: each.status for name, each in costs.items()}
     return [
-        row(stage, f"{what}: a probe beside it waits, ms", worst_ms, "<= 250", fine and worst_ms <= 250, **waits),
-        row(stage, "the same: memory, MiB", worst_mib, "<= 256", worst_mib <= 256, **taken, statuses=statuses),
+        row(
+            stage,
+            f"{what}: a probe beside it waits, ms",
+            worst_ms,
+            f"<= {most_ms}",
+            fine and worst_ms <= most_ms,
+            **waits,
+        ),
+        row(
+            stage,
+            "the same: memory, MiB",
+            worst_mib,
+            f"<= {most_mib}",
+            worst_mib <= most_mib,
+            **taken,
+            statuses=statuses,
+        ),
     ]
 
 

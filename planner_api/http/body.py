@@ -25,6 +25,9 @@ CHUNK = 64 * 1024
 MAX_WINDOW = 8 * 2**20
 """Largest zstd window accepted: a frame may ask its reader for gigabytes otherwise (RFC 8878 recommends 8 MiB)."""
 
+MOST_EXPANDED, ALWAYS_BYTES = 128, 2**20
+"""A body may inflate to so many times its size as sent and these bytes more: graphs and uploads inflate to some ten
+times theirs, and who sends 16 KB makes nobody read 16 MiB."""
 SMALL_BYTES = 256 * 1024
 """Largest body of most routes, as it is sent and inflated; the contract's own bounds keep honest ones far below it."""
 _EXPONENTS = (b"e-", b"e+", b"e0", b"e1", b"e2", b"e3")
@@ -154,8 +157,9 @@ def inflate(body: Body, *, limit: int) -> bytes | bytearray:
     NOTE: one-shot decompression would trust the size that a zstd frame declares, so both formats are streamed.
 
     Raises:
-        HttpError: 413 beyond ``limit``, 400 for damaged data.
+        HttpError: 413 beyond ``limit``, or for what inflates beyond measure; 400 for damaged data.
     """
+    limit = min(limit, ALWAYS_BYTES + MOST_EXPANDED * len(body.raw))
     match body.encoding:
         case "identity":
             if len(body.raw) > limit:

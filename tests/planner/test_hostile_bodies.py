@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -42,7 +43,18 @@ from planner_api.models.repository import features as stored_features
 from planner_api.profiles.reading import read_upload
 from tests import CAMPAIGN
 from tests.planner.entries import kept_waiting, read_for_ever
-from tests.planner.samples import JSON, PROCESSORS, Api, measure, missing_request, plan_request, serving, tokens
+from tests.planner.samples import (
+    JSON,
+    PROCESSORS,
+    Api,
+    chain,
+    enrolled,
+    measure,
+    missing_request,
+    plan_request,
+    serving,
+    tokens,
+)
 from tests.schema.graphs import graphs
 
 KINDS: tuple[type[BaseModel], ...] = (
@@ -62,16 +74,16 @@ why little is read on the event loop. What pydantic collects of a hostile one to
 FIXED_S, FIXED_BYTES = 0.05, 8 * 2**20
 
 
-def peak() -> int:
-    """The most memory this process held since ``forget_peak``, in bytes."""
-    status = Path("/proc/self/status").read_text()
+def peak(process: int | str = "self") -> int:
+    """The most memory a process held since ``forget_peak``, in bytes."""
+    status = Path(f"/proc/{process}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
-def forget_peak() -> int:
+def forget_peak(process: int | str = "self") -> int:
     """Start anew; return what is held now."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak()
+    Path(f"/proc/{process}/clear_refs").write_text("5")
+    return peak(process)
 
 
 def places(shape: Any) -> Iterator[tuple[str, str]]:
@@ -213,6 +225,63 @@ def test_named_attacks(api: Api, database_url: str, capsys: pytest.CaptureFixtur
         assert answer.status_code == status, (name, answer.text)
         assert api.await_(_loop_s) - busy < 0.25, name
         assert peak() - held < 64 * 2**20, name
+
+
+def padded(body: bytes, size: int = 16 * 1024) -> bytes:
+    """The same in so many bytes: what follows is a frame that readers of zstd skip."""
+    rest = size - len(body) - 8
+    return body + b"\x50\x2a\x4d\x18" + rest.to_bytes(4, "little") + bytes(rest)
+
+
+LARGE = {ModelGraph: "/models", Observations: "/profiles"}
+FEW_KILOBYTES = {
+    (path, before + unit): padded(bomb(before, unit, after))
+    for kind, before, after in PLACES
+    for unit in ("1.5,", '"a",', "[[]],", '{"shape":[],"dtype":"bool"},')
+    if (path := LARGE.get(kind)) is not None
+}
+
+
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """As ``serve`` begins: a look at all that was loaded before is no part of any request."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen")
+def test_sixteen_kilobytes_take_little_memory_whoever_reads_them(api: Api) -> None:
+    """However far a device's body inflates, server and reading process hold 64 MiB more at most, and nobody waits."""
+    device = {**JSON, **enrolled(api, "device-1"), "content-encoding": "zstd"}
+    reader = api.app.planner.reader
+    honest = measure(Missing(profile_version=0)).model_dump_json().encode()
+    api.await_(reader.read, "idle", read_upload, Body(honest, "identity"))
+    for (path, what), body in FEW_KILOBYTES.items():
+        assert len(body) == 16 * 1024
+        busy, held, held_there = api.await_(_loop_s), forget_peak(), forget_peak(reader._child.pid)
+        answer = api.client.post(path, content=body, headers=device)
+        assert answer.status_code in (400, 413, 422), (what, answer.text)
+        assert api.await_(_loop_s) - busy < 0.05, what
+        assert reader._child.returncode is None, what
+        assert peak() - held + peak(reader._child.pid) - held_there < 64 * 2**20, what
+
+
+@pytest.mark.usefixtures("frozen")
+def test_large_messages_are_read_elsewhere(api: Api) -> None:
+    """What a device honestly sends of megabytes, a graph or its figures, holds up nobody either."""
+    device = enrolled(api, "device-1")
+    figures = tuple(MissingLatency(signature=f"Conv:{n:016x}", kind=PROCESSORS[0].kind) for n in range(20_000))
+    for path, message in (
+        ("/models", chain(8000)),
+        ("/profiles", measure(Missing(profile_version=0, latencies=figures))),
+    ):
+        body = message.model_dump_json().encode()
+        busy = api.await_(_loop_s)
+        answer = api.post(path, body, **device)
+        assert answer.status_code in (201, 202), answer.text
+        assert api.await_(_loop_s) - busy < 0.25, path
 
 
 def test_numbers_that_are_slow_to_read_are_read_elsewhere() -> None:
