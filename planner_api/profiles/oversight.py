@@ -16,7 +16,8 @@ from planner_api.db.paging import Page
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
-from planner_api.profiles.folding import estimates, refused
+from planner_api.profiles.folding import Estimates, estimates, refused
+from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.snapshot import next_version
 from planner_api.profiles.statistics import Key, Statistics, device_hash
@@ -171,12 +172,14 @@ async def _rewrite(
     for _ in range(FENCE_ATTEMPTS):
         head, statistics = await _load(database, soc, frequency)
 
-        def work(statistics: Statistics = statistics, head: ProfileHead = head) -> tuple[int, bytes | None, bytes]:
-            change(statistics)
-            return (
-                *next_version(statistics, estimates(statistics), soc, frequency, head.version),
-                statistics.dump(),
-            )
+        found = await asyncio.to_thread(lambda statistics: estimates(change(statistics)), statistics)
+        if statistics.doubted:  # what two said may be one device's word now
+            await Predictions(database).doubt(head.id, statistics, found)
+
+        def work(
+            statistics: Statistics = statistics, found: Estimates = found, head: ProfileHead = head
+        ) -> tuple[int, bytes | None, bytes]:
+            return *next_version(statistics, found, soc, frequency, head.version), statistics.dump()
 
         version, body, dumped = await asyncio.to_thread(work)
         now = datetime.now(UTC)

@@ -93,6 +93,7 @@ class Predictions:
         """Mark which figures of a profile are held back until a second device says them; none may fold meanwhile."""
         from planner_api.profiles.plausibility import Reference, Standing
 
+        statistics.doubted = True
         votes, moves = statistics.latencies, statistics.transfers
         latencies, transfers = Standing.of(votes, found["latencies"][0]), Standing.of(moves, found["transfers"][0])
         if not (latencies.open.any() or transfers.open.any()):

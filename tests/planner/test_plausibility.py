@@ -17,7 +17,17 @@ from planner_api.profiles.plausibility import FACTOR, Reference, Standing
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics
 from tests import CAMPAIGN
-from tests.planner.samples import FREQUENCY, SOC, Api, enrolled, measure, missing_request, plan_request, serving
+from tests.planner.samples import (
+    FREQUENCY,
+    SOC,
+    Api,
+    enrolled,
+    measure,
+    missing_request,
+    operator_token,
+    plan_request,
+    serving,
+)
 from tests.planner.test_folding import BIG, upload
 from tests.planner.test_predictions import FEATURES, KNOWN, UNSEEN, cost
 
@@ -112,12 +122,20 @@ def api(database_url: str) -> Iterator[Api]:
         yield running
 
 
-def test_a_plan_rests_on_no_wild_figure_of_one_device(api: Api) -> None:
-    """Its plan is predicted instead; its receipt and its own view say so; with another voice it counts."""
-    headers = {name: enrolled(api, name) for name in ("one", "two", "liar", "other")}
+class Fleet:
+    """Devices that measure what they are asked for, of which two agree on one network's figures."""
 
-    def send(name: str, factor: float = 1.0, which: Any = KNOWN) -> Observations:
-        missing = api.post("/profiles/missing", missing_request(which, name), **headers[name]).json()
+    def __init__(self, api: Api, *names: str) -> None:
+        self.api = api
+        self.headers = {name: enrolled(api, name) for name in ("one", "two", *names)}
+        for graph in (KNOWN, UNSEEN):
+            assert api.post("/models", graph, **self.headers["one"]).status_code == 201
+        for name in ("one", "two"):
+            self.send(name)
+
+    def send(self, name: str, factor: float = 1.0, which: Any = KNOWN) -> Observations:
+        """Say this factor of what is true of a network."""
+        missing = self.api.post("/profiles/missing", missing_request(which, name), **self.headers[name]).json()
         rows = [(row["signature"], row["kind"]) for row in missing["latencies"]]
         columns = LatencyColumns(
             signature=tuple(row[0] for row in rows),
@@ -127,19 +145,37 @@ def test_a_plan_rests_on_no_wild_figure_of_one_device(api: Api) -> None:
             count=(5,) * len(rows),
         )
         sent = measure(Missing(profile_version=0), name, latencies=columns)
-        assert api.post("/profiles", sent, **headers[name]).status_code == 202
-        api.await_(api.app.planner.profiles.fold, SOC, FREQUENCY)
+        assert self.api.post("/profiles", sent, **self.headers[name]).status_code == 202
+        self.api.await_(self.api.app.planner.profiles.fold, SOC, FREQUENCY)
         return sent
 
-    def figures() -> dict[str, float | None]:
-        body = api.await_(api.app.planner.profiles.read, SOC, FREQUENCY)
+    def figures(self) -> dict[str, float | None]:
+        """What plans rest on, on the big core."""
+        body = self.api.await_(self.api.app.planner.profiles.read, SOC, FREQUENCY)
         rows = Profile.model_validate_json(unzstd(body)).latencies
         return {row: us for row, kind, us in zip(rows.signature, rows.kind, rows.us, strict=True) if kind == BIG}
 
-    for graph in (KNOWN, UNSEEN):
-        assert api.post("/models", graph, **headers["one"]).status_code == 201
-    for name in ("one", "two"):
-        send(name)
+
+@pytest.mark.parametrize("other", [1.2e4, 1.0])
+def test_who_is_left_alone_is_doubted_again(api: Api, other: float) -> None:
+    """Once the other voice is taken back, agreed or contradicting, a wild figure is one device's word and waits."""
+    fleet = Fleet(api, "liar", "other")
+    operator = {"authorization": f"Bearer {operator_token(api)}"}
+    fleet.send("liar", 1e4, UNSEEN)
+    fleet.send("other", other, UNSEEN)
+    assert (OPEN.keys() <= fleet.figures().keys()) == (other > 1)
+    assert api.client.delete("/devices/other", headers=operator).status_code == 204
+    assert not OPEN.keys() & fleet.figures().keys()
+    assert fleet.figures().keys() == AGREED.keys()
+    fleet.send("two", 1.0, UNSEEN)
+    assert api.client.delete("/devices/liar", headers=operator).status_code == 204
+    assert OPEN.keys() <= fleet.figures().keys(), "what an honest one says alone is plausible"
+
+
+def test_a_plan_rests_on_no_wild_figure_of_one_device(api: Api) -> None:
+    """Its plan is predicted instead; its receipt and its own view say so; with another voice it counts."""
+    fleet = Fleet(api, "liar", "other")
+    headers, send, figures = fleet.headers, fleet.send, fleet.figures
     lie = send("liar", 1e4, UNSEEN)
     assert not OPEN.keys() & figures().keys()
     again = api.post("/profiles", lie, **headers["liar"]).json()
