@@ -181,19 +181,21 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass the request on. Raises PlannerError for one that is not admitted."""
         path = scope["path"]
-        if path not in OPEN:
-            try:
+        try:
+            given = _authorization(scope)  # of every path, so that all refuse two alike
+            if path not in OPEN:
                 if path in ENTRANCES and scope["method"] == "POST":
                     refuse_for(self._per_address.hit(address_of(scope)))
-                elif (token_hash := _bearer(scope)) is not None:
+                elif given is not None:
+                    token_hash = _hash_of(given)
                     known = self._tokens.known(token_hash) or await self._look_up(scope, token_hash)
                     self._admit(scope, known)
                     scope["state"]["principal"] = known.principal
                 elif self._required:
                     raise UnauthorisedError(NO_TOKEN)
-            except UnauthorisedError:
-                refuse_for(self._per_address.hit(address_of(scope)))
-                raise
+        except UnauthorisedError:
+            refuse_for(self._per_address.hit(address_of(scope)))
+            raise
         await self._app(scope, receive, send)
 
     async def _look_up(self, scope: Scope, token_hash: str) -> Known:
@@ -226,30 +228,27 @@ def refuse_for(wait_s: float) -> None:
 
 def bearer_of(scope: Scope, why: str) -> str:
     """The hash of the token of a request that must have one. Raises UnauthorisedError with ``why`` otherwise."""
-    found = _bearer(scope)
-    if found is None:
+    given = _authorization(scope)
+    if given is None:
         raise UnauthorisedError(why)
-    return found
+    return _hash_of(given)
 
 
-def _bearer(scope: Scope) -> str | None:
-    """The hash of the request's token; None without one.
-
-    Raises:
-        UnauthorisedError: an Authorization header of another kind, or more than one.
-    """
+def _authorization(scope: Scope) -> bytes | None:
+    """The request's Authorization header; None without one. Raises UnauthorisedError for more than one."""
     headers = scope["state"]["headers"]
-    given = headers.get(b"authorization")
+    given: bytes | None = headers.get(b"authorization")
     if not headers:  # there is none, or one came twice
         all_given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(all_given) > 1:
             raise UnauthorisedError("the request has several Authorization headers; send one")
         given = all_given[0] if all_given else None
-    return None if given is None else _hash_of(given)
+    return given
 
 
 @lru_cache(maxsize=10_000)
 def _hash_of(authorization: bytes) -> str:
+    """The hash of a token. Raises UnauthorisedError for a header of another kind."""
     kind, _, token = authorization.partition(b" ")
     token = token.strip()
     if kind.lower() != b"bearer" or not token or len(token) > 256:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from planner_api.app import openapi_document
 from planner_api.http.protocol import MAX_HEAD_BYTES, PIECE_BYTES, BoundedProtocol
 from planner_api.server import build_config
 from tests import CAMPAIGN
@@ -278,3 +279,18 @@ def test_doubtful_headers_are_answered_alike_everywhere(stage: Stage, headers: b
         head.append(b"content-length: %d" % len(sent))
         found = converse(stage.ours, [b"\r\n".join(head) + b"\r\n\r\n" + sent])
         assert int(found.split()[1]) == status, (path, found[:300])
+
+
+def test_two_authorizations_are_refused_alike_everywhere(stage: Stage) -> None:
+    """Whatever a path asks of who calls it, nobody guesses which of two is meant, were they the same."""
+    token = f"Bearer {operator_token(stage.api)}"
+    twice = b"authorization: %b\r\nauthorization: %b" % (token.encode(), token.encode())
+    paths = {path for path, methods in openapi_document()["paths"].items() if "{" not in path}
+    for path in (*sorted(paths), "/plans/p-none", "/nowhere"):
+        for method in ("GET", "POST"):
+            sent = raw(method, path, connection="close", content_length="0").replace(
+                b"connection", twice + b"\r\nconnection"
+            )
+            status, body = converse(stage.ours, [sent]).partition(b"\r\n\r\n")[::2]
+            assert status.startswith(b"HTTP/1.1 401 "), (method, path, status)
+            assert b"several Authorization headers" in body
