@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import select as ready
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -16,22 +20,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from hope_schema import Enrolment, Missing, Observations, Profile
+from hope_schema import Enrolment, LatencyColumns, Missing, Observations, Profile
+from planner_api import cli
 from planner_api.db.tables import PlanRow
 from planner_api.devices.principal import Principal
 from planner_api.errors import TooOftenError
+from planner_api.http.body import SMALL_BYTES
 from planner_api.locks import Turns
 from planner_api.plans import repository, service
+from planner_api.profiles import oversight
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import Folder, estimate, estimates, wanted
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash
+from planner_api.server import build_config
 from planner_api.solving.repository import take
 from tests.planner.samples import (
     FREQUENCY,
     SOC,
     Api,
     chain,
+    enrolled,
+    eventually,
     measure,
     missing_request,
     operator_token,
@@ -40,6 +50,7 @@ from tests.planner.samples import (
     tokens,
 )
 from tests.planner.test_folding import BIG, upload
+from tests.planner.wire import listening, raw
 
 GRAPH = chain()
 
@@ -145,6 +156,35 @@ def test_revoking_a_device_takes_its_figures_back(api: Api, device: Any, operato
     assert profile(api).latencies.us == ()
 
 
+def test_profiles_are_corrected_at_the_command_line(
+    api: Api, device: Any, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a device said is forgotten by name and by revoking it; what a revoked one left behind, by making it anew."""
+    headers = {name: device(name) for name in ("one", "two", "three", "four")}
+    for name, header in headers.items():
+        api.post("/models", GRAPH, **header)
+        said = measure(ask(api, name, header), name)
+        junk = LatencyColumns(signature=(name,), kind=(BIG,), us=(1.0,), spread_us=(0.0,), count=(1,))
+        for sent in (said, said.model_copy(update={"latencies": junk, "upload_id": "junk"})):
+            assert send(api, sent, header).status_code == 202
+    shared = set(profile(api).latencies.signature) - headers.keys()
+
+    def after(*arguments: str) -> set[str]:
+        """Whose junk a command leaves."""
+        assert cli.main([*arguments, "--database", database_url]) == 0
+        return headers.keys() & set(profile(api).latencies.signature)
+
+    assert after("profiles", "forget", SOC, FREQUENCY, "--device", "one") == {"two", "three", "four"}
+    assert after("tokens", "revoke", "--device", "two") == {"three", "four"}
+    with monkeypatch.context() as killed_halfway:
+        killed_halfway.setattr(oversight, "forget_device", AsyncMock(return_value=0))
+        assert after("tokens", "revoke", "--device", "three") == {"three", "four"}
+    assert after("profiles", "rebuild", SOC, FREQUENCY) == {"four"}
+    assert shared <= set(profile(api).latencies.signature), "what others said stays"
+    assert after("profiles", "forget", SOC, FREQUENCY) == set()
+    assert profile(api).latencies.us == ()
+
+
 def test_an_upload_beyond_a_share_says_so(api: Api, device: Any, operator: dict[str, str]) -> None:
     """Junk beyond a device's share is left out, and its next receipt and the device's view say that and why."""
     liar = device("liar")
@@ -186,6 +226,56 @@ def test_quotas_are_named(api: Api, device: Any, operator: dict[str, str]) -> No
     assert (beyond.status_code, "quota plan_keys" in beyond.text) == (429, True)
     assert api.post("/plans", plan_request(GRAPH), **greedy).status_code == 200, "what is known is served"
     assert 'hope_quota_refusals_total{quota="models"} 2.0' in api.client.get("/metrics").text
+
+
+@pytest.mark.parametrize("quota", ["model_bytes", "upload_bytes", "queued_solves"])
+def test_bytes_and_waiting_solves_have_quotas(database_url: str, quota: str) -> None:
+    """Beyond each a device is told which one and when to return, which is counted, and another one goes on."""
+    with serving(database_url) as anybody:
+        said = anybody.learn(GRAPH)
+    keys = (("ort@0",), ("ort@1",), ("ort@0", "ort@1"))
+
+    def message(name: str, number: int) -> tuple[str, Any]:
+        match quota:
+            case "model_bytes":
+                return "/models", chain(50 + number + 10 * len(name))
+            case "upload_bytes":
+                return "/profiles", said.model_copy(update={"device_id": name, "upload_id": f"again-{number}"})
+        return "/plans", plan_request(GRAPH, processors=keys[number])
+
+    uploads = int(2.5 * len(said.model_dump_json()))
+    allowed = {"model_bytes_per_day": 5000, "upload_bytes_per_day": uploads, "queued_solves": 2}
+    with serving(database_url, tokens_required=True, **allowed) as api:
+        greedy, modest = enrolled(api, "greedy"), enrolled(api, "a")
+        sent = [api.post(*message("greedy", number), **greedy) for number in range(3)]
+        assert [answer.is_success for answer in sent] == [True, True, False], [answer.text for answer in sent]
+        assert (sent[-1].status_code, f"quota {quota} " in sent[-1].json()["detail"]) == (429, True)
+        assert 0 < int(sent[-1].headers["retry-after"]) <= 86400
+        assert f'hope_quota_refusals_total{{quota="{quota}"}} 1.0' in api.client.get("/metrics").text
+        assert api.post(*message("a", 2), **modest).is_success
+
+
+def test_large_bodies_are_taken_in_by_turns(database_url: str) -> None:
+    """A device that begins many and ends none is told to return, while another one's is taken in."""
+    with serving(database_url, tokens_required=True) as api, ExitStack() as open_ones:
+        token, other = enrolled(api, "greedy")["authorization"], enrolled(api, "modest")
+        turns = api.app.planner.large_bodies
+        turns._most = 3
+        port = open_ones.enter_context(listening(api, build_config(api.app, "127.0.0.1", 0)))
+        begun = raw("POST", "/models", content_length="400000", authorization=token) + b" " * (SMALL_BYTES + 1)
+        answers = []
+        for _ in range(turns._each + turns._most + 1):
+            connection = open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            connection.sendall(begun)
+            answers.append(connection)
+        assert eventually(lambda: api.app.planner.quotas.refused["large_bodies"] == 1)
+        ((told,), _, _) = ready.select(answers, [], [], 20)
+        found = told.recv(4096)
+        assert found.startswith(b"HTTP/1.1 429 ")
+        assert b"retry-after: " in found
+        assert b"quota large_bodies" in found
+        body = GRAPH.model_dump_json().encode() + b" " * (SMALL_BYTES + 1)
+        assert api.post("/models", body, **other).status_code == 201
 
 
 def test_a_hundred_keys_wait_behind_anothers_first(api: Api, device: Any, operator: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import zstandard
@@ -240,6 +241,14 @@ def test_networks_are_planned_together(api: Api) -> None:
     assert both.plan.makespan_us == max(job.finish_us for job in both.plan.jobs)
     unknown = plan_request(GRAPH, jobs=(first, Job(model_hash="0" * 64)))
     assert "0" * 64 in problem(api.post("/plans", unknown), 404, "model-unknown").detail
+
+
+def test_figures_that_do_not_add_up_are_no_fault(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was stored: a plan whose sums cannot be told is refused as one, and not answered with a 500."""
+    api.learn(GRAPH)
+    monkeypatch.setattr("planner_api.solving.child.solve", Mock(side_effect=OverflowError("too large")))
+    answer = api.post("/plans", plan_request(GRAPH))
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:hope:unplannable")
 
 
 def test_an_op_that_nobody_supports(api: Api) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +19,10 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis import Case, GenerationMode
 
 from hope_schema import Missing
+from hope_schema.base import LABEL
 from planner_api import openapi
 from planner_api.app import create_app, openapi_document
+from planner_api.http.asgi import GIVEN_ID, MAX_REQUEST_ID
 from planner_api.settings import Settings
 from tests import CAMPAIGN
 from tests.planner.samples import FREQUENCY, JSON, PROCESSORS, SOC, chain, measure, missing_request, plan_request
@@ -85,6 +88,27 @@ def test_every_route_documents_its_problems() -> None:
         for operation in methods.values():
             for status in ("401", "403", "429", "500", "503"):
                 assert "application/problem+json" in operation["responses"][status]["content"]
+
+
+def test_patterns_of_names_stand_in_the_contract() -> None:
+    """What a map of versions and a request's id may hold is said there, and is what the planner takes."""
+    maps = [
+        properties["versions"]
+        for schema in DOCUMENT["components"]["schemas"].values()
+        if "patternProperties" in (properties := schema.get("properties", {})).get("versions", {})
+    ]
+    assert len(maps) == 3
+    for versions in maps:
+        assert versions["additionalProperties"] is False
+        ((name, value),) = versions["patternProperties"].items()
+        assert name == value["pattern"] == LABEL
+    for methods in DOCUMENT["paths"].values():
+        for operation in methods.values():
+            (given,) = [each for each in operation["parameters"] if each["name"] == "X-Request-ID"]
+            pattern = re.compile(given["schema"]["pattern"])
+            for text in ("mine-1", "a b", "", "x" * MAX_REQUEST_ID, "x" * (MAX_REQUEST_ID + 1), "é", "a\n"):
+                taken = GIVEN_ID.fullmatch(text.encode()) is not None
+                assert taken == (pattern.search(text) is not None and "\n" not in text)
 
 
 @pytest.fixture(scope="module")
