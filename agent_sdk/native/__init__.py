@@ -1,5 +1,6 @@
 """The small C library that runs lanes outside the interpreter: built on first use, kept in the cache, loaded by ctypes.
 
+Where the cache cannot be used, or is somebody else's, each process builds its own in a temporary directory.
 One build serves every version of Python. Where no compiler is, ``pip install hope-inference[compiler]`` brings one;
 where none works the engine's Python loop runs the same programs, more slowly, and the log says so once.
 """
@@ -21,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from agent_sdk.files import Kept
 from agent_sdk.paths import cache_directory
 
 LOOP_VARIABLE: Final = "HOPE_LANES"
@@ -94,11 +96,14 @@ def address(function: object) -> int:
 
 @cache
 def _loaded(folder: Path) -> ctypes.CDLL | None:
+    kept = Kept(folder.parent)
     try:
-        return _load(built(folder))
+        return _load(built(kept.folder(folder.name)))
     except (Unavailable, OSError) as error:
         log.warning("lanes run inside the Python interpreter, which makes plans with many segments slower: %s", error)
         return None
+    finally:
+        kept.close()  # a library that is loaded needs its file no more
 
 
 def built(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import os
@@ -10,7 +11,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,12 @@ from agent_sdk.runtimes.ort import capi as ort_capi
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
+from tests.agent.test_obtain import (
+    fill_the_disk,
+    give_it_to_somebody_else,
+    put_a_file_in_its_place,
+    put_a_pipe_in_its_place,
+)
 
 SESSIONS, LOOK = (1000, 10) if CAMPAIGN else (8, 2)
 LEAK_BYTES = 16 * 2**20
@@ -64,6 +71,27 @@ def script(path: Path, body: str) -> list[list[str]]:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return [[str(path)]]
+
+
+@pytest.mark.parametrize(
+    "trouble", [put_a_file_in_its_place, put_a_pipe_in_its_place, give_it_to_somebody_else, fill_the_disk]
+)
+@pytest.mark.usefixtures("empty_cache")
+def test_a_cache_that_cannot_be_used_costs_no_lane(
+    trouble: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library is built and loaded elsewhere, and nothing that somebody else put there is."""
+    cache = tmp_path / "deep" / "cache"
+    if trouble is give_it_to_somebody_else and os.geteuid():
+        pytest.skip("only root can give a directory away")
+    monkeypatch.setenv(CACHE_VARIABLE, str(cache))
+    trouble(cache)
+    try:
+        assert native.library() is not None
+        assert not (cache / "native").exists()
+    finally:
+        if trouble is fill_the_disk:
+            ctypes.CDLL(None).umount2(os.fsencode(cache), 2)
 
 
 @pytest.mark.parametrize(
