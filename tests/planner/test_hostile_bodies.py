@@ -32,7 +32,7 @@ from hope_schema import (
 )
 from planner_api.db.engine import Database
 from planner_api.errors import UnavailableError
-from planner_api.http.body import Body, is_slow
+from planner_api.http.body import MOST_EXPANDED, Body, is_slow
 from planner_api.http.error import HttpError
 from planner_api.http.problems import answer
 from planner_api.http.reader import Reader
@@ -190,14 +190,20 @@ def bomb(before: str, unit: str, after: str, size: int = 16 * 2**20 - 1024) -> b
     return zstandard.compress((before + unit * (size // len(unit)) + last + after).encode())
 
 
+def padded(body: bytes, size: int = 16 * 2**20 // MOST_EXPANDED) -> bytes:
+    """The same in so many bytes, by default enough to inflate to 16 MiB: what follows is a frame that readers skip."""
+    rest = size - len(body) - 8
+    return body + b"\x50\x2a\x4d\x18" + rest.to_bytes(4, "little") + bytes(rest)
+
+
 KEYS = ",".join(f'"k{number}":1' for number in range(45_000))
 ATTACKS: dict[str, tuple[str, str, bytes, int]] = {
     "versions": ("POST", "/devices", bomb('{"device_id":"x","versions":{', '"":1,', "}}"), 413),
     "report": ("PUT", "/devices/device-1/report", bomb('{"measured":[', "{},", "]}"), 413),
-    "attributes": ("POST", "/models", bomb('{"ops":[{"attributes":{"a":[', "{},", "]}}]}"), 422),
-    "ops": ("POST", "/models", bomb('{"ops":[', "{},", "]}"), 422),
-    "columns": ("POST", "/profiles", bomb('{"latencies":{"us":[', '"",', "]}}"), 422),
-    "long columns": ("POST", "/profiles", bomb('{"latencies":{"us":[', "1.5,", "]}}"), 413),
+    "attributes": ("POST", "/models", padded(bomb('{"ops":[{"attributes":{"a":[', "{},", "]}}]}")), 422),
+    "ops": ("POST", "/models", padded(bomb('{"ops":[', "{},", "]}")), 422),
+    "columns": ("POST", "/profiles", padded(bomb('{"latencies":{"us":[', '"",', "]}}")), 422),
+    "long columns": ("POST", "/profiles", padded(bomb('{"latencies":{"us":[', "1.5,", "]}}")), 413),
     "tiny numbers": ("POST", "/profiles", bomb('{"latencies":{"us":[', "5e-324,", "]}}", 95 * 1024), 422),
     "extra keys": ("POST", "/plans", zstandard.compress(f"{{{KEYS}}}".encode()), 413),
     "extra keys of an upload": ("POST", "/profiles", zstandard.compress(f"{{{KEYS}}}".encode()), 422),
@@ -227,15 +233,9 @@ def test_named_attacks(api: Api, database_url: str, capsys: pytest.CaptureFixtur
         assert peak() - held < 64 * 2**20, name
 
 
-def padded(body: bytes, size: int = 16 * 1024) -> bytes:
-    """The same in so many bytes: what follows is a frame that readers of zstd skip."""
-    rest = size - len(body) - 8
-    return body + b"\x50\x2a\x4d\x18" + rest.to_bytes(4, "little") + bytes(rest)
-
-
 LARGE = {ModelGraph: "/models", Observations: "/profiles"}
 FEW_KILOBYTES = {
-    (path, before + unit): padded(bomb(before, unit, after))
+    (path, before + unit): padded(bomb(before, unit, after), 16 * 1024)
     for kind, before, after in PLACES
     for unit in ("1.5,", '"a",', "[[]],", '{"shape":[],"dtype":"bool"},')
     if (path := LARGE.get(kind)) is not None
@@ -273,8 +273,10 @@ def test_large_messages_are_read_elsewhere(api: Api) -> None:
     """What a device honestly sends of megabytes, a graph or its figures, holds up nobody either."""
     device = enrolled(api, "device-1")
     figures = tuple(MissingLatency(signature=f"Conv:{n:016x}", kind=PROCESSORS[0].kind) for n in range(20_000))
+    graph = chain(8000)
+    alike = graph.model_copy(update={"ops": tuple(op.model_copy(update={"attributes": {}}) for op in graph.ops)})
     for path, message in (
-        ("/models", chain(8000)),
+        ("/models", alike),
         ("/profiles", measure(Missing(profile_version=0, latencies=figures))),
     ):
         body = message.model_dump_json().encode()
