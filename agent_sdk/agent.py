@@ -125,6 +125,7 @@ class Agent(Closes):
                 opening = partial(recognising, client, address, state, self.device_id)
         self._supplier = PlanSupplier(lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, self._kept.path)
         frozen = FrozenGraphs(self._kept.folder("ort"))
+        self._lights = frozen.lights
         planned = discover(processors, soc=self.soc, frozen=frozen, precision=precision)
         self.planned = tuple(processor.spec for processor in planned)
         """The processors that plans are made for; the device also has the runtimes as their users run them."""
@@ -364,6 +365,7 @@ class Agent(Closes):
             self._field.stop()
         with ExitStack() as closing:
             closing.callback(self._kept.close)
+            closing.callback(self._lights.close)
             closing.callback(self.device.close)
             for session in list(self._sessions):
                 closing.callback(session.close)

@@ -81,6 +81,13 @@ class LightModels:
         with self._lock:
             return self._get(model)
 
+    def close(self) -> None:
+        """Remove every folder, for a program may end without taking anything down. Idempotent."""
+        with self._lock:
+            for _, folder in self._open.values():
+                folder.cleanup()
+            self._open.clear()
+
     def _get(self, model: Model) -> tuple[Model, Path]:
         if model not in self._open:
             try:

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import agent_sdk
 from agent_sdk import Agent, errors
 from agent_sdk.model import read_model
+from agent_sdk.model.weights import PREFIX
 from agent_sdk.planner.embedded import embedded_client
 from agent_sdk.planner.identity import device_id, store_token, stored_token
 from agent_sdk.verify import relative_error
@@ -122,6 +123,17 @@ def test_closing_ends_every_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         session.run(inputs)
     left = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("hope-")]
     assert left == []
+
+
+def test_closing_leaves_no_weights_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sessions map goes with their agent, though they and their models are still held: a process may just end."""
+    measure_hastily(monkeypatch)
+    with Agent(cache=tmp_path) as agent:
+        session = agent.load(BRANCHING, background=False)
+        assert list(tmp_path.rglob(f"{PREFIX}*"))
+    assert not list(tmp_path.rglob(f"{PREFIX}*"))
+    with pytest.raises(errors.ExecutionError, match="closed"):
+        session.run(expected(BRANCHING, seed=0)[0])
 
 
 def test_a_damaged_database_is_begun_anew(tmp_path: Path) -> None:
