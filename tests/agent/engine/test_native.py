@@ -134,6 +134,16 @@ def test_a_library_in_the_cache_that_is_broken_is_built_again(
     assert [path.name for path in empty_cache.iterdir()] == [whole.name]
 
 
+def test_a_folder_that_is_named_relative_is_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that works in a folder of its own puts the library there all the same."""
+    if not native.compilers():
+        pytest.skip("no C compiler")
+    monkeypatch.chdir(tmp_path)
+    made = native.built(Path("cache"))
+    assert made.parent == tmp_path / "cache"
+    native._load(made)
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_runtime_whose_c_api_lacks_a_function_is_called_by_python(
     runtime: str, lanes: str, reference: Reference, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
