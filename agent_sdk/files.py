@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from agent_sdk.forking import TemporaryFolder
 from agent_sdk.paths import CACHE_VARIABLE
 
 MAX_BYTES: Final = 256 * 2**20
@@ -80,7 +81,7 @@ class Kept:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._temporary: list[tempfile.TemporaryDirectory[str]] = []
+        self._temporary: list[TemporaryFolder] = []
         self.note = ""
         self.path = self._usable(directory)
 
@@ -92,15 +93,15 @@ class Kept:
         trouble = usable(directory)
         if trouble is None:
             return directory
-        self._temporary.append(tempfile.TemporaryDirectory(prefix="hope-"))
+        self._temporary.append(TemporaryFolder())
         cure = f"set {CACHE_VARIABLE} to a directory of your own that can be written"
         self.note = f"nothing is kept for the next start: {trouble}; {cure}"
-        return Path(self._temporary[-1].name)
+        return self._temporary[-1].path
 
     def close(self) -> None:
         """Remove temporary directories. Idempotent."""
         for temporary in self._temporary:
-            temporary.cleanup()
+            temporary.remove()
 
 
 @contextmanager

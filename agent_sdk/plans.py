@@ -21,6 +21,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.engine.bound import check_output
 from agent_sdk.errors import HopeError, ModelError, OpenShapeError, ProcessorError, UnplannableError
+from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.model import Model, Network, Port, Shapes
 from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import rounding
@@ -54,7 +55,7 @@ class Stats:
     prepared: int
 
 
-class Plans(Closes):
+class Plans(Closes, Forks):
     """What answers a network's runs; made by ``Agent.load``. May be used from any number of threads.
 
     Args:
@@ -72,6 +73,7 @@ class Plans(Closes):
         deterministic: as given.
         last: what was made ready or has answered last; None where the whole network answers.
         notes: what was not as it should be with the network as such, in sentences.
+        forked: whether this is a child of the process that made it: what answered there as a whole answers on.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Plans(Closes):
         self.deterministic = deterministic
         self.last: Prepared | None = None
         self.notes: list[str] = []
+        self.forked = False
         self._lock = threading.RLock()
         self._closed = False
         self._whole: WholeNetwork | None = None
@@ -106,6 +109,12 @@ class Plans(Closes):
         self._answered: Counter[str] = Counter()
         self._switches = 0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hope-prepare")
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        """No plan is made any more; the locks are as if nobody had ever held them."""
+        self.forked, self._planned = True, False
+        self._lock, self._preparing, self._first_answer = threading.RLock(), threading.Lock(), threading.Event()
 
     @property
     def name(self) -> str:
@@ -190,6 +199,8 @@ class Plans(Closes):
         Raises InputError, OpenShapeError or UnplannableError for shapes of which no plan can be made, or what preparing
         a plan raises.
         """
+        if self.forked:
+            raise DeviceClosedError(FORKED)
         if not self._planned:
             raise UnplannableError(f"'{self.name}' runs as a whole: {'; '.join(self.notes)}")
         network = self.network
@@ -381,6 +392,8 @@ class Plans(Closes):
             self._first_answer.set()
             ready, self._ready = list(self._ready.values()), OrderedDict()
             whole, self._whole = self._whole, None
+        if self.forked:
+            return
         with ExitStack() as closing:
             if whole is not None:
                 closing.callback(whole.close)

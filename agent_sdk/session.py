@@ -17,6 +17,7 @@ from agent_sdk.engine import DeviceClosedError, Executor
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import InputError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
+from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.measure.timing import timed
 from agent_sdk.model import Model, Port, Shapes
 from agent_sdk.model.ports import bound
@@ -34,7 +35,7 @@ ASYNC_THREADS: Final = 4
 """Runs that ``run_async`` has under way at the same time."""
 
 
-class Session(Closes):
+class Session(Closes, Forks):
     """A network ready to run; made by ``Agent.load``. May be used from any number of threads.
 
     It can stand where an ``onnxruntime.InferenceSession`` stood: ``run(output_names, feed)`` gives a list, and
@@ -54,6 +55,11 @@ class Session(Closes):
         self.file = file
         self.plans = plans
         self._open_alone = alone
+        self.in_child()
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        """``run_async`` has threads of its own in every process."""
         self._async = ThreadPoolExecutor(ASYNC_THREADS, thread_name_prefix="hope-async")
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from agent_sdk.engine.errors import FeedError
 from agent_sdk.engine.loops import Instruction, Loop, loop_for
 from agent_sdk.engine.memory import MemoryPlan, plan_memory
 from agent_sdk.engine.program import Program, ProgramSegment, Work
+from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.runtimes.base import Bound, BoundCall, Buffer, Executable, Place, Processor, WrongOutput
 from agent_sdk.runtimes.copying import bound_copy, host_array
 from hope_schema import HOST
@@ -60,7 +61,7 @@ class _Load:
     bound: np.ndarray | None = None
 
 
-class BoundProgram:
+class BoundProgram(Forks):
     """Executables, buffers and bound calls of one program. One run at a time.
 
     Args:
@@ -82,7 +83,7 @@ class BoundProgram:
         self.loop: Loop | None = None
         # Whatever nobody holds any more is freed as if it had been closed.
         self._close = weakref.finalize(self, _close_all, self.executables, os.getpid())
-        _OPEN.add(self)
+        watch_forks(self)
         try:
             for segment in program.segments:
                 processor = program.processors[segment.processor]
@@ -212,6 +213,10 @@ class BoundProgram:
             outputs[name] = _copied(feeds[name], into.get(name) if into else None)
         return outputs
 
+    def in_child(self) -> None:
+        """What is compiled stays."""
+        keep(self.executables)
+
     def close(self) -> None:
         """Free executables and buffers."""
         self._close()
@@ -315,15 +320,3 @@ def _close_all(executables: list[Executable], process: int) -> None:
         for executable in executables:
             executable.close()
         executables.clear()
-
-
-_OPEN: weakref.WeakSet[BoundProgram] = weakref.WeakSet()
-
-
-def _keep_in_child() -> None:
-    """A forked child must not free what it got from its parent: runtimes would wait for threads that stayed behind."""
-    for bound in _OPEN:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(bound.executables))
-
-
-os.register_at_fork(after_in_child=_keep_in_child)

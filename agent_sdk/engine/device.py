@@ -12,7 +12,6 @@ program's order is acyclic: nobody waits for ever, and nobody overtakes.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
 from collections import defaultdict, deque
@@ -28,12 +27,11 @@ from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.queue import CLOSED, Queue
 from agent_sdk.engine.wait import Turn
 from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
+from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.runtimes.base import Processor
 
 JOIN_S = 10.0
 """How long ``close`` waits for a thread before it gives up on a runtime that hangs."""
-
-FORKED = "this process was forked from the one that opened the device, and has none of its threads; open a new one"
 
 
 class Closable(Protocol):
@@ -75,7 +73,7 @@ class Ticket:
         self.queues: list[deque[Ticket]] = []
 
 
-class Device(Closes):
+class Device(Closes, Forks):
     """The processors of this machine, ready to run programs.
 
     Args:
@@ -90,7 +88,7 @@ class Device(Closes):
             self.processors[processor.id] = processor
         self.forked = False
         """Whether this is a child of the process that opened the device: threads and locks stayed behind there."""
-        _OPEN.add(self)
+        watch_forks(self)
         self.lock = threading.Lock()
         self._queues: defaultdict[str, deque[Ticket]] = defaultdict(deque)
         self.library = native.library()
@@ -235,6 +233,10 @@ class Device(Closes):
         refusals = [partial(ticket.refuse, lanes, why) for ticket, lanes in waiting.items()]
         return [*refusals, *self._granted(heirs)]
 
+    def in_child(self) -> None:
+        """Everything is refused from now on."""
+        self.forked = True
+
     def refuse_when_forked(self) -> None:
         """Raises DeviceClosedError; to be called before a lock is touched, which nobody may be left to release."""
         if self.forked:
@@ -280,14 +282,3 @@ class Device(Closes):
         for processor in self.processors.values():
             processor.close()
         self._ended = True
-
-
-_OPEN: weakref.WeakSet[Device] = weakref.WeakSet()
-
-
-def _mark_forked() -> None:
-    for device in _OPEN:
-        device.forked = True
-
-
-os.register_at_fork(after_in_child=_mark_forked)

@@ -22,6 +22,7 @@ from typing import Final
 import onnx
 from onnx import external_data_helper, numpy_helper
 
+from agent_sdk.forking import TemporaryFolder
 from agent_sdk.model import Model
 from agent_sdk.model.cutting import CutModel, cut_model
 from agent_sdk.paths import CACHE_VARIABLE
@@ -73,7 +74,7 @@ class LightModels:
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._open: weakref.WeakKeyDictionary[Model, tuple[Model, tempfile.TemporaryDirectory[str]]]
+        self._open: weakref.WeakKeyDictionary[Model, tuple[Model, TemporaryFolder]]
         self._open = weakref.WeakKeyDictionary()
 
     def get(self, model: Model) -> tuple[Model, Path]:
@@ -95,20 +96,20 @@ class LightModels:
             except OSError as error:
                 self._open[model] = self._elsewhere(model, error)
         light, folder = self._open[model]
-        return light, Path(folder.name)
+        return light, folder.path
 
-    def _made(self, model: Model, directory: Path | None) -> tuple[Model, tempfile.TemporaryDirectory[str]]:
+    def _made(self, model: Model, directory: Path | None) -> tuple[Model, TemporaryFolder]:
         if isinstance(model, CutModel):
             whole, beside = self._get(model.source)
             return lightened_parts(cut_model(whole, model.cuts, beside), beside), self._open[model.source][1]
         if directory is not None and not self._open:
             directory.mkdir(parents=True, exist_ok=True)
             _remove_stale(directory)
-        folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=directory)
+        folder = TemporaryFolder(PREFIX, directory)
         _lock_while_used(folder)
-        return lightened(model, Path(folder.name)), folder
+        return lightened(model, folder.path), folder
 
-    def _elsewhere(self, model: Model, reason: OSError) -> tuple[Model, tempfile.TemporaryDirectory[str]]:
+    def _elsewhere(self, model: Model, reason: OSError) -> tuple[Model, TemporaryFolder]:
         """Where the directory cannot be written, the system's temporary one may be."""
         try:
             made = self._made(model, None)
@@ -122,8 +123,8 @@ class LightModels:
         return made
 
 
-def _lock_while_used(folder: tempfile.TemporaryDirectory[str]) -> None:
-    handle = os.open(folder.name, os.O_RDONLY)
+def _lock_while_used(folder: TemporaryFolder) -> None:
+    handle = os.open(folder.path, os.O_RDONLY)
     weakref.finalize(folder, os.close, handle)
     with suppress(OSError):  # where folders cannot be locked, nobody can lock and then remove one either
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

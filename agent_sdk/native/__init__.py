@@ -15,7 +15,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from ctypes import c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache
 from importlib.util import find_spec
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from agent_sdk.files import Kept
+from agent_sdk.forking import TemporaryFolder
 from agent_sdk.paths import cache_directory
 
 LOOP_VARIABLE: Final = "HOPE_LANES"
@@ -142,8 +142,8 @@ def compilers() -> list[list[str]]:
 
 def _compile(command: list[str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        made = Path(scratch) / path.name
+    with TemporaryFolder(directory=path.parent) as scratch:
+        made = scratch / path.name
         subprocess.run(
             [*command, *FLAGS, "-o", str(made), str(SOURCE)],
             check=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Awaitable, Callable
@@ -34,7 +35,7 @@ class BlockingPlanner:
             raise
         # NOTE: a planner that nobody closed must end before the interpreter does: the portal, finalised as late as
         # that, waits for ever for a daemon thread that runs no more.
-        weakref.finalize(self, _abandon, self._stack)
+        weakref.finalize(self, _abandon, self._stack, os.getpid())
 
     def call(self, verb: Callable[[PlannerClient], Awaitable[Result]]) -> Result:
         """Run one coroutine of the client to its end and return what it returns."""
@@ -59,12 +60,14 @@ class BlockingPlanner:
         self._stack.__exit__(kind, error, trace)
 
 
-def _abandon(stack: ExitStack) -> None:
+def _abandon(stack: ExitStack, process: int) -> None:
     """End a planner that nobody closed, cancelling what still runs there.
 
     NOTE: at exit thread pools are shut already, so an embedded planner cannot end in good order; nothing depends on
-    that, since what it answered is in its database.
+    that, since what it answered is in its database. In a forked child there is nothing to end.
     """
+    if process != os.getpid():
+        return
     gone = PlannerUnavailableError("nobody closed the planner")
     with suppress(Exception):
         stack.__exit__(type(gone), gone, None)

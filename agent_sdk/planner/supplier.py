@@ -27,6 +27,7 @@ from agent_sdk.errors import (
     ServerError,
 )
 from agent_sdk.files import one_at_a_time
+from agent_sdk.forking import FORKED, Forks, keep, watch_forks
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.cache import PlanCache, Settled
 from agent_sdk.planner.client import PlannerClient, ServedPlan
@@ -89,7 +90,7 @@ class Obtained:
         return self.source == "disk" or (self.plan is not None and bool(self.plan.filled))
 
 
-class PlanSupplier:
+class PlanSupplier(Forks):
     """One device's side of the conversation with one planner, and the disk beside it.
 
     Every call raises PlannerError, and DeviceClosedError once the supplier is closed.
@@ -108,13 +109,19 @@ class PlanSupplier:
         self._lock_file = directory / "profiling.lock"
         self._opening = threading.Lock()
         self._planner: BlockingPlanner | None = None
-        self._closed = False
+        self._closed = ""
         self.waited_s = 0.0
         """Seconds spent waiting for the planner so far."""
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        """Closed, and the connection is left to the parent, whose thread it would wait for at its end."""
+        keep(self._planner)
+        self._opening, self._planner, self._closed = threading.Lock(), None, FORKED
 
     def close(self) -> None:
         """Close the connection to the planner; nothing is obtained any more. Idempotent."""
-        self._closed = True
+        self._closed = self._closed or "the agent is closed; open a new one"
         self.disconnect()
 
     def disconnect(self) -> None:
@@ -237,4 +244,4 @@ class PlanSupplier:
     def refuse_when_closed(self) -> None:
         """Raise DeviceClosedError once this is closed."""
         if self._closed:
-            raise DeviceClosedError("the agent is closed; open a new one")
+            raise DeviceClosedError(self._closed)

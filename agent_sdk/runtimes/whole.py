@@ -5,16 +5,17 @@ It answers where nothing can be planned, and until a plan is there.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent_sdk.forking import Forks, keep, watch_forks
 from agent_sdk.model import Port
 from agent_sdk.runtimes.base import Package
 
 
-class WholeNetwork(ABC):
-    """A network loaded by one runtime. ``run`` may be called from any number of threads.
+class WholeNetwork(Forks):
+    """A network loaded by one runtime. ``run`` may be called from any number of threads, and in a forked child.
 
     Attributes:
         runtime: who runs it.
@@ -25,6 +26,13 @@ class WholeNetwork(ABC):
     runtime: Package
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+
+    def __init__(self) -> None:
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        """What is loaded stays, also once this is closed."""
+        keep(dict(vars(self)))
 
     @abstractmethod
     def run(self, feed: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:

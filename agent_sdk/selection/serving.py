@@ -24,6 +24,7 @@ import numpy as np
 from agent_sdk.engine import Executor, RunTimeoutError
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError
+from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.selection.trial import FAILURES, PLAN, first_choice, is_plain
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class _Comparison:
     us: dict[str, list[float]] = field(default_factory=dict)
 
 
-class Serving:
+class Serving(Forks):
     """Runs the fastest of its contenders; safe to use from several threads.
 
     Args:
@@ -96,12 +97,17 @@ class Serving:
         self.pinned = pinned
         self._sample = sample
         self._answering = ""
-        self._lock = threading.Lock()
+        self.in_child()
+        watch_forks(self)
         self._comparison: _Comparison | None = None
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._reference_us = self.quiet_us.get(self.current, math.inf)
         self._interval = self._left = WINDOW
         self._kept_to = self._due = WINDOW
+
+    def in_child(self) -> None:
+        """The lock is as if nobody had ever held it."""
+        self._lock = threading.Lock()
 
     @property
     def executor(self) -> Executor:

@@ -31,6 +31,7 @@ class WholeOpenVino(WholeNetwork):
     runtime: Package = "openvino"
 
     def __init__(self, source: str | os.PathLike[str] | bytes) -> None:
+        super().__init__()
         try:
             part = runtime().read_model(source if isinstance(source, bytes) else os.fspath(source))
             if not computes_bfloat16() and any(_in_bfloat16(op) for op in part.get_ops()):

@@ -12,7 +12,6 @@ import fcntl
 import logging
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ import onnx
 import onnxruntime as ort
 
 from agent_sdk.device.soc import read_soc
+from agent_sdk.forking import TemporaryFolder
 from agent_sdk.model import Model
 from agent_sdk.model.nodes import reads
 from agent_sdk.model.twins import tensor_classes
@@ -192,8 +192,8 @@ class FrozenGraphs:
     def __init__(self, directory: Path | None = None) -> None:
         self._own = None
         if directory is None:
-            self._own = tempfile.TemporaryDirectory(prefix="hope-ort-")
-            directory = Path(self._own.name)
+            self._own = TemporaryFolder("hope-ort-")
+            directory = self._own.path
         self._directory = directory
         self._machine = read_soc().name
         self.lights = LightModels(directory / "weights")
@@ -253,8 +253,8 @@ def freeze(source: Path, target: Path) -> None:
     Weights go through files, one tensor at a time, so that memory holds few copies of them. The scratch folder stands
     in that of the light model: if this process is killed, it is removed with it.
     """
-    with tempfile.TemporaryDirectory(dir=source.parent) as scratch:
-        optimised, made = (Path(scratch) / name for name in ("optimised", "made"))
+    with TemporaryFolder(directory=source.parent) as scratch:
+        optimised, made = (scratch / name for name in ("optimised", "made"))
         for folder in (optimised, made):
             folder.mkdir()
         _optimise(source, optimised / GRAPH_FILE)
@@ -276,7 +276,7 @@ def freeze(source: Path, target: Path) -> None:
                 os.replace(made, target)
             except OSError:  # another process was faster, and its files are as good; or what is there is damaged
                 if not _complete(target):
-                    os.replace(target, Path(scratch) / "damaged")
+                    os.replace(target, scratch / "damaged")
                     os.replace(made, target)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnxruntime as ort
 
+from agent_sdk.forking import TemporaryFolder
 from agent_sdk.measure.attribution import share_out
 from agent_sdk.measure.timing import Timing
 from agent_sdk.model import Model
@@ -36,9 +36,9 @@ def kernel_times(session: ort.InferenceSession) -> dict[str, list[float]]:
     return found
 
 
-def profile_folder() -> tempfile.TemporaryDirectory[str]:
+def profile_folder() -> TemporaryFolder:
     """A folder for trace files, which the runtime can only write to disk."""
-    return tempfile.TemporaryDirectory(prefix="hope-profile-")
+    return TemporaryFolder("hope-profile-")
 
 
 def attribute(model: Model, frozen: FrozenGraph, kernels: Mapping[str, Sequence[float]]) -> dict[str, Timing]:

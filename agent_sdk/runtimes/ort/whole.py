@@ -26,6 +26,7 @@ class WholeOrt(WholeNetwork):
     runtime: Package = "onnxruntime"
 
     def __init__(self, source: str | os.PathLike[str] | bytes, threads: int) -> None:
+        super().__init__()
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4

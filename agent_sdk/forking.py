@@ -1,0 +1,75 @@
+"""What a forked child finds of what its parent opened: no threads, and locks that nobody is left to release.
+
+Nothing of it is freed or waited for there, and nothing on disk is removed: that is the parent's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+import weakref
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+FORKED: Final = (
+    "this process was forked from the one that opened the device, and has none of its threads; open a new one"
+)
+
+
+class Forks(ABC):
+    """Something that may be open when its process forks; made known by ``watch_forks``."""
+
+    @abstractmethod
+    def in_child(self) -> None:
+        """Called in a forked child before anything else runs there."""
+
+
+def watch_forks(opened: Forks) -> None:
+    """Have ``in_child`` called in every forked child, as long as ``opened`` lives."""
+    _OPEN.add(opened)
+
+
+def keep(value: object) -> None:
+    """Never free a value: runtimes would wait for threads that stayed behind."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+class TemporaryFolder:
+    """A folder that goes with this object, or with the process that made it, but with no forked child of that.
+
+    Attributes:
+        path: where it is.
+        remove: removes it; called again it does nothing.
+    """
+
+    def __init__(self, prefix: str = "hope-", directory: Path | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=directory))
+        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def _remove(path: Path, process: int) -> None:
+    if process == os.getpid():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+_OPEN: weakref.WeakSet[Forks] = weakref.WeakSet()
+
+
+def _tell_in_child() -> None:
+    for opened in list(_OPEN):
+        opened.in_child()
+
+
+os.register_at_fork(after_in_child=_tell_in_child)
