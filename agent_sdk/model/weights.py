@@ -86,7 +86,7 @@ class LightModels:
         """Remove every folder, for a program may end without taking anything down. Idempotent."""
         with self._lock:
             for _, folder in self._open.values():
-                folder.cleanup()
+                folder.remove()
             self._open.clear()
 
     def _get(self, model: Model) -> tuple[Model, Path]:
