@@ -22,7 +22,7 @@ from typing import Final
 import onnx
 from onnx import external_data_helper, numpy_helper
 
-from agent_sdk.forking import TemporaryFolder
+from agent_sdk.forking import Forks, TemporaryFolder, watch_forks
 from agent_sdk.model import Model
 from agent_sdk.model.cutting import CutModel, cut_model
 from agent_sdk.paths import CACHE_VARIABLE
@@ -64,7 +64,7 @@ def available_bytes(root: Path = Path("/")) -> int:
     return min(found, default=UNKNOWN_BYTES)
 
 
-class LightModels:
+class LightModels(Forks):
     """Light models, each with its weights file in a temporary folder below ``directory`` as long as the model lives.
 
     Safe to use from several threads. A folder is locked while it is used, so that no other process takes it for a
@@ -76,6 +76,11 @@ class LightModels:
         self._lock = threading.Lock()
         self._open: weakref.WeakKeyDictionary[Model, tuple[Model, TemporaryFolder]]
         self._open = weakref.WeakKeyDictionary()
+        watch_forks(self)
+
+    def in_child(self) -> None:
+        """The lock is as if nobody had ever held it."""
+        self._lock = threading.Lock()
 
     def get(self, model: Model) -> tuple[Model, Path]:
         """The light form of ``model`` and the folder of its weights. Raises OutOfMemory, also for want of disk."""

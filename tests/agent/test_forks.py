@@ -77,6 +77,7 @@ held, over = threading.Event(), threading.Event()
 def hold():  # as whoever reads or plans behind holds them now and then
     locks = [session.plans._lock, session.plans._preparing]
     locks += [prepared.serving._lock for prepared in session.ready()]
+    locks += [agent._lights._lock]
     for lock in locks:
         lock.acquire()
     held.set()
