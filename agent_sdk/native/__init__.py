@@ -98,7 +98,9 @@ def address(function: object) -> int:
 def _loaded(folder: Path) -> ctypes.CDLL | None:
     kept = Kept(folder.parent)
     try:
-        return _load(built(kept.folder(folder.name)))
+        there = _library_in(folder)  # also where it can only be read, as in an image
+        ours = there.exists() and {there.stat().st_uid, folder.stat().st_uid} <= {0, os.geteuid()}
+        return _load(built(folder if ours else kept.folder(folder.name)))
     except (Unavailable, OSError) as error:
         log.warning("lanes run inside the Python interpreter, which makes plans with many segments slower: %s", error)
         return None
@@ -110,8 +112,7 @@ def built(folder: Path) -> Path:
     """The compiled library in ``folder``; one that is there and loads is not built again. Raises Unavailable."""
     if sys.platform != "linux":
         raise Unavailable(f"the native lanes are for Linux, this is {sys.platform}")
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
-    path = folder.absolute() / f"lanes-{digest}-{platform.machine()}-{platform.libc_ver()[0] or 'libc'}.so"
+    path = _library_in(folder)
     if path.exists():
         try:
             _load(path)
@@ -129,6 +130,11 @@ def built(folder: Path) -> Path:
         else:
             return path
     raise Unavailable("; ".join(said[1:] or said))
+
+
+def _library_in(folder: Path) -> Path:
+    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
+    return folder.absolute() / f"lanes-{digest}-{platform.machine()}-{platform.libc_ver()[0] or 'libc'}.so"
 
 
 def compilers() -> list[list[str]]:
