@@ -104,7 +104,7 @@ class Plans(Closes, Forks):
         self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._tried: set[ShapeKey] = set()
         self._planned = True
-        self._preparing = threading.Lock()
+        self._preparing, self._reading = threading.Lock(), threading.Lock()
         self._first_answer = threading.Event()
         self._answered: Counter[str] = Counter()
         self._switches = 0
@@ -114,7 +114,8 @@ class Plans(Closes, Forks):
     def in_child(self) -> None:
         """No plan is made any more; the locks are as if nobody had ever held them."""
         self.forked, self._planned = True, False
-        self._lock, self._preparing, self._first_answer = threading.RLock(), threading.Lock(), threading.Event()
+        self._lock, self._first_answer = threading.RLock(), threading.Event()
+        self._preparing, self._reading = threading.Lock(), threading.Lock()
 
     @property
     def name(self) -> str:
@@ -188,7 +189,7 @@ class Plans(Closes, Forks):
     @property
     def network(self) -> Network:
         """What was read. Raises ModelError where that is more than can be cut."""
-        with self._lock:
+        with self._reading:  # not the lock that runs take: they go on meanwhile
             if self._network is None:
                 self._network = self._read()
             return self._network
