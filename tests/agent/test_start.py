@@ -143,8 +143,10 @@ def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> 
     with Agent(processors="ort", cache=tmp_path / "c") as agent:
         with pytest.raises(PlanMismatchError, match=r"another network, 'net'; export one of this: hope-agent plan"):
             agent.load(other, plan=plan)
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match=r"there is no plan file .*; export one: hope-agent plan export"):
             agent.load(other, plan=tmp_path / "none.plan")
+        with pytest.raises(InputError, match=r"cannot be read: .*; export it again: hope-agent plan export"):
+            agent.load(other, plan=tmp_path)
         with pytest.raises(ModelError, match=r"none\.onnx' cannot be read"):
             agent.load(tmp_path / "none.onnx", plan=plan)
         with pytest.raises(PlanMismatchError, match=r"for the shapes x=1,3,16,16; export one of those that are wanted"):
