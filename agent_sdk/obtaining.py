@@ -28,7 +28,7 @@ from agent_sdk.planner.embedded import mend
 from agent_sdk.planner.identity import versions
 from agent_sdk.planner.supplier import OFFLINE, Obtained, PlanSource, PlanSupplier, Question
 from agent_sdk.progress import ProgressListener
-from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanReply, PlanRequest, Processor
+from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanRequest, Processor
 from hope_schema.plan import Method
 
 THOROUGH_S: Final = 55.0
@@ -186,13 +186,6 @@ class Obtainer:
             if error.type != UNPLANNABLE:
                 raise
             raise UnplannableError(error.detail) from error
-
-    def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
-        """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
-        if self.embedded is not None:
-            return ""
-        run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
-        return self.tell([run])
 
     def tell(self, measured: Sequence[MeasuredRun]) -> str:
         """Send what was measured of plans, and versions; returns what went wrong, if anything."""
