@@ -35,33 +35,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from hope_schema import ProblemDetails
 
-__all__ = [
-    "AuthenticationError",
-    "BadRequestError",
-    "ConflictError",
-    "ExecutionError",
-    "HopeError",
-    "InputError",
-    "ModelError",
-    "ModelUnknownError",
-    "NotFoundError",
-    "OpenShapeError",
-    "PermissionDeniedError",
-    "PlanMismatchError",
-    "PlannerError",
-    "PlannerProtocolError",
-    "PlannerStatusError",
-    "PlannerUnavailableError",
-    "ProcessorError",
-    "RateLimitedError",
-    "RedirectedError",
-    "ServerError",
-    "UnknownNameError",
-    "UnplannableError",
-    "printable",
-    "status_error",
-]
-
 MODEL_UNKNOWN: Final = "urn:hope:model-unknown"
 """Problem type by which the planner says that it does not hold the model's graph."""
 
