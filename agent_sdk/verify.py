@@ -29,11 +29,7 @@ def random_inputs(graph: ModelGraph, seed: int) -> dict[str, np.ndarray]:
         tensor = graph.tensor[name]
         if tensor.dtype == "bfloat16" or tensor.dtype.endswith("int4"):
             raise InputError(f"input '{name}' is {tensor.dtype}, which NumPy cannot hold")
-        dtype = np.dtype(tensor.dtype)
-        if dtype.kind == "f":
-            inputs[name] = generator.standard_normal(tensor.shape).astype(dtype)
-        else:
-            inputs[name] = generator.integers(0, 2, tensor.shape).astype(dtype)
+        inputs[name] = _drawn(generator, np.dtype(tensor.dtype), tensor.shape)
     return inputs
 
 
@@ -46,11 +42,13 @@ def random_feed(ports: Iterable[Port], seed: int) -> dict[str, np.ndarray] | Non
         sizes = [size for size in port.shape if isinstance(size, int) and size >= 0]
         if dtype is None or len(sizes) != len(port.shape):
             return None
-        floats = np.issubdtype(dtype, np.floating)
-        feed[port.name] = np.asarray(
-            generator.standard_normal(sizes) if floats else generator.integers(0, 2, sizes)
-        ).astype(dtype)
+        feed[port.name] = _drawn(generator, dtype, sizes)
     return feed
+
+
+def _drawn(generator: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
+    drawn = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)
+    return np.asarray(drawn).astype(dtype)
 
 
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {

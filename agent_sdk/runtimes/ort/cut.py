@@ -13,7 +13,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from agent_sdk.model import extract
-from agent_sdk.model.dtypes import ELEMENT_TYPE
+from agent_sdk.model.dtypes import value_info
 from agent_sdk.model.nodes import reads
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import Segment
@@ -184,9 +184,9 @@ class _Cutter:
         constants = dict.fromkeys(n for node in nodes for n in reads(node) if n in self.frozen.constants)
         proto.graph.initializer.extend(self.frozen.constants[name] for name in constants)
         for name, kind in self.declared.items():
-            proto.graph.input.append(_value_info(name, kind))
+            proto.graph.input.append(value_info(name, kind))
         for name, made in outputs.items():
-            proto.graph.output.append(_value_info(made, types[name]))
+            proto.graph.output.append(value_info(made, types[name]))
         return Piece(
             proto, self.inputs, outputs, arriving_types(self.frozen, self.segment), types, False, self.frozen.directory
         )
@@ -304,11 +304,7 @@ def _declare(infos: list[onnx.ValueInfoProto], name: str, renamed: str, kind: Te
     """Replace the declaration of ``name`` by one of ``renamed``."""
     for info in infos:
         if info.name == name:
-            info.CopyFrom(_value_info(renamed, kind))
-
-
-def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, ELEMENT_TYPE[kind.dtype], kind.shape)
+            info.CopyFrom(value_info(renamed, kind))
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:
