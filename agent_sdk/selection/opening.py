@@ -166,7 +166,7 @@ class _Opening:
             self._replace_plan(best, self.contenders)
         self._leave_out(trial.failures)
         if trial.calm and PLAN in self.contenders and best.served is not None:
-            self.obtainer.supplier.settle(best.key, best.served, Settled(trial_us=dict(trial.us)))
+            self.obtainer.supplier.plans.settle(best.key, best.served, Settled(trial_us=dict(trial.us)))
         return dict(trial.us), trial.traces.get(PLAN, ())
 
     def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:
