@@ -337,7 +337,7 @@ def _assemble(
         work.append(
             ProgramSegment(
                 **common,
-                number=segments,
+                index=segments,
                 segment=border.segment(index, model),
                 steps=tuple(node.step.id for node in group),
                 start_us=first.step.start_us,

@@ -26,7 +26,7 @@ from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.queue import CLOSED, Queue
 from agent_sdk.engine.wait import Turn
-from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
+from agent_sdk.errors import ExecutionError, InputError
 from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.runtimes.base import Processor
 
@@ -100,12 +100,6 @@ class Device(Closes, Forks):
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
         self._ended = False
-
-    def processor(self, processor_id: str) -> Processor:
-        """Return a processor by id. Raises UnknownNameError with the closest names."""
-        if processor_id not in self.processors:
-            raise UnknownNameError("processor", processor_id, self.processors)
-        return self.processors[processor_id]
 
     def queue(self, name: str) -> Queue:
         """The queue of a leading resource, or of what carries tensors, which is there from now on."""
