@@ -70,7 +70,6 @@ class Plans(Closes, Forks):
 
     Attributes:
         shapes: as given.
-        deterministic: as given.
         last: what was made ready or has answered last; None where the whole network answers.
         notes: what was not as it should be with the network as such, in sentences.
         forked: whether this is a child of the process that made it: what answered there as a whole answers on.
@@ -94,7 +93,7 @@ class Plans(Closes, Forks):
         self._renew = renew
         self._open_whole = whole
         self.shapes = shapes or {}
-        self.deterministic = deterministic
+        self._deterministic = deterministic
         self.last: Prepared | None = None
         self.notes: list[str] = []
         self.forked = False
@@ -303,11 +302,11 @@ class Plans(Closes, Forks):
                 if self._closed:
                     return
                 stays = f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently"
-                if self._is_pinned(model):
+                if self._deterministic or rounding(model.graph).differs:
                     self._note(stays)
                     if again:
                         return
-                prepared = self._prepare(model, self._is_wanted, behind=True)
+                prepared = self._prepare(model, lambda: not self._closed, behind=True)
                 if prepared.serving.pinned:
                     prepared.close()
                     self._note(stays)
@@ -315,8 +314,11 @@ class Plans(Closes, Forks):
                 prepared = self._kept(prepared)
                 self._switches += 1
                 log.info("%s: a plan answers from now on at %s", self.name, shown)
-                if not self.network.is_open:
-                    self._close_whole()
+                if not self.network.is_open:  # replaced for good; runs in progress end on it
+                    with self._lock:
+                        whole, self._whole = self._whole, None
+                    if whole is not None:
+                        whole.close()
             if prepared.obtained.preliminary and self._renew is not None:
                 self._renew(prepared)
         except (UnplannableError, ProcessorError) as error:
@@ -329,19 +331,6 @@ class Plans(Closes, Forks):
         except (HopeError, MemoryError) as error:
             if not self._closed:
                 self._note(f"{shown}: {', '.join(self.providers)} goes on answering ({error})")
-
-    def _is_wanted(self) -> bool:
-        return not self._closed
-
-    def _close_whole(self) -> None:
-        """Free the whole network, which a plan has replaced for good; runs in progress end on it."""
-        with self._lock:
-            whole, self._whole = self._whole, None
-        if whole is not None:
-            whole.close()
-
-    def _is_pinned(self, model: Model) -> bool:
-        return self.deterministic or rounding(model.graph).differs
 
     def _kept(self, prepared: Prepared) -> Prepared:
         """Take a plan in, and let go of the one used longest ago where there are too many."""

@@ -186,7 +186,11 @@ def executor_error(
     watched = tuple(name for name in expected if name not in outputs)
     inner = served
     if watched:
-        opened = with_outputs(model, (*outputs, *watched))
+        graph = model.graph
+        wider = ModelGraph(
+            name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=(*outputs, *watched)
+        )
+        opened = replace(model, graph=wider)
         planned = executor.program.plan
         job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
         plan = planned.model_copy(update={"jobs": (job,)})
@@ -197,13 +201,6 @@ def executor_error(
     if math.isinf(error):
         return error
     return max(error, relative_error(served, continued(model, {name: inner[name] for name in expected}, outputs)))
-
-
-def with_outputs(model: Model, outputs: tuple[str, ...]) -> Model:
-    """Return the same model with other graph outputs."""
-    graph = model.graph
-    opened = ModelGraph(name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=outputs)
-    return replace(model, graph=opened)
 
 
 def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> float:

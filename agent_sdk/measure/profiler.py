@@ -289,7 +289,8 @@ class _Profiling:
         if taker is not None:
             parts.append(self._conversion(taker, tensor, outwards=False))
         if giver is None or taker is None or not taker.place.same_memory(giver.place):
-            parts.append(_move(tensor, _place(giver), _place(taker), self.deadline))
+            giving, taking = (each.place if each else None for each in (giver, taker))
+            parts.append(_move(tensor, giving, taking, self.deadline))
         return Timing(sum(p.us for p in parts), sum(p.spread_us for p in parts), min(p.count for p in parts))
 
     def _conversion(self, processor: Processor, tensor: TensorType, *, outwards: bool) -> Timing:
@@ -414,10 +415,6 @@ def _merged(occurrences: Sequence[Timing]) -> Timing:
         spread_us=statistics.fmean(timing.spread_us for timing in occurrences),
         count=sum(timing.count for timing in occurrences),
     )
-
-
-def _place(processor: Processor | None) -> Place | None:
-    return processor.place if processor else None
 
 
 def _move(tensor: TensorType, giver: Place | None, taker: Place | None, deadline: float) -> Timing:
