@@ -34,7 +34,7 @@ from agent_sdk.planner.recognise import recognising
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.plans import Plans
 from agent_sdk.prepared import Prepared
-from agent_sdk.progress import ProgressListener, Silence
+from agent_sdk.progress import ProgressListener
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.whole import WholeOrt
@@ -106,7 +106,7 @@ class Agent(Closes):
     ) -> None:
         here = read_soc()
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
-        progress = progress or Silence()
+        progress = progress or ProgressListener()
         self.progress = progress
         self._kept = Kept(Path(cache or cache_directory()))
         state = Path(cache or state_directory())

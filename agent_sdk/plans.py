@@ -69,7 +69,6 @@ class Plans(Closes, Forks):
         deterministic: one answer for one input, to the bit, as long as this lives.
 
     Attributes:
-        shapes: as given.
         last: what was made ready or has answered last; None where the whole network answers.
         notes: what was not as it should be with the network as such, in sentences.
         forked: whether this is a child of the process that made it: what answered there as a whole answers on.

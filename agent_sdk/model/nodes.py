@@ -30,6 +30,15 @@ def op_id(node: onnx.NodeProto) -> str:
     return str(next(name for name in node.output if name))
 
 
+def shell(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model with another one's inputs and outputs, and nothing between them yet."""
+    made = onnx.ModelProto(ir_version=proto.ir_version, producer_name="hope", opset_import=proto.opset_import)
+    made.graph.name = proto.graph.name or "model"
+    made.graph.input.extend(proto.graph.input)
+    made.graph.output.extend(proto.graph.output)
+    return made
+
+
 def describe(node: onnx.NodeProto) -> str:
     """Name an op the way an error message should: its id and its type."""
     known_as = next((name for name in node.output if name), node.name or "?")

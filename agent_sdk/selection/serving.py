@@ -73,8 +73,6 @@ class Serving(Forks):
 
     Attributes:
         current: name of the contender that is run.
-        quiet_us: as given.
-        pinned: as given.
         changes: what was decided, in sentences, latest last.
         answered: how many runs each has answered.
         switches: how often somebody else has answered than the time before.
