@@ -123,6 +123,7 @@ class _Cutter:
     declared: dict[str, TensorType] = field(default_factory=dict)
     visited: set[int] = field(default_factory=set)
     reorders: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    leaving: dict[str, onnx.NodeProto] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         classes = self.frozen.class_of
@@ -150,13 +151,13 @@ class _Cutter:
                 made = twin
             outputs[name] = made
             types[name] = physical(graph.tensor[name].type, blocked=blocked)
-        nodes = [self.frozen.nodes[index] for index in sorted(self.visited)]
+        nodes = [self.frozen.nodes[index] for index in sorted(self.visited, key=self.frozen.order.__getitem__)]
         proto = onnx.ModelProto(ir_version=self.frozen.proto.ir_version, producer_name="hope")
         proto.opset_import.extend(self.frozen.proto.opset_import)
         if BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:
             proto.opset_import.append(helper.make_opsetid(BLOCKED_DOMAIN, 1))
         proto.graph.name = f"{self.segment.model.name}/{self.segment.ops[-1]}"
-        proto.graph.node.extend(_sorted([*self.reorders.values(), *nodes, *copies]))
+        proto.graph.node.extend([*self.reorders.values(), *nodes, *self.leaving.values(), *copies])
         constants = dict.fromkeys(n for node in nodes for n in reads(node) if n in self.frozen.constants)
         proto.graph.initializer.extend(self.frozen.constants[name] for name in constants)
         for name, kind in self.declared.items():
@@ -242,28 +243,8 @@ class _Cutter:
         if len(kind.shape) != 4 or (blocked and kind.shape[1] % 4):
             raise NotThere(klass)
         made = _unused(f"{klass}/{'blocked' if blocked else 'plain'}", self.frozen.producer)
-        self.reorders[made] = _reorder_input(name, made) if blocked else _reorder_output(name, made, kind.shape[1])
+        self.leaving[made] = _reorder_input(name, made) if blocked else _reorder_output(name, made, kind.shape[1])
         return made
-
-
-def _sorted(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Topological order; the frozen file's is one already, but converted tensors stand anywhere between."""
-    maker = {name: node for node in nodes for name in node.output if name}
-    order: list[onnx.NodeProto] = []
-    placed: set[int] = set()
-    for root in nodes:
-        stack = [(root, False)]
-        while stack:
-            node, ready = stack.pop()
-            if id(node) in placed:
-                continue
-            if ready:
-                placed.add(id(node))
-                order.append(node)
-                continue
-            stack.append((node, True))
-            stack += [(maker[name], False) for name in reads(node) if name in maker and id(maker[name]) not in placed]
-    return order
 
 
 def _reorder_output(name: str, made: str, channels: int) -> onnx.NodeProto:
