@@ -60,38 +60,27 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
 }  # fmt: skip
 
 
-def reference(model: Model, inputs: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the named tensors as ONNX Runtime computes them from the uncut model on one thread."""
-    return _computed(model, (op.id for op in model.graph.ops), inputs, tensors)
-
-
-def continued(model: Model, values: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the named tensors as ONNX Runtime computes them from tensors inside the model and nothing else."""
+def reference(model: Model, values: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the named tensors as ONNX Runtime computes them on one thread from inputs, or tensors inside the model."""
     graph = model.graph
     ops: set[str] = set()
-    left = [name for name in tensors if name not in values]
+    left = tuple(dict.fromkeys(name for name in tensors if name not in values))
     wanted = list(left)
     for name in wanted:
         if name not in values and graph.producer[name] not in ops:
             op = graph.op[graph.producer[name]]
             ops.add(op.id)
             wanted += op.inputs
-    return {name: values[name] for name in tensors if name in values} | (
-        _computed(model, ops, values, left) if left else {}
-    )
-
-
-def _computed(
-    model: Model, ops: Iterable[str], inputs: Mapping[str, np.ndarray], tensors: Sequence[str]
-) -> dict[str, np.ndarray]:
-    wanted = tuple(dict.fromkeys(tensors))
-    piece = extract(model, ops, tuple(inputs), wanted)
+    found = {name: values[name] for name in tensors if name in values}
+    if not left:
+        return found
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    session = ort.InferenceSession(piece.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return dict(zip(wanted, session.run(list(wanted), dict(inputs)), strict=True))
+    piece = extract(model, ops, tuple(values), left).SerializeToString()
+    session = ort.InferenceSession(piece, options, providers=["CPUExecutionProvider"])
+    return found | dict(zip(left, session.run(list(left), dict(values)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -200,7 +189,7 @@ def executor_error(
     error = relative_error(inner, expected)
     if math.isinf(error):
         return error
-    return max(error, relative_error(served, continued(model, {name: inner[name] for name in expected}, outputs)))
+    return max(error, relative_error(served, reference(model, {name: inner[name] for name in expected}, outputs)))
 
 
 def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
