@@ -51,13 +51,7 @@ def explain_whole(name: str, runtime: str, measured_us: float, notes: tuple[str,
         answers=f"whole:{runtime}",
         why=notes[0] if notes else f"{runtime} answers with the whole network until there is a plan",
         processors=(runtime,),
-        planned_us=None,
-        lower_bound_us=None,
         measured_us=measured_us,
-        method="",
-        ops=(),
-        planned=(),
-        measured=(),
         notes=notes,
     )
 
@@ -115,13 +109,7 @@ def _rows(trace: Trace, source: ModelGraph) -> tuple[ExplainedOp, ...]:
                     op=name,
                     type=graph.op[name].type,
                     super_op=step.ops[-1],
-                    segment=None,
                     processor=step.processor,
-                    predicted_us=0.0,
-                    alone_us=None,
-                    measured_us=None,
-                    next_best=None,
-                    next_best_us=None,
                     cause="unused" if unused else "in_place",
                     why="left out: no output depends on it"
                     if unused
