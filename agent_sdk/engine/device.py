@@ -18,7 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 from agent_sdk import native
 from agent_sdk.closing import Closes
@@ -32,13 +32,6 @@ from agent_sdk.runtimes.base import Processor
 
 JOIN_S = 10.0
 """How long ``close`` waits for a thread before it gives up on a runtime that hangs."""
-
-
-class Closable(Protocol):
-    """What a device closes before its processors."""
-
-    def close(self) -> None:
-        """Free everything."""
 
 
 class Ticket:
@@ -109,7 +102,7 @@ class Device(Closes, Forks):
                 self._lanes[name] = Queue(name, frozenset(), self.library)
             return self._lanes[name]
 
-    def register(self, user: Closable) -> None:
+    def register(self, user: Closes) -> None:
         """Have ``user`` closed before the processors are."""
         self.refuse_when_forked()
         with self.lock:
