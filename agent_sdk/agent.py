@@ -34,7 +34,7 @@ from agent_sdk.planner.recognise import recognising
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.plans import Plans
 from agent_sdk.prepared import Prepared
-from agent_sdk.progress import ProgressListener, Silence
+from agent_sdk.progress import ProgressListener
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.whole import WholeOrt
@@ -54,7 +54,7 @@ from agent_sdk.travel import (
     unpack_plan,
     write_plan,
 )
-from hope_schema import PlanReply
+from hope_schema import MeasuredRun, PlanReply
 from hope_schema.plan import Method
 
 
@@ -106,7 +106,7 @@ class Agent(Closes):
     ) -> None:
         here = read_soc()
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
-        progress = progress or Silence()
+        progress = progress or ProgressListener()
         self.progress = progress
         self._kept = Kept(Path(cache or cache_directory()))
         state = Path(cache or state_directory())
@@ -130,7 +130,7 @@ class Agent(Closes):
         self.planned = tuple(processor.spec for processor in planned)
         """The processors that plans are made for; the device also has the runtimes as their users run them."""
         self.device = Device([*planned, *discover_plain(processors, self.soc, frozen)])
-        self._obtainer = Obtainer(
+        obtainer = Obtainer(
             supplier=self._supplier,
             device=self.device,
             planned=self.planned,
@@ -143,26 +143,15 @@ class Agent(Closes):
             notes=(self._kept.note,) if self._kept.note else (),
             progress=progress,
         )
-        self._field = None if embedded is not None else Field(self._obtainer.tell)
-        self._opener = Opener(
-            device=self.device,
-            processors=self.device.processors,
-            planned=self.planned,
-            soc=self.soc,
-            device_id=self.device_id,
-            supplier=self._supplier,
-            renewed=lambda model: self.obtain(model, renew=True, at_once=True),
-            field=self._field,
-            huge_pages=huge_pages,
-            progress=progress,
-        )
+        self._field = None if embedded is not None else Field(obtainer.tell)
+        self._opener = Opener(obtainer, self.device.processors, self._field, huge_pages)
         self._runtimes = {own.compiler.runtime for own in planned if own.compiler is not None}
         self._crashes = Crashes(self._kept.path / "probes", self.device.processors.values(), frozen.lights)
         kinds = [processor.spec.kind for processor in self.device.processors.values()]
         self._starts = Starts(self._kept.path / "starts", kinds)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._closed = False
-        self._obtainer.request("0" * 64)
+        obtainer.request("0" * 64)
 
     def load(
         self,
@@ -264,8 +253,8 @@ class Agent(Closes):
             begun: told how the next start should begin.
         """
         here = threading.main_thread()
-        obtainer, opener = self._for(model)
-        obtained = unpack_plan(plan, model) if plan is not None else obtainer.recall(model) if behind else None
+        opener = self._for(model)
+        obtained = unpack_plan(plan, model) if plan is not None else opener.obtainer.recall(model) if behind else None
         if obtained is None:
             obtained = self.obtain(
                 model, at_once=behind, wanted=lambda: wanted() and here.is_alive() and not self._closed
@@ -276,18 +265,18 @@ class Agent(Closes):
             begun(start_after(opened.serving))
         return Prepared(model, opened)
 
-    def _for(self, model: Model) -> tuple[Obtainer, Opener]:
+    def _for(self, model: Model) -> Opener:
         """What obtains and opens plans of a model: without a runtime whose compiler crashes at it."""
         crashed = self._crashes.at_model(model)
         if not crashed:
-            return self._obtainer, self._opener
-        notes = told(crashed)
+            return self._opener
+        notes, obtainer = told(crashed), self._opener.obtainer
         processors = {name: own for name, own in self.device.processors.items() if own.compiler not in crashed}
         planned = tuple(spec for spec in self.planned if spec.id in processors)
         if not planned:
             raise ProcessorError("; ".join(notes))
-        obtainer = replace(self._obtainer, planned=planned, notes=(*self._obtainer.notes, *notes))
-        return obtainer, replace(self._opener, processors=processors, planned=planned)
+        obtainer = replace(obtainer, planned=planned, notes=(*obtainer.notes, *notes))
+        return replace(self._opener, obtainer=obtainer, processors=processors)
 
     def _whole(self, file: Openable, shapes: Shapes | None, start: Start | None, fastest: bool) -> WholeNetwork:
         """The whole network on the fastest runtime, which is remembered, or at once on the likeliest."""
@@ -341,7 +330,7 @@ class Agent(Closes):
             obtained = self.obtain(prepared.model)
             if obtained.plan is None or obtained.plan == prepared.obtained.plan:
                 return False
-            opened = self._for(prepared.model)[1].opened(prepared.model, obtained)
+            opened = self._for(prepared.model).opened(prepared.model, obtained)
             if PLAN in opened.serving.contenders:
                 prepared.take_up(opened)
                 return True
@@ -352,11 +341,13 @@ class Agent(Closes):
 
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False, wanted: Wanted = always) -> Obtained:
         """Obtain the plan of a model; see ``Obtainer.obtain``."""
-        return self._for(model)[0].obtain(model, renew=renew, at_once=at_once, wanted=wanted)
+        return self._for(model).obtainer.obtain(model, renew=renew, at_once=at_once, wanted=wanted)
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
-        return self._obtainer.report(plan, measured_us, runs)
+        obtainer = self._opener.obtainer
+        run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
+        return "" if obtainer.embedded is not None else obtainer.tell([run])
 
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""

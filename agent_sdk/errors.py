@@ -35,33 +35,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from hope_schema import ProblemDetails
 
-__all__ = [
-    "AuthenticationError",
-    "BadRequestError",
-    "ConflictError",
-    "ExecutionError",
-    "HopeError",
-    "InputError",
-    "ModelError",
-    "ModelUnknownError",
-    "NotFoundError",
-    "OpenShapeError",
-    "PermissionDeniedError",
-    "PlanMismatchError",
-    "PlannerError",
-    "PlannerProtocolError",
-    "PlannerStatusError",
-    "PlannerUnavailableError",
-    "ProcessorError",
-    "RateLimitedError",
-    "RedirectedError",
-    "ServerError",
-    "UnknownNameError",
-    "UnplannableError",
-    "printable",
-    "status_error",
-]
-
 MODEL_UNKNOWN: Final = "urn:hope:model-unknown"
 """Problem type by which the planner says that it does not hold the model's graph."""
 
@@ -108,23 +81,19 @@ class PlanMismatchError(InputError):
 
 
 class PlannerError(HopeError):
-    """The planner could not help."""
-
-
-class PlannerUnavailableError(PlannerError):
-    """No usable answer after every retry; ``request_id`` is what the planner's logs may know the call by."""
+    """The planner could not help; ``request_id`` is what its logs may know the call by."""
 
     def __init__(self, message: str, *, request_id: str | None = None) -> None:
         super().__init__(message)
         self.request_id = request_id
+
+
+class PlannerUnavailableError(PlannerError):
+    """No usable answer after every retry."""
 
 
 class PlannerProtocolError(PlannerError):
     """The planner answered something that the contract does not allow."""
-
-    def __init__(self, message: str, *, request_id: str | None = None) -> None:
-        super().__init__(message)
-        self.request_id = request_id
 
 
 class PlannerStatusError(PlannerError):
@@ -143,10 +112,10 @@ class PlannerStatusError(PlannerError):
         self.status = status
         self.type = problem.type if problem else "about:blank"
         self.detail = problem.detail if problem else detail
-        self.request_id = (problem.request_id if problem else None) or request_id
+        request_id = (problem.request_id if problem else None) or request_id
         errors = f" ({'; '.join(problem.errors[:3])})" if problem and problem.errors else ""
-        known_as = f" [request {self.request_id}]" if self.request_id else ""
-        super().__init__(f"planner answered {status}: {self.detail}{errors}{known_as}")
+        known_as = f" [request {request_id}]" if request_id else ""
+        super().__init__(f"planner answered {status}: {self.detail}{errors}{known_as}", request_id=request_id)
 
 
 class RedirectedError(PlannerStatusError):

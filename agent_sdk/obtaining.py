@@ -21,6 +21,7 @@ from agent_sdk.errors import (
     PlannerProtocolError,
     UnplannableError,
 )
+from agent_sdk.files import one_at_a_time
 from agent_sdk.measure.profiler import profile
 from agent_sdk.model import Model
 from agent_sdk.planner.client import ServedPlan
@@ -28,13 +29,15 @@ from agent_sdk.planner.embedded import mend
 from agent_sdk.planner.identity import versions
 from agent_sdk.planner.supplier import OFFLINE, Obtained, PlanSource, PlanSupplier, Question
 from agent_sdk.progress import ProgressListener
-from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanReply, PlanRequest, Processor
+from hope_schema import DeviceReport, Job, MeasuredRun, MissingRequest, Plan, PlanRequest, Processor
 from hope_schema.plan import Method
 
 THOROUGH_S: Final = 55.0
 """Longest time one ``load`` spends measuring where the planner knows too little to plan without."""
 A_LITTLE_S: Final = 2.0
 """Longest time, unless said so, where it can: it plans from predictions, and every start makes more of them true."""
+PROFILING_S: Final = 90.0
+"""How long another process that measures for the same planner is waited for."""
 UNPLANNABLE: Final = "urn:hope:unplannable"
 """How the planner says that there is no plan: an op that no processor runs by itself, say."""
 Wanted = Callable[[], bool]
@@ -91,7 +94,7 @@ class Obtainer:
         copy = self._recalled(question, model)
         if copy is None:
             return None
-        settled = self.supplier.settled(question, copy)
+        settled = self.supplier.plans.settled(question.key, copy)
         return Obtained(copy.reply.plan, copy, "disk", cached=True, settled=settled, key=question.key, notes=self.notes)
 
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False, wanted: Wanted = always) -> Obtained:
@@ -119,7 +122,7 @@ class Obtainer:
                 cached = served.source == "hit"
             if served is not copy:
                 self._check(served.reply.plan, model)
-                supplier.keep(question, served)
+                supplier.plans.store(question.key, served)
             source: PlanSource = "planner"
             if served.reply.provisional:
                 notes.append("a better plan is still being solved; the next run picks it up")
@@ -145,7 +148,7 @@ class Obtainer:
             profiled_signatures=measured.signatures,
             profiling_seconds=measured.seconds,
             planner_ms=(supplier.waited_s - waited_s) * 1e3,
-            settled=supplier.settled(question, served) if served else None,
+            settled=supplier.plans.settled(question.key, served) if served else None,
             key=question.key,
             notes=(*notes, *measured.notes),
         )
@@ -187,13 +190,6 @@ class Obtainer:
                 raise
             raise UnplannableError(error.detail) from error
 
-    def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
-        """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
-        if self.embedded is not None:
-            return ""
-        run = MeasuredRun(plan_id=plan.plan_id, plan_version=plan.version, measured_us=measured_us, runs=runs)
-        return self.tell([run])
-
     def tell(self, measured: Sequence[MeasuredRun]) -> str:
         """Send what was measured of plans, and versions; returns what went wrong, if anything."""
         return self.supplier.report(
@@ -209,12 +205,12 @@ class Obtainer:
 
     def _recalled(self, question: Question, model: Model) -> ServedPlan | None:
         """The plan on disk, unless it cannot be carried out."""
-        copy = self.supplier.recalled(question)
+        copy = self.supplier.plans.load(question.key)
         try:
             if copy is not None:
                 self._check(copy.reply.plan, model)
         except PlannerProtocolError:
-            self.supplier.forget(question)
+            self.supplier.plans.forget(question.key)
             return None
         return copy
 
@@ -232,7 +228,7 @@ class Obtainer:
         missing = self.supplier.missing(question)
         if not missing.latencies and not missing.transfers:
             return False
-        with self.supplier.measuring_alone():
+        with one_at_a_time(self.supplier.measuring, PROFILING_S):
             missing = self.supplier.missing(question)  # less, where another process has just measured
             if not missing.latencies and not missing.transfers:
                 return True
@@ -267,16 +263,14 @@ class Obtainer:
 
     def _question(self, model: Model) -> Question:
         request = self.request(model.graph.model_hash)
-        return self.supplier.question(model.graph, request, self._measurable(request))
-
-    def _measurable(self, request: PlanRequest) -> MissingRequest:
-        return MissingRequest(
-            model_hash=request.jobs[0].model_hash,
+        measurable = MissingRequest(
+            model_hash=model.graph.model_hash,
             soc=request.soc,
             frequency=request.frequency,
             device_id=self.device_id,
             processors=self.planned,
         )
+        return self.supplier.question(model.graph, request, measurable)
 
     def request(self, model_hash: str) -> PlanRequest:
         """What is asked for. Raises InputError for a SoC or a frequency that is none."""

@@ -69,8 +69,6 @@ class Plans(Closes, Forks):
         deterministic: one answer for one input, to the bit, as long as this lives.
 
     Attributes:
-        shapes: as given.
-        deterministic: as given.
         last: what was made ready or has answered last; None where the whole network answers.
         notes: what was not as it should be with the network as such, in sentences.
         forked: whether this is a child of the process that made it: what answered there as a whole answers on.
@@ -94,7 +92,7 @@ class Plans(Closes, Forks):
         self._renew = renew
         self._open_whole = whole
         self.shapes = shapes or {}
-        self.deterministic = deterministic
+        self._deterministic = deterministic
         self.last: Prepared | None = None
         self.notes: list[str] = []
         self.forked = False
@@ -104,7 +102,7 @@ class Plans(Closes, Forks):
         self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._tried: set[ShapeKey] = set()
         self._planned = True
-        self._preparing = threading.Lock()
+        self._preparing, self._reading = threading.Lock(), threading.Lock()
         self._first_answer = threading.Event()
         self._answered: Counter[str] = Counter()
         self._switches = 0
@@ -114,7 +112,8 @@ class Plans(Closes, Forks):
     def in_child(self) -> None:
         """No plan is made any more; the locks are as if nobody had ever held them."""
         self.forked, self._planned = True, False
-        self._lock, self._preparing, self._first_answer = threading.RLock(), threading.Lock(), threading.Event()
+        self._lock, self._first_answer = threading.RLock(), threading.Event()
+        self._preparing, self._reading = threading.Lock(), threading.Lock()
 
     @property
     def name(self) -> str:
@@ -188,7 +187,7 @@ class Plans(Closes, Forks):
     @property
     def network(self) -> Network:
         """What was read. Raises ModelError where that is more than can be cut."""
-        with self._lock:
+        with self._reading:  # not the lock that runs take: they go on meanwhile
             if self._network is None:
                 self._network = self._read()
             return self._network
@@ -302,11 +301,11 @@ class Plans(Closes, Forks):
                 if self._closed:
                     return
                 stays = f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently"
-                if self._is_pinned(model):
+                if self._deterministic or rounding(model.graph).differs:
                     self._note(stays)
                     if again:
                         return
-                prepared = self._prepare(model, self._is_wanted, behind=True)
+                prepared = self._prepare(model, lambda: not self._closed, behind=True)
                 if prepared.serving.pinned:
                     prepared.close()
                     self._note(stays)
@@ -314,8 +313,11 @@ class Plans(Closes, Forks):
                 prepared = self._kept(prepared)
                 self._switches += 1
                 log.info("%s: a plan answers from now on at %s", self.name, shown)
-                if not self.network.is_open:
-                    self._close_whole()
+                if not self.network.is_open:  # replaced for good; runs in progress end on it
+                    with self._lock:
+                        whole, self._whole = self._whole, None
+                    if whole is not None:
+                        whole.close()
             if prepared.obtained.preliminary and self._renew is not None:
                 self._renew(prepared)
         except (UnplannableError, ProcessorError) as error:
@@ -328,19 +330,6 @@ class Plans(Closes, Forks):
         except (HopeError, MemoryError) as error:
             if not self._closed:
                 self._note(f"{shown}: {', '.join(self.providers)} goes on answering ({error})")
-
-    def _is_wanted(self) -> bool:
-        return not self._closed
-
-    def _close_whole(self) -> None:
-        """Free the whole network, which a plan has replaced for good; runs in progress end on it."""
-        with self._lock:
-            whole, self._whole = self._whole, None
-        if whole is not None:
-            whole.close()
-
-    def _is_pinned(self, model: Model) -> bool:
-        return self.deterministic or rounding(model.graph).differs
 
     def _kept(self, prepared: Prepared) -> Prepared:
         """Take a plan in, and let go of the one used longest ago where there are too many."""

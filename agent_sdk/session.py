@@ -45,10 +45,6 @@ class Session(Closes, Forks):
         file: what runtimes load.
         plans: what answers.
         alone: loads the network on one thread of ONNX Runtime, to compare with.
-
-    Attributes:
-        file: as given.
-        plans: as given.
     """
 
     def __init__(self, file: Openable, plans: Plans, alone: Callable[[], WholeNetwork]) -> None:

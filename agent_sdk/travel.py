@@ -90,11 +90,14 @@ def write_plan(path: Path, plan: TravellingPlan) -> None:
 
 def read_plan(path: Path) -> TravellingPlan:
     """Read a plan file. Raises InputError, saying the cure, for one that is missing, damaged or none."""
-    cure = f"export it again: hope-agent plan export MODEL -o {path}"
+    command = f"hope-agent plan export MODEL -o {path}"
+    cure = f"export it again: {command}"
     try:
         data = read_whole(path)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no plan file '{path}'; export one: {command}") from error
     except OSError as error:
-        raise InputError(f"the plan file '{path}' cannot be read: {error.strerror or error}") from error
+        raise InputError(f"the plan file '{path}' cannot be read: {error.strerror or error}; {cure}") from error
     head, _, body = data.partition(b"\n")
     if not head.startswith(MARK):
         raise InputError(f"'{path}' is no plan file of this release; {cure}")

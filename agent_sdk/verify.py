@@ -29,11 +29,7 @@ def random_inputs(graph: ModelGraph, seed: int) -> dict[str, np.ndarray]:
         tensor = graph.tensor[name]
         if tensor.dtype == "bfloat16" or tensor.dtype.endswith("int4"):
             raise InputError(f"input '{name}' is {tensor.dtype}, which NumPy cannot hold")
-        dtype = np.dtype(tensor.dtype)
-        if dtype.kind == "f":
-            inputs[name] = generator.standard_normal(tensor.shape).astype(dtype)
-        else:
-            inputs[name] = generator.integers(0, 2, tensor.shape).astype(dtype)
+        inputs[name] = _drawn(generator, np.dtype(tensor.dtype), tensor.shape)
     return inputs
 
 
@@ -46,11 +42,13 @@ def random_feed(ports: Iterable[Port], seed: int) -> dict[str, np.ndarray] | Non
         sizes = [size for size in port.shape if isinstance(size, int) and size >= 0]
         if dtype is None or len(sizes) != len(port.shape):
             return None
-        floats = np.issubdtype(dtype, np.floating)
-        feed[port.name] = np.asarray(
-            generator.standard_normal(sizes) if floats else generator.integers(0, 2, sizes)
-        ).astype(dtype)
+        feed[port.name] = _drawn(generator, dtype, sizes)
     return feed
+
+
+def _drawn(generator: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
+    drawn = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)
+    return np.asarray(drawn).astype(dtype)
 
 
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
@@ -62,38 +60,27 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
 }  # fmt: skip
 
 
-def reference(model: Model, inputs: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the named tensors as ONNX Runtime computes them from the uncut model on one thread."""
-    return _computed(model, (op.id for op in model.graph.ops), inputs, tensors)
-
-
-def continued(model: Model, values: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the named tensors as ONNX Runtime computes them from tensors inside the model and nothing else."""
+def reference(model: Model, values: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the named tensors as ONNX Runtime computes them on one thread from inputs, or tensors inside the model."""
     graph = model.graph
     ops: set[str] = set()
-    left = [name for name in tensors if name not in values]
+    left = tuple(dict.fromkeys(name for name in tensors if name not in values))
     wanted = list(left)
     for name in wanted:
         if name not in values and graph.producer[name] not in ops:
             op = graph.op[graph.producer[name]]
             ops.add(op.id)
             wanted += op.inputs
-    return {name: values[name] for name in tensors if name in values} | (
-        _computed(model, ops, values, left) if left else {}
-    )
-
-
-def _computed(
-    model: Model, ops: Iterable[str], inputs: Mapping[str, np.ndarray], tensors: Sequence[str]
-) -> dict[str, np.ndarray]:
-    wanted = tuple(dict.fromkeys(tensors))
-    piece = extract(model, ops, tuple(inputs), wanted)
+    found = {name: values[name] for name in tensors if name in values}
+    if not left:
+        return found
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    session = ort.InferenceSession(piece.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return dict(zip(wanted, session.run(list(wanted), dict(inputs)), strict=True))
+    piece = extract(model, ops, tuple(values), left).SerializeToString()
+    session = ort.InferenceSession(piece, options, providers=["CPUExecutionProvider"])
+    return found | dict(zip(left, session.run(list(left), dict(values)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -188,7 +175,11 @@ def executor_error(
     watched = tuple(name for name in expected if name not in outputs)
     inner = served
     if watched:
-        opened = with_outputs(model, (*outputs, *watched))
+        graph = model.graph
+        wider = ModelGraph(
+            name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=(*outputs, *watched)
+        )
+        opened = replace(model, graph=wider)
         planned = executor.program.plan
         job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
         plan = planned.model_copy(update={"jobs": (job,)})
@@ -198,14 +189,7 @@ def executor_error(
     error = relative_error(inner, expected)
     if math.isinf(error):
         return error
-    return max(error, relative_error(served, continued(model, {name: inner[name] for name in expected}, outputs)))
-
-
-def with_outputs(model: Model, outputs: tuple[str, ...]) -> Model:
-    """Return the same model with other graph outputs."""
-    graph = model.graph
-    opened = ModelGraph(name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=outputs)
-    return replace(model, graph=opened)
+    return max(error, relative_error(served, reference(model, {name: inner[name] for name in expected}, outputs)))
 
 
 def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> float:

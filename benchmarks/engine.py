@@ -33,7 +33,6 @@ from agent_sdk.engine import Executor
 from agent_sdk.errors import HopeError
 from agent_sdk.explain import to_perfetto
 from agent_sdk.measure.timing import Turn, take_turns
-from agent_sdk.measure.truth import busy_together
 from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.obtaining import THOROUGH_S
@@ -41,10 +40,11 @@ from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
 from agent_sdk.verify import executor_error, random_inputs, reference, relative_error
 from benchmarks import dispatch
-from benchmarks.memory import peak_bytes
+from benchmarks.memory import allocated_bytes, peak_bytes
 from benchmarks.results import circumstances
 from benchmarks.runtimes import Run, baselines
 from benchmarks.segmentation import loss
+from benchmarks.together import busy_together
 
 SETTLING_S = 3.0
 """Seconds of runs before anything is timed: a session compares who was near at its trial (``selection/serving.py``)."""
@@ -147,7 +147,7 @@ def rows_for(
             "predicted_us": predicted_us["ours_planned"],
             "method": session.plan.method,
             "peak_bytes": peak_bytes(trace),
-            "allocated_bytes": session.plan_executor.allocated_bytes,
+            "allocated_bytes": allocated_bytes(session.plan_executor),
         }
         return rows, facts
 

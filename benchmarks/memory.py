@@ -1,11 +1,20 @@
-"""How much memory of boundary tensors a run needs at least, to hold what the engine allocates against."""
+"""How much memory of boundary tensors the engine allocates, and how much a run needs at least."""
 
 from __future__ import annotations
 
 import math
 
+from agent_sdk.engine import Executor
 from agent_sdk.engine.program import ProgramSegment
 from agent_sdk.engine.trace import Trace
+
+
+def allocated_bytes(executor: Executor) -> dict[str, int]:
+    """Bytes of boundary tensors held per processor, between runs too: live at the peak plus kept for reuse."""
+    total: dict[str, int] = {}
+    for slot in executor.memory.slots:
+        total[slot.processor] = total.get(slot.processor, 0) + slot.kind.bytes
+    return total
 
 
 def peak_bytes(trace: Trace) -> dict[str, int]:

@@ -26,12 +26,12 @@ from agent_sdk.engine import Executor
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain.perfetto import to_perfetto
 from agent_sdk.measure.timing import take_turns
-from agent_sdk.measure.truth import busy_together
 from agent_sdk.measure.witness import Witness
 from agent_sdk.obtaining import THOROUGH_S
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.verify import random_inputs
 from benchmarks.results import Measure, verdict
+from benchmarks.together import busy_together
 
 MULTIPROCESSORS: Final = 8
 ROUNDS: Final = 40

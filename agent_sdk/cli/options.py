@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from agent_sdk.agent import Agent
     from agent_sdk.session import Session
-    from hope_schema.plan import Method
 
 METHODS: Final = ("auto", "ilp", "greedy", "partitiontuner", "codl")
 """What ``hope_schema.plan.Method`` lists, without loading it: a command says what it does before it loads anything."""
@@ -68,25 +67,15 @@ def refuse_unwritable(option: str, file: Path) -> None:
 
 @dataclass(frozen=True)
 class Given:
-    """A network, and how to load it, as the command line says. See ``Agent`` and ``Agent.load``."""
+    """A network, and how to load it, as the command line says; ``agent`` are arguments of ``Agent``."""
 
     model: str
     shape: tuple[tuple[str, tuple[int, ...]], ...]
     input: Path | None
-    planner: str | None
-    token: str | None
-    soc: str | None
-    frequency: str | None
-    method: Method
-    processors: str | None
-    precision: str
-    measure: float
-    wait: int | None
-    planner_timeout: float
-    huge_pages: bool
     seed: int
     quiet: bool
     verbose: bool
+    agent: Mapping[str, Any]
 
     @functools.cached_property
     def inputs(self) -> Mapping[str, np.ndarray] | None:
@@ -138,20 +127,7 @@ class Given:
             from agent_sdk.agent import Agent
 
             with (
-                Agent(
-                    self.planner,
-                    token=self.token,
-                    soc=self.soc,
-                    frequency=self.frequency,
-                    processors=self.processors,
-                    precision=self.precision,
-                    method=self.method,
-                    measuring_s=self.measure,
-                    wait_s=self.wait,
-                    planner_timeout_s=self.planner_timeout,
-                    huge_pages=self.huge_pages,
-                    progress=progress,
-                ) as agent,
+                Agent(**self.agent, progress=progress) as agent,
                 agent.load(
                     self.model, shapes=shapes, seed=self.seed, background=False, all_rivals=all_rivals
                 ) as session,
@@ -196,15 +172,19 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--measure",
+        "measuring_s",
         type=positive,
         default=A_LITTLE_S,
         show_default=True,
         metavar="S",
         help="seconds to measure for, once the planner can predict what it does not know",
     ),
-    click.option("--wait", type=click.IntRange(0, 3600), metavar="S", help="let the planner improve the plan so long"),
+    click.option(
+        "--wait", "wait_s", type=click.IntRange(0, 3600), metavar="S", help="let the planner improve the plan so long"
+    ),
     click.option(
         "--planner-timeout",
+        "planner_timeout_s",
         type=positive,
         default=DEADLINE_S,
         show_default=True,
@@ -216,6 +196,11 @@ _OPTIONS: Final = (
     click.option("--quiet", is_flag=True, help="no progress"),
     click.option("-v", "--verbose", is_flag=True, help="say who answers, and why, on stderr"),
 )
+_AGENT: Final = (
+    "planner", "token", "soc", "frequency", "method", "processors", "precision", "measuring_s", "wait_s",
+    "planner_timeout_s", "huge_pages",
+)  # fmt: skip
+"""Those of these options that an agent is made with."""
 
 
 def loads_a_network(command: Callable[..., int]) -> Callable[..., int]:
@@ -228,8 +213,9 @@ def loads_a_network(command: Callable[..., int]) -> Callable[..., int]:
         named = network or model
         if not named:
             raise click.UsageError("name a network: a file, or one that `hope-agent zoo list` shows")
-        own = {name: options.pop(name) for name in Given.__dataclass_fields__ if name != "model"}
-        return command(Given(model=named, **own), **options)
+        agent = {name: options.pop(name) for name in _AGENT}
+        own = {name: options.pop(name) for name in ("shape", "input", "seed", "quiet", "verbose")}
+        return command(Given(named, **own, agent=agent), **options)
 
     for option in reversed(_OPTIONS):
         called = option(called)

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from agent_sdk.errors import printable
+from agent_sdk.progress import ProgressListener
 
 QUIET_S: Final = 2.0
 """Where nothing can be animated, something is said at least so often."""
@@ -38,7 +39,7 @@ class Clock(ProgressColumn):
         return Text(_clock(task.elapsed or 0.0, task.fields["most_s"]), style="progress.elapsed")
 
 
-class TerminalProgress:
+class TerminalProgress(ProgressListener):
     """Draws what is being done and for how long; where that cannot be redrawn it prints lines, at least every 2 s."""
 
     def __init__(self, console: Console) -> None:

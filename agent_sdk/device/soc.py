@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from agent_sdk.device.topology import Site, affordable, cpu_quota, locate
+from agent_sdk.device.topology import Site, affordable, cpu_quota, locate, read_text
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def accelerator_names(directory: Path = NVIDIA) -> list[str]:
     models = [
         line.partition(":")[2].strip()
         for file in sorted(directory.glob("*/information"))
-        for line in _read(file).splitlines()
+        for line in read_text(file).splitlines()
         if line.startswith("Model:")
     ]
     return [f"{models.count(model)}x{model}" if models.count(model) > 1 else model for model in dict.fromkeys(models)]
@@ -92,7 +92,7 @@ def core_classes(sysfs: Path, cores: frozenset[int]) -> dict[int, str]:
 
 def _strength(cpu: Path) -> float:
     for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
-        text = _read(cpu / name)
+        text = read_text(cpu / name)
         if text.isdigit() and int(text) > 0:
             return float(text)
     return 1.0
@@ -102,8 +102,8 @@ def _frequency(sysfs: Path, classes: Mapping[int, str]) -> str:
     """The operating point: governor and highest allowed clock per class; ``fixed`` where the kernel shows none."""
     points: dict[str, str] = {}
     for core, name in classes.items():
-        governor = _read(sysfs / f"cpu{core}/cpufreq/scaling_governor")
-        highest = _read(sysfs / f"cpu{core}/cpufreq/scaling_max_freq")
+        governor = read_text(sysfs / f"cpu{core}/cpufreq/scaling_governor")
+        highest = read_text(sysfs / f"cpu{core}/cpufreq/scaling_max_freq")
         if governor and highest.isdigit():
             points.setdefault(name, f"{governor}-{int(highest) // 1000}mhz")
     return _label("+".join(f"{name}-{point}" for name, point in points.items())) if points else "fixed"
@@ -111,21 +111,14 @@ def _frequency(sysfs: Path, classes: Mapping[int, str]) -> str:
 
 def _cpu_name() -> str:
     for path in ("/sys/devices/soc0/machine", "/proc/device-tree/model"):
-        text = _read(Path(path))
+        text = read_text(Path(path))
         if text:
             return text
-    rows = (line.partition(":") for line in _read(Path("/proc/cpuinfo")).splitlines())
+    rows = (line.partition(":") for line in read_text(Path("/proc/cpuinfo")).splitlines())
     info = {key.strip(): value.strip() for key, _, value in rows}
     name = info.get("model name") or info.get("Hardware") or platform.processor() or platform.machine()
     numbers = [info[key] for key in ("cpu family", "model", "stepping") if key in info]
     return f"{name}-{'.'.join(numbers)}" if numbers else name
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip().rstrip("\0")
-    except OSError:
-        return ""
 
 
 def _label(text: str) -> str:

@@ -42,7 +42,7 @@ def locate(sysfs: Path, cores: Collection[int]) -> dict[int, Site]:
 
 def _first_sharing(cpu: Path, level: int) -> int:
     for index in sorted(cpu.glob("cache/index[0-9]*")):
-        if _read(index / "level") == str(level) and _read(index / "type") != "Instruction":
+        if read_text(index / "level") == str(level) and read_text(index / "type") != "Instruction":
             return min(_listed(index / "shared_cpu_list") or [0])
     return 0
 
@@ -50,7 +50,7 @@ def _first_sharing(cpu: Path, level: int) -> int:
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """How many cores' worth of time this process's control groups allow it; None for no limit."""
     found = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if not controllers:  # version 2
             base, files = root / "sys/fs/cgroup", ["cpu.max"]
@@ -61,7 +61,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
         own = base.joinpath(*Path(group).parts[1:])
         for place in {own, *own.parents, base}:
             if place == base or base in place.parents:
-                words = " ".join(_read(place / name) for name in files).split()
+                words = " ".join(read_text(place / name) for name in files).split()
                 if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
                     found.append(int(words[0]) / int(words[1]))
     return min(found, default=None)
@@ -129,9 +129,10 @@ def _shared(where: Mapping[int, Site], one: int, other: int) -> int:
     return next((level for level, (a, b) in enumerate(pairs) if a != b), len(pairs))
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """What a file of the kernel's says; nothing where there is none."""
     try:
-        return path.read_text(errors="replace").strip()
+        return path.read_text(errors="replace").strip().rstrip("\0")
     except OSError:
         return ""
 
@@ -139,6 +140,6 @@ def _read(path: Path) -> str:
 def _listed(path: Path) -> list[int]:
     """The numbers of a list as the kernel writes it: ``0-3,8``."""
     found: list[int] = []
-    for first, last in re.findall(r"(\d+)(?:-(\d+))?", _read(path)):
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", read_text(path)):
         found += range(int(first), int(last or first) + 1)
     return found

@@ -132,28 +132,6 @@ def _live_steps(plan: Plan, graph: ModelGraph) -> tuple[list[Step], tuple[str, .
     return live, tuple(op.id for op in graph.ops if op.id not in needed)
 
 
-def _inside(step: Step, graph: ModelGraph) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The ops of a step in a topological order, and the tensors they read from outside."""
-    members = set(step.ops)
-    order: list[str] = []
-    placed: set[str] = set()
-    remaining = list(step.ops)
-    while remaining:
-        later = []
-        for op in remaining:
-            before = {graph.producer.get(name) for name in graph.op[op].inputs} & members
-            if before <= placed:
-                order.append(op)
-                placed.add(op)
-            else:
-                later.append(op)
-        remaining = later
-    reads = dict.fromkeys(
-        name for op in order for name in graph.op[op].inputs if graph.producer.get(name) not in members
-    )
-    return tuple(order), tuple(reads)
-
-
 def _carried(
     plan: Plan,
     graph: ModelGraph,
@@ -216,6 +194,7 @@ def _synchronise(
     carried = _carried(plan, graph, processors, home, read)
     carriers = (move.over or "" for moves in carried.values() for move in moves)
     lanes = tuple(dict.fromkeys([*(lane_of(processors[step.processor]) for step in steps), *carriers]))
+    place = {op.id: index for index, op in enumerate(graph.topological_ops)}
     last_in_lane: dict[int, _Node] = {}
     last_user: dict[str, _Node] = {}
     there: dict[tuple[str, str], _Node] = {}  # who makes or brings a tensor, by memory
@@ -239,7 +218,9 @@ def _synchronise(
     for step in steps:
         processor = processors[step.processor]
         memory, resources = processor.place.memory, processor.spec.resources
-        ops, reads = _inside(step, graph)
+        ops = tuple(sorted(step.ops, key=place.__getitem__))
+        own = {name for op in ops for name in graph.op[op].outputs}
+        reads = tuple(dict.fromkeys(name for op in ops for name in graph.op[op].inputs if name not in own))
         node = _Node(len(nodes), step, ops, lanes.index(lane_of(processor)), 0, reads)
         node.begins = any(name in views and views[name].parts != (name,) for name in reads)
         parts = [part for name in reads for part in (views[name].parts if name in views else (name,))]
@@ -337,7 +318,7 @@ def _assemble(
         work.append(
             ProgramSegment(
                 **common,
-                number=segments,
+                index=segments,
                 segment=border.segment(index, model),
                 steps=tuple(node.step.id for node in group),
                 start_us=first.step.start_us,

@@ -18,7 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 from agent_sdk import native
 from agent_sdk.closing import Closes
@@ -26,19 +26,12 @@ from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.queue import CLOSED, Queue
 from agent_sdk.engine.wait import Turn
-from agent_sdk.errors import ExecutionError, InputError, UnknownNameError
+from agent_sdk.errors import ExecutionError, InputError
 from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.runtimes.base import Processor
 
 JOIN_S = 10.0
 """How long ``close`` waits for a thread before it gives up on a runtime that hangs."""
-
-
-class Closable(Protocol):
-    """What a device closes before its processors."""
-
-    def close(self) -> None:
-        """Free everything."""
 
 
 class Ticket:
@@ -101,12 +94,6 @@ class Device(Closes, Forks):
         self._closed = False
         self._ended = False
 
-    def processor(self, processor_id: str) -> Processor:
-        """Return a processor by id. Raises UnknownNameError with the closest names."""
-        if processor_id not in self.processors:
-            raise UnknownNameError("processor", processor_id, self.processors)
-        return self.processors[processor_id]
-
     def queue(self, name: str) -> Queue:
         """The queue of a leading resource, or of what carries tensors, which is there from now on."""
         with self.lock:
@@ -115,7 +102,7 @@ class Device(Closes, Forks):
                 self._lanes[name] = Queue(name, frozenset(), self.library)
             return self._lanes[name]
 
-    def register(self, user: Closable) -> None:
+    def register(self, user: Closes) -> None:
         """Have ``user`` closed before the processors are."""
         self.refuse_when_forked()
         with self.lock:

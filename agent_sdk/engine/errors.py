@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from agent_sdk.errors import ExecutionError, InputError
 
-__all__ = ["DeviceClosedError", "FeedError", "IllegalPlanError", "RunTimeoutError", "SegmentFailedError"]
-
 
 class IllegalPlanError(InputError):
     """The plan contradicts the model or itself, so no order of execution exists."""

@@ -111,11 +111,6 @@ class Executor(Closes):
         return self._bound.memory
 
     @property
-    def allocated_bytes(self) -> dict[str, int]:
-        """Bytes of boundary tensors held per processor, between runs too: live at the peak plus kept for reuse."""
-        return self.memory.allocated_bytes()
-
-    @property
     def executables(self) -> tuple[Executable, ...]:
         """The compiled segments, by segment index: for measuring them alone and asking what they ran on."""
         return tuple(self._bound.executables)

@@ -53,13 +53,6 @@ class MemoryPlan:
     slots: tuple[Slot, ...]
     spot: Mapping[tuple[str, str], Spot]
 
-    def allocated_bytes(self) -> dict[str, int]:
-        """Bytes of all slots per processor: the sum of the tensors live at the peak and of buffers kept for reuse."""
-        total: dict[str, int] = {}
-        for slot in self.slots:
-            total[slot.processor] = total.get(slot.processor, 0) + slot.kind.bytes
-        return total
-
 
 def plan_memory(program: Program, types: Sequence[Mapping[str, TensorType]]) -> MemoryPlan:
     """Assign slots in one pass over the segments.

@@ -39,7 +39,7 @@ class Move:
     over: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Work:
     """A piece of work in a queue.
 
@@ -52,6 +52,7 @@ class Work:
             None where nobody used it. Until then this queue's thread has no core to wait on.
         moves: the tensors it copies: before it computes, if it does.
         finished: per queue, how much is known to be finished when this starts.
+        index: place in ``Program.segments``; -1 for what only copies.
     """
 
     lane: int
@@ -61,11 +62,7 @@ class Work:
     lent: Event | None
     moves: tuple[Move, ...]
     finished: tuple[int, ...]
-
-    @property
-    def index(self) -> int:
-        """Place in ``Program.segments``; -1 for what only copies."""
-        return -1
+    index: int = -1
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -73,28 +70,21 @@ class Work:
         return tuple(f"copying {move.tensor} to {move.target}" for move in self.moves)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProgramSegment(Work):
     """One launch.
 
     Attributes:
-        number: place in ``Program.segments``.
         segment: what the processor compiles.
         steps: ids of the plan's steps, in order.
         start_us: predicted start: the plan's, of the first step.
         finish_us: predicted finish: the plan's, of the last step.
     """
 
-    number: int
     segment: Segment
     steps: tuple[int, ...]
     start_us: float
     finish_us: float
-
-    @property
-    def index(self) -> int:
-        """Place in ``Program.segments``."""
-        return self.number
 
     @property
     def ops(self) -> tuple[str, ...]:

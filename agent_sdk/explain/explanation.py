@@ -23,7 +23,7 @@ class Bar:
     name: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExplainedOp:
     """One op of the graph that is carried out.
 
@@ -49,19 +49,19 @@ class ExplainedOp:
     op: str
     type: str
     super_op: str
-    segment: int | None
+    segment: int | None = None
     processor: str
-    predicted_us: float
-    alone_us: float | None
-    measured_us: float | None
-    next_best: str | None
-    next_best_us: float | None
+    predicted_us: float = 0.0
+    alone_us: float | None = None
+    measured_us: float | None = None
+    next_best: str | None = None
+    next_best_us: float | None = None
     cause: str
     why: str
     whole: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """What runs where, and why.
 
@@ -84,13 +84,13 @@ class Explanation:
     answers: str
     why: str
     processors: tuple[str, ...]
-    planned_us: float | None
-    lower_bound_us: float | None
+    planned_us: float | None = None
+    lower_bound_us: float | None = None
     measured_us: float
-    method: str
-    ops: tuple[ExplainedOp, ...]
-    planned: tuple[Bar, ...]
-    measured: tuple[Bar, ...]
+    method: str = ""
+    ops: tuple[ExplainedOp, ...] = ()
+    planned: tuple[Bar, ...] = ()
+    measured: tuple[Bar, ...] = ()
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from hope_schema.cutgraph import node_of
 from hope_schema.cutting import whole_because
 from hope_schema.wording import reason
 
+ALONE: Final = "the whole network on {}: there was no planner to ask"
 OPAQUE: Final = "its parts stay together, because what passes between them has no static shape or is none of numbers"
 
 
@@ -50,13 +51,7 @@ def explain_whole(name: str, runtime: str, measured_us: float, notes: tuple[str,
         answers=f"whole:{runtime}",
         why=notes[0] if notes else f"{runtime} answers with the whole network until there is a plan",
         processors=(runtime,),
-        planned_us=None,
-        lower_bound_us=None,
         measured_us=measured_us,
-        method="",
-        ops=(),
-        planned=(),
-        measured=(),
         notes=notes,
     )
 
@@ -79,8 +74,10 @@ def _named(contender: str) -> str:
 
 def _rows(trace: Trace, source: ModelGraph) -> tuple[ExplainedOp, ...]:
     program = trace.program
-    whole = _whole(source)
+    shapes = {tensor.name: tensor.shape for tensor in source.tensors}
+    whole = {op.id: whole_because(node_of(op), shapes) for op in merge(source)}
     plan, graph = program.plan, program.graph
+    here = _made_here(plan)
     split = {cut.op for job in plan.jobs for cut in job.cuts}
     took = {span.segment: span.us for span in trace.segments}
     rows: dict[str, ExplainedOp] = {}
@@ -88,6 +85,7 @@ def _rows(trace: Trace, source: ModelGraph) -> tuple[ExplainedOp, ...]:
         for share in shares(program, segment):
             step, op = share.step, share.op
             other = step.next_best
+            why = ALONE.format(step.processor) if here else reason(step)
             rows[op.id] = ExplainedOp(
                 op=op.id,
                 type=op.type,
@@ -99,8 +97,8 @@ def _rows(trace: Trace, source: ModelGraph) -> tuple[ExplainedOp, ...]:
                 measured_us=took[segment.index] * share.of_segment,
                 next_best=other.processor if other else None,
                 next_best_us=other.us * share.of_step if other else None,
-                cause=_cause(plan, step),
-                why="; ".join([_why(plan, step), *_besides(op, step, split), *_unsplit(step, split, whole)]),
+                cause="single" if here else step.cause.value,
+                why="; ".join([why, *_besides(op, step, split), *_unsplit(step, split, whole)]),
                 whole=whole.get(step.ops[-1]),
             )
     for step in plan.steps:
@@ -111,13 +109,7 @@ def _rows(trace: Trace, source: ModelGraph) -> tuple[ExplainedOp, ...]:
                     op=name,
                     type=graph.op[name].type,
                     super_op=step.ops[-1],
-                    segment=None,
                     processor=step.processor,
-                    predicted_us=0.0,
-                    alone_us=None,
-                    measured_us=None,
-                    next_best=None,
-                    next_best_us=None,
                     cause="unused" if unused else "in_place",
                     why="left out: no output depends on it"
                     if unused
@@ -126,22 +118,8 @@ def _rows(trace: Trace, source: ModelGraph) -> tuple[ExplainedOp, ...]:
     return tuple(rows[name] for step in plan.order for name in plan.step[step].ops)
 
 
-def _cause(plan: Plan, step: Step) -> str:
-    return "single" if _made_here(plan) else step.cause.value
-
-
-def _why(plan: Plan, step: Step) -> str:
-    return f"the whole network on {step.processor}: there was no planner to ask" if _made_here(plan) else reason(step)
-
-
 def _made_here(plan: Plan) -> bool:
     return plan.profile_version == 0
-
-
-def _whole(graph: ModelGraph) -> dict[str, str | None]:
-    """Why each super-op of a network stays whole; None where it can be split."""
-    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
-    return {op.id: whole_because(node_of(op), shapes) for op in merge(graph)}
 
 
 def _unsplit(step: Step, split: set[str], whole: Mapping[str, str | None]) -> list[str]:

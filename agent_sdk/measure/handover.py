@@ -52,5 +52,5 @@ def _turn(lane: int, turn: int) -> Instruction:
     """Wait until the other lane has had its turn: lane 0 answers its last one, lane 1 what lane 0 has just done."""
     awaited = turn + lane
     waits = (Event(1 - lane, awaited),) if awaited else ()
-    work = Work(lane, turn, f"lane {lane}", waits, lent=None, moves=(), finished=())
+    work = Work(lane=lane, position=turn, processor=f"lane {lane}", waits=waits, lent=None, moves=(), finished=())
     return Instruction(work, cores=frozenset(), copies=(), call=None, check=None)

@@ -25,18 +25,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Final
 
-from onnx import TensorProto, helper
-
 from agent_sdk.device.cores import bound_to
-from agent_sdk.measure.alone import bound, time_executable, time_segment, whole_network
+from agent_sdk.measure.alone import bound, time_segment, whole_network
 from agent_sdk.measure.handover import handover_us
+from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
+from agent_sdk.measure.moves import channels, time_move
 from agent_sdk.measure.neighbours import end_us, slowdown
 from agent_sdk.measure.timing import NOTHING, Timing, measure, scaled, take_turns, usual
 from agent_sdk.measure.witness import Witness, calm
-from agent_sdk.model import Model, read_model
+from agent_sdk.model import Model
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.runtimes import (
     CompilationFailed,
@@ -48,12 +47,10 @@ from agent_sdk.runtimes import (
     UnsupportedOp,
     WrongOutput,
 )
-from agent_sdk.runtimes.base import Buffer, Place, segment_of
-from agent_sdk.runtimes.copying import bound_copy, host_array
-from agent_sdk.runtimes.host import HostPlace, aligned_empty
+from agent_sdk.runtimes.base import segment_of
+from agent_sdk.runtimes.host import HostPlace
 from hope_schema import (
     HOST,
-    Channel,
     LatencyColumns,
     Missing,
     Observations,
@@ -81,13 +78,6 @@ PROFILERS_SHARE: Final = 0.7
 """Part of that which the runtimes' profilers may take; the rest is for timing the networks without them."""
 ROUNDS: Final = 9
 """Rounds in which each kind runs the whole network; what it usually takes in those that count is its figure."""
-CHAIN: Final = 8
-"""Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
-ROWS: Final = 64
-"""Rows per thread of the tensor on which launches are timed: some 50 µs of work for each. Of less the caller has done
-all before a worker is awake."""
-REST_S: Final = 0.001
-"""Longer than any runtime's workers poll before they sleep."""
 
 
 def profile(
@@ -289,7 +279,8 @@ class _Profiling:
         if taker is not None:
             parts.append(self._conversion(taker, tensor, outwards=False))
         if giver is None or taker is None or not taker.place.same_memory(giver.place):
-            parts.append(_move(tensor, _place(giver), _place(taker), self.deadline))
+            giving, taking = (each.place if each else None for each in (giver, taker))
+            parts.append(time_move(tensor, giving, taking, self.deadline))
         return Timing(sum(p.us for p in parts), sum(p.spread_us for p in parts), min(p.count for p in parts))
 
     def _conversion(self, processor: Processor, tensor: TensorType, *, outwards: bool) -> Timing:
@@ -311,34 +302,20 @@ class _Profiling:
         """
         if not isinstance(processor.place, HostPlace) or processor.spec.resources[0].startswith("cpu"):
             return NOTHING
-        beyond = self._launch(processor, -(-tensor.bytes // 2048)) - self._launch(processor, 1)
-        copied = _move(tensor, None, processor.place, self.deadline)
+        beyond = launch_us(processor, -(-tensor.bytes // ROW_BYTES), self.deadline)
+        beyond -= launch_us(processor, 1, self.deadline)
+        copied = time_move(tensor, None, processor.place, self.deadline)
         return Timing(max(copied.us, beyond / 2), copied.spread_us, copied.count)
 
-    def _launch(self, processor: Processor, rows: int) -> float:
-        """What a segment on a tensor of this many rows takes beyond its kernels, after a rest."""
-        chains = [read_model(_chain(length, rows), name=f"chain{length}") for length in (1, 1 + CHAIN)]
-        one, many = (self._rested(processor, chain) for chain in chains)
-        return max(0.0, one - (many - one) / CHAIN)
-
     def launches(self) -> dict[str, float]:
-        """What launching a segment costs per kind, beyond its kernels.
-
-        A chain of kernels that keep all cores at work, and one of them alone, each after a rest in which a gang's
-        workers fall asleep as they do while another processor is at work: what does not grow with the chain is the
-        launch.
-        """
+        """What launching a segment costs per kind, beyond its kernels."""
         found = {}
         for kind, processor in self.by_kind.items():
             try:
-                found[kind] = self._launch(processor, ROWS * processor.spec.threads)
+                found[kind] = launch_us(processor, ROWS * processor.spec.threads, self.deadline)
             except ProcessorError as error:
                 log.info("launch cost not measured: %s", error)
         return found
-
-    def _rested(self, processor: Processor, model: Model) -> float:
-        with closing(processor.compile(whole_network(model))) as executable:
-            return time_executable(executable, self.deadline, after=lambda _: time.sleep(REST_S)).us
 
     def slowdowns(self, deadline: float) -> dict[str, float]:
         """By how much each kind is slowed down while its neighbours work, the widest kinds first."""
@@ -390,18 +367,6 @@ class _Profiling:
         )
 
 
-def channels(processors: Sequence[Processor]) -> tuple[Channel, ...]:
-    """The ways on which tensors are carried while ops run, and by what."""
-    found: dict[tuple[str, str], Channel] = {}
-    for own in processors:
-        for other in (HOST, *(processor.spec.place for processor in processors)):
-            if own.copy_engines and other.partition("/")[0] != own.spec.memory:
-                ways = ((other, own.spec.place), (own.spec.place, other))
-                for way, engine in zip(ways, own.copy_engines, strict=True):
-                    found.setdefault(way, Channel(source=way[0], target=way[1], busy=engine))
-    return tuple(found.values())
-
-
 def _on_its_cores(processor: Processor, call: Callable[[], None]) -> None:
     with bound_to(processor.caller_cores):
         call()
@@ -414,41 +379,3 @@ def _merged(occurrences: Sequence[Timing]) -> Timing:
         spread_us=statistics.fmean(timing.spread_us for timing in occurrences),
         count=sum(timing.count for timing in occurrences),
     )
-
-
-def _place(processor: Processor | None) -> Place | None:
-    return processor.place if processor else None
-
-
-def _move(tensor: TensorType, giver: Place | None, taker: Place | None, deadline: float) -> Timing:
-    """Time the move alone: between two places as lanes make it, or between one and the host's application."""
-    if giver is None or taker is None:
-        array = aligned_empty(tensor)
-        array[...] = 0
-        if taker is None:
-            assert giver is not None
-            buffer = giver.from_host(array)
-            return measure(lambda: giver.to_host(buffer), deadline=deadline)
-        into = taker.allocate(tensor)
-        return measure(lambda: taker.from_host(array, into), deadline=deadline)
-    copy = bound_copy(_buffer(tensor, giver, taker), giver, _buffer(tensor, taker, giver), taker)
-    return measure(copy, deadline=deadline)
-
-
-def _buffer(tensor: TensorType, here: Place, peer: Place) -> Buffer:
-    """Where a tensor stands that is copied between two places."""
-    if here.memory != HOST:
-        return here.allocate(tensor)
-    array = host_array(tensor, peer)
-    array[...] = 0  # pages that nobody has touched are not there, and quicker to read than any
-    return array
-
-
-def _chain(length: int, rows: int) -> bytes:
-    """A model of ``length`` softmaxes in a row: nobody fuses them, and every runtime shares out their rows."""
-    names = [f"t{index}" for index in range(length + 1)]
-    nodes = [helper.make_node("Softmax", list(ends[:1]), list(ends[1:]), axis=-1) for ends in pairwise(names)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 512]) for name in (names[0], names[-1])]
-    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(made.SerializeToString())

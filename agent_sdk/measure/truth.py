@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from agent_sdk.engine import Program
-from agent_sdk.engine.trace import Span, Trace
+from agent_sdk.engine.trace import Trace
 from agent_sdk.measure.timing import middle_half
 from hope_schema import (
     HOST,
@@ -88,22 +88,6 @@ def retimed(plan: Plan, traces: Sequence[Trace]) -> Plan:
             "notes": (*plan.notes, note)[:64],
         }
     )
-
-
-def busy_together(trace: Trace) -> float:
-    """The part of a run during which two or more processors worked."""
-    return together_us(trace.segments) / trace.total_us if trace.total_us else 0.0
-
-
-def together_us(spans: Sequence[Span]) -> float:
-    """Microseconds during which two or more of these spans lasted."""
-    ends = sorted([(span.start_us, 1) for span in spans] + [(span.end_us, -1) for span in spans])
-    together, at_work, since = 0.0, 0, 0.0
-    for now, change in ends:
-        if at_work > 1:
-            together += now - since
-        at_work, since = at_work + change, now
-    return together
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
 from agent_sdk.model.model import Model
-from agent_sdk.model.nodes import reads
+from agent_sdk.model.nodes import reads, shell
 from hope_schema import Cut
 from hope_schema.cutgraph import CutOp, assembled, cut_ops
 from hope_schema.cutting import CutError, Region
@@ -112,16 +112,12 @@ def cut_model(model: Model, cuts: Sequence[Cut], folder: Path | None = None) -> 
     """
     made = cut_ops(model.graph, cuts)
     constants = Constants(model.constants, folder)
-    proto = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="hope")
-    proto.opset_import.extend(model.proto.opset_import)
-    proto.graph.name = model.proto.graph.name or "model"
+    proto = shell(model.proto)
     nodes: dict[str, tuple[int, ...]] = {}
     for one in made:
         before = len(proto.graph.node)
         proto.graph.node.extend(_nodes(model, one, constants))
         nodes[one.op.id] = tuple(range(before, len(proto.graph.node)))
-    proto.graph.input.extend(model.proto.graph.input)
-    proto.graph.output.extend(model.proto.graph.output)
     return CutModel(
         graph=assembled(model.graph, made),
         proto=proto,

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Final, get_args
 
 import onnx
+from onnx import helper
 
+from hope_schema import TensorType
 from hope_schema.graph import DType
 
 _ONNX_NAMES: Final = {"float32": "FLOAT", "float64": "DOUBLE"}
@@ -18,3 +20,8 @@ ELEMENT_TYPE: Final[Mapping[DType, int]] = {
 
 DTYPE: Final[Mapping[int, DType]] = {number: name for name, number in ELEMENT_TYPE.items()}
 """``TensorProto.DataType`` to NumPy name; types that cannot be planned (strings, complex, float8) are absent."""
+
+
+def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    """What declares a tensor."""
+    return helper.make_tensor_value_info(name, ELEMENT_TYPE[kind.dtype], kind.shape)

@@ -25,6 +25,7 @@ from agent_sdk.model.dtypes import DTYPE
 from agent_sdk.model.equal import identity, renames, repeatable
 from agent_sdk.model.infer import infer, is_static, schema_of
 from agent_sdk.model.nodes import DEFAULT_DOMAINS, describe, in_order, reads, rename, subgraphs
+from agent_sdk.model.shapes import MAX_DIMENSION
 from agent_sdk.model.source import MAX_NODES, expected_bytes, tensors
 from hope_schema import TensorType
 
@@ -38,7 +39,6 @@ COMPRESSED = frozenset({"DequantizeLinear"})
 """Ops on constants that runtimes take in as they are, because what they read is smaller than what they make."""
 MAX_OPSET = 10_000
 """Above every operator set's version number."""
-MAX_DIMENSION = 2**31 - 1
 MAX_FOLDED_BYTES = 2**30
 """Most bytes that folding may add: a file of a few bytes can ask for constants of any size."""
 

@@ -16,8 +16,8 @@ import onnx
 from onnx import helper
 from pydantic import ValidationError
 
-from agent_sdk.errors import InputError, ModelError
-from agent_sdk.model.dtypes import DTYPE, ELEMENT_TYPE
+from agent_sdk.errors import InputError, ModelError, printable
+from agent_sdk.model.dtypes import DTYPE, value_info
 from agent_sdk.model.fold import StaticGraph, fold
 from agent_sdk.model.infer import schema_of
 from agent_sdk.model.nodes import op_id, reads, subgraphs, type_of
@@ -85,7 +85,7 @@ def read_network(source: Source, *, name: str | None = None, seed: int = 0) -> N
     """
     name = name or (source if isinstance(source, str) and _is_bare(source) else None)
     proto, found_name, path = load_proto(located(source, seed))
-    return Network(proto=proto, name=name or _printable(found_name), path=path)
+    return Network(proto=proto, name=name or printable(found_name) or "model", path=path)
 
 
 def located(source: Source, seed: int = 0) -> Source:
@@ -128,7 +128,7 @@ class Network:
         try:
             yield
         except InputError as error:
-            raise type(error)(_printable(f"model '{self.path or self.name}': {error}")) from error
+            raise type(error)(printable(f"model '{self.path or self.name}': {error}")) from error
 
     def bind(self, shapes: Shapes | None = None) -> Model:
         """Make it static for one set of input shapes.
@@ -179,11 +179,6 @@ def _is_bare(text: str) -> bool:
     return bool(text) and os.path.basename(text) == text and not os.path.splitext(text)[1]
 
 
-def _printable(message: str) -> str:
-    """One line: names in a damaged or hostile file may hold anything."""
-    return "".join(character if character.isprintable() else "?" for character in message)
-
-
 def extract(model: Model, op_ids: Iterable[str], inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
     """Cut the named ops out of the model as a valid model of their own, with just the initialisers they read.
 
@@ -219,8 +214,8 @@ def extract(model: Model, op_ids: Iterable[str], inputs: Sequence[str], outputs:
     piece.graph.name = f"{model.name}/{outputs[0]}"
     piece.graph.node.extend(nodes)
     piece.graph.initializer.extend(constants.values())
-    piece.graph.input.extend(_value_info(model.graph.tensor[name]) for name in inputs)
-    piece.graph.output.extend(_value_info(model.graph.tensor[name]) for name in outputs)
+    piece.graph.input.extend(value_info(name, model.graph.tensor[name].type) for name in inputs)
+    piece.graph.output.extend(value_info(name, model.graph.tensor[name].type) for name in outputs)
     return piece
 
 
@@ -245,10 +240,6 @@ def pre_softmax_outputs(graph: ModelGraph) -> tuple[str, ...]:
             seen = op.inputs[0]
         chosen.append(name)
     return tuple(chosen)
-
-
-def _value_info(tensor: Tensor) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPE[tensor.dtype], tensor.shape)
 
 
 def _hidden(static: StaticGraph) -> set[str]:
@@ -362,19 +353,14 @@ def _rewrite(proto: onnx.ModelProto, static: StaticGraph) -> None:
             del graph.initializer[index]
     for repeated, values in (
         (graph.node, nodes),
-        (graph.input, [_info(static, name) for name in static.inputs]),
-        (graph.output, [_info(static, name) for name in static.outputs]),
+        (graph.input, [value_info(name, static.types[name]) for name in static.inputs]),
+        (graph.output, [value_info(name, static.types[name]) for name in static.outputs]),
         (graph.value_info, []),
     ):
         del repeated[:]
         repeated.extend(values)
     # Since version 4, initialisers need not be listed as inputs, and a listed one may be overridden by the caller.
     proto.ir_version = max(proto.ir_version, 4)
-
-
-def _info(static: StaticGraph, name: str) -> onnx.ValueInfoProto:
-    kind = static.types[name]
-    return helper.make_tensor_value_info(name, ELEMENT_TYPE[kind.dtype], kind.shape)
 
 
 def _digest(proto: onnx.ModelProto) -> str:

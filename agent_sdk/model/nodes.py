@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 import onnx
@@ -28,6 +29,15 @@ def type_of(node: onnx.NodeProto) -> str:
 def op_id(node: onnx.NodeProto) -> str:
     """The name a node is known by: its first output that has one."""
     return str(next(name for name in node.output if name))
+
+
+def shell(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model with another one's inputs and outputs, and nothing between them yet."""
+    made = onnx.ModelProto(ir_version=proto.ir_version, producer_name="hope", opset_import=proto.opset_import)
+    made.graph.name = proto.graph.name or "model"
+    made.graph.input.extend(proto.graph.input)
+    made.graph.output.extend(proto.graph.output)
+    return made
 
 
 def describe(node: onnx.NodeProto) -> str:
@@ -98,32 +108,20 @@ def in_order(nodes: Sequence[onnx.NodeProto], known: Collection[str]) -> Iterato
             if name in writer or name in known:
                 raise ModelError(f"tensor '{name}' is produced twice; the second time by {describe(node)}")
             writer[name] = index
-    sources: list[set[int]] = []
-    readers: dict[int, list[int]] = {}
+    sorter: TopologicalSorter[int] = TopologicalSorter()
     for index, node in enumerate(nodes):
-        sources.append(set())
         for name in reads(node):
-            if name in writer:
-                sources[index].add(writer[name])
-            elif name not in known:
+            if name not in writer and name not in known:
                 raise ModelError(f"{describe(node)} reads tensor '{name}', which nothing produces")
-        for source in sources[index]:
-            readers.setdefault(source, []).append(index)
-    waiting = [len(before) for before in sources]
-    ready = [(op_id(node), index) for index, node in enumerate(nodes) if not waiting[index]]
-    heapq.heapify(ready)
-    done = 0
-    while ready:
+        sorter.add(index, *(writer[name] for name in reads(node) if name in writer))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise ModelError(f"the graph has a cycle through {describe(nodes[error.args[1][0]])}") from error
+    ready: list[tuple[str, int]] = []
+    while sorter.is_active():
+        for index in sorter.get_ready():
+            heapq.heappush(ready, (op_id(nodes[index]), index))
         _, index = heapq.heappop(ready)
-        done += 1
         yield nodes[index]
-        for reader in readers.get(index, ()):
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                heapq.heappush(ready, (op_id(nodes[reader]), reader))
-    if done != len(nodes):
-        here, passed = next(index for index, count in enumerate(waiting) if count), set()
-        while here not in passed:  # some nodes merely wait behind the cycle: walk back onto it
-            passed.add(here)
-            here = next(source for source in sorted(sources[here]) if waiting[source])
-        raise ModelError(f"the graph has a cycle through {describe(nodes[here])}")
+        sorter.done(index)

@@ -84,7 +84,7 @@ def _rows(nodes: Sequence[onnx.NodeProto], place: dict[str, int], types: Mapping
     for node in nodes:
         inputs = [_place(name, place) for name in node.input]
         kinds = [str(types[name]) if name in types else "" for name in chain(node.input, node.output)]
-        attributes = sorted(_stripped(attribute) for attribute in node.attribute if not subgraphs_of(attribute))
+        attributes = sorted(_stripped(one) for one in node.attribute if not one.HasField("g") and not one.graphs)
         inner = [_graph_rows(graph, place, types) for graph in subgraphs(node)]
         outputs = [_place(name, place) for name in node.output]
         rows.append([domain_of(node), node.op_type, inputs, outputs, kinds, attributes, inner])
@@ -100,11 +100,6 @@ def _graph_rows(graph: onnx.GraphProto, outer: dict[str, int], types: Mapping[st
 
 def _place(name: str, place: dict[str, int]) -> int:
     return place.setdefault(name, len(place)) if name else -1
-
-
-def subgraphs_of(attribute: onnx.AttributeProto) -> bool:
-    """Whether an attribute is a graph, or several."""
-    return attribute.HasField("g") or bool(attribute.graphs)
 
 
 def _stripped(attribute: onnx.AttributeProto) -> str:

@@ -56,7 +56,8 @@ def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tupl
         raise ModelError(f"{where} is not an ONNX model, or it was cut off: it holds no graph")
     if not proto.opset_import:
         raise ModelError(f"{where} is not a valid ONNX model, or it was cut off: it names no operator set")
-    if any(isinstance(text, bytes) for text in _texts(proto)):
+    texts = (proto.graph.name, *(entry.domain for entry in proto.opset_import), *_names(proto.graph))
+    if any(isinstance(text, bytes) for text in texts):  # protobuf hands out bytes for text that is not UTF-8
         raise ModelError(f"{where} is damaged: some of its names are not valid text")
     _load_external(proto, path.parent if path else None, where)
     _make_dense(proto.graph, where)
@@ -138,14 +139,6 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
             yield from attribute.tensors
         for inner in subgraphs(node):
             yield from tensors(inner)
-
-
-def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
-    """Yield every name in the model; protobuf hands out bytes for text that is not UTF-8."""
-    graph = proto.graph
-    yield graph.name
-    yield from (entry.domain for entry in proto.opset_import)
-    yield from _names(graph)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:

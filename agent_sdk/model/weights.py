@@ -22,9 +22,11 @@ from typing import Final
 import onnx
 from onnx import external_data_helper, numpy_helper
 
+from agent_sdk.closing import Closes
 from agent_sdk.forking import Forks, TemporaryFolder, watch_forks
 from agent_sdk.model import Model
 from agent_sdk.model.cutting import CutModel, cut_model
+from agent_sdk.model.nodes import shell
 from agent_sdk.paths import CACHE_VARIABLE
 from agent_sdk.runtimes.base import OutOfMemory
 from hope_schema.hashing import digest
@@ -73,19 +75,25 @@ class LightModels(Forks):
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open: weakref.WeakKeyDictionary[Model, tuple[Model, TemporaryFolder]]
         self._open = weakref.WeakKeyDictionary()
         watch_forks(self)
 
     def in_child(self) -> None:
         """The lock is as if nobody had ever held it."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def get(self, model: Model) -> tuple[Model, Path]:
         """The light form of ``model`` and the folder of its weights. Raises OutOfMemory, also for want of disk."""
         with self._lock:
-            return self._get(model)
+            if model not in self._open:
+                try:
+                    self._open[model] = self._made(model, self._directory)
+                except OSError as error:
+                    self._open[model] = self._elsewhere(model, error)
+            light, folder = self._open[model]
+            return light, folder.path
 
     def close(self) -> None:
         """Remove every folder, for a program may end without taking anything down. Idempotent."""
@@ -94,18 +102,9 @@ class LightModels(Forks):
                 folder.remove()
             self._open.clear()
 
-    def _get(self, model: Model) -> tuple[Model, Path]:
-        if model not in self._open:
-            try:
-                self._open[model] = self._made(model, self._directory)
-            except OSError as error:
-                self._open[model] = self._elsewhere(model, error)
-        light, folder = self._open[model]
-        return light, folder.path
-
     def _made(self, model: Model, directory: Path | None) -> tuple[Model, TemporaryFolder]:
         if isinstance(model, CutModel):
-            whole, beside = self._get(model.source)
+            whole, beside = self.get(model.source)
             return lightened_parts(cut_model(whole, model.cuts, beside), beside), self._open[model.source][1]
         if directory is not None and not self._open:
             directory.mkdir(parents=True, exist_ok=True)
@@ -149,12 +148,8 @@ def _remove_stale(directory: Path) -> None:
 
 def lightened(model: Model, folder: Path) -> Model:
     """The same model with its large initialisers in ``folder``, written one at a time, and itself beside them."""
-    proto = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="hope")
-    proto.opset_import.extend(model.proto.opset_import)
-    proto.graph.name = model.proto.graph.name or "model"
+    proto = shell(model.proto)
     proto.graph.node.extend(model.proto.graph.node)
-    proto.graph.input.extend(model.proto.graph.input)
-    proto.graph.output.extend(model.proto.graph.output)
     for node in proto.graph.node:
         # Runtimes name what they make after these, which is how their kernels and tensors are recognised again.
         node.name = next(name for name in node.output if name)
@@ -179,17 +174,15 @@ def lightened_parts(model: CutModel, folder: Path) -> Model:
     return Model(model.graph, proto, model.name, model.nodes, path)
 
 
-class WeightsFile:
+class WeightsFile(Closes):
     """A file of initialisers, each on its own cache line, written one at a time."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
         self._name = path.name
 
-    def __enter__(self) -> WeightsFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """No more is written."""
         self._file.close()
 
     def keep(self, tensor: onnx.TensorProto, folder: Path | None = None) -> onnx.TensorProto:

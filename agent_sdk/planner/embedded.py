@@ -6,16 +6,16 @@ instead of a socket, on a SQLite file in the user's cache directory.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
+from anyio import move_on_after
 from pydantic import ValidationError
 
 from agent_sdk.errors import InputError, PlannerUnavailableError
@@ -27,6 +27,8 @@ EMBEDDED_URL: Final = "http://embedded.invalid"
 BESIDE: Final = ("", "-wal", "-shm", "-journal")
 """How the names of a SQLite database's files end."""
 
+STOP_S: Final = 10.0
+"""Seconds that it may take to stop; what it answered is in its database by then."""
 LIBRARIES: Final = ("aiosqlite", "alembic", "httpcore", "numba", "planner_api.access")
 """Loggers behind the embedded planner. An application need not know that it has one: they speak of what went wrong,
 unless it asks them for more."""
@@ -102,44 +104,18 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
         name = f"{Settings.model_config['env_prefix']}{first['loc'][0]}".upper()
         raise InputError(f"{name}={first['input']!r} cannot be used: {first['msg']}") from error
     app = create_app(settings)
-    async with _lifespan(app, f"the embedded planner on '{database}'"):
+    try:
+        await app.planner.start()
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PlannerUnavailableError(f"the embedded planner on '{database}' does not start: {reason}") from error
+    try:
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with PlannerClient(EMBEDDED_URL, transport=transport, attempts=1, deadline_s=None) as client:
             # NOTE: mappers, routes and statements are built when they are first needed; that belongs to starting up.
             async with httpx.AsyncClient(transport=transport, base_url=EMBEDDED_URL) as starter:
                 await starter.get("/plans/none")
             yield client
-
-
-@asynccontextmanager
-async def _lifespan(app: Any, name: str) -> AsyncIterator[None]:
-    """Start an ASGI app and stop it again, as a server would (ASGI spec, "Lifespan protocol")."""
-    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
-    running = asyncio.create_task(app(scope, incoming.get, outgoing.put))
-
-    async def ask(event: str) -> None:
-        await incoming.put({"type": f"lifespan.{event}"})
-        answer = asyncio.create_task(outgoing.get())
-        await asyncio.wait({answer, running}, return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            message = answer.result()
-        else:
-            answer.cancel()
-            error = running.exception()
-            message = {"type": "ended", "message": str(error).splitlines()[0] if error else "the app ended"}
-        if message["type"] != f"lifespan.{event}.complete":
-            reason = message.get("message", "") or message["type"]
-            raise PlannerUnavailableError(f"{name} failed at {event}: {reason}")
-
-    try:
-        await ask("startup")
-        try:
-            yield
-        finally:
-            await ask("shutdown")
     finally:
-        running.cancel()
-        # NOTE: not awaited itself, because what it failed with has been told above in one sentence.
-        await asyncio.wait({running})
+        with move_on_after(STOP_S, shield=True):  # also where what it did is cancelled
+            await app.planner.stop()

@@ -1,15 +1,14 @@
 """What an agent asks its planner for, one visible step after another, and what it has when no planner answers.
 
-The steps are put together in ``Agent.obtain``. A plan counts once ``build_program`` took it: that is the only check.
+The steps are put together in ``Obtainer.obtain``. A plan counts once ``build_program`` took it: that is the only check.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -26,7 +25,6 @@ from agent_sdk.errors import (
     RateLimitedError,
     ServerError,
 )
-from agent_sdk.files import one_at_a_time
 from agent_sdk.forking import FORKED, Forks, keep, watch_forks
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.cache import PlanCache, Settled
@@ -45,8 +43,6 @@ REFUSED: Final = (BadRequestError, ConflictError, PermissionDeniedError)
 """What the planner answers to figures that it will never take."""
 MAX_UNSENT: Final = 16
 """Uploads kept until the planner takes them, because measuring again takes long; the oldest are dropped first."""
-PROFILING_S: Final = 90.0
-"""How long another process that measures for the same planner is waited for."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +95,23 @@ class PlanSupplier(Forks):
         connect: opens the planner on first need, raising ``PlannerUnavailableError`` if it cannot.
         address: the planner's name in cache keys.
         directory: where plans are kept, and figures that the planner did not take yet.
+
+    Attributes:
+        plans: those on disk.
+        measuring: a file that is locked by whoever measures: two processes would disturb each other.
+        waited_s: seconds spent waiting for the planner so far.
     """
 
     def __init__(self, connect: Callable[[], BlockingPlanner], address: str, directory: Path) -> None:
         self._connect = connect
         self._address = address
-        self._plans = PlanCache(directory / "plans")
+        self.plans = PlanCache(directory / "plans")
         self._unsent = Records(directory / "unsent" / digest(address)[:32], Observations, MAX_UNSENT)
-        self._lock_file = directory / "profiling.lock"
+        self.measuring = directory / "profiling.lock"
         self._opening = threading.Lock()
         self._planner: BlockingPlanner | None = None
         self._closed = ""
         self.waited_s = 0.0
-        """Seconds spent waiting for the planner so far."""
         watch_forks(self)
 
     def in_child(self) -> None:
@@ -136,26 +136,6 @@ class PlanSupplier(Forks):
         self.refuse_when_closed()
         return Question(graph, request, measurable, PlanCache.key(request, measurable.processors, self._address))
 
-    def recalled(self, question: Question) -> ServedPlan | None:
-        """The plan on disk."""
-        return self._plans.load(question.key)
-
-    def forget(self, question: Question) -> None:
-        """Drop the plan on disk."""
-        self._plans.forget(question.key)
-
-    def keep(self, question: Question, served: ServedPlan) -> None:
-        """Keep a plan on disk."""
-        self._plans.store(question.key, served)
-
-    def settle(self, key: str, served: ServedPlan, settled: Settled) -> None:
-        """Keep what was found out about a plan for the next start."""
-        self._plans.settle(key, served, settled)
-
-    def settled(self, question: Question, served: ServedPlan) -> Settled | None:
-        """What was found out about this version of the plan at an earlier start."""
-        return self._plans.settled(question.key, served)
-
     def confirmed(self, copy: ServedPlan, wait_s: float | None) -> ServedPlan | None:
         """The copy if it is still the newest, else the newer one; None where the whole question is to be asked anew.
 
@@ -172,12 +152,6 @@ class PlanSupplier(Forks):
     def missing(self, question: Question) -> Missing:
         """What this device should measure."""
         return self._call(lambda client: client.submitting(question.graph, lambda: client.missing(question.measurable)))
-
-    @contextmanager
-    def measuring_alone(self) -> Iterator[None]:
-        """Meanwhile no other process with the same cache measures: it would disturb, and measure the same."""
-        with one_at_a_time(self._lock_file, PROFILING_S):
-            yield
 
     def plan(self, question: Question, wait_s: float | None) -> ServedPlan:
         """The planner's plan."""

@@ -277,8 +277,6 @@ class Executable(ABC):
         input_types: the *physical* shapes and element types of its buffers; for a native tensor they may differ from
             the graph's (blocked and padded channels), which they are by default.
         output_types: the same of what it writes.
-
-    Attributes: ``processor``, ``segment``, ``input_types`` and ``output_types`` as given.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ It answers where nothing can be planned, and until a plan is there.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from agent_sdk.forking import Forks, keep, watch_forks
@@ -35,11 +35,8 @@ class WholeNetwork(Forks):
         keep(dict(vars(self)))
 
     @abstractmethod
-    def run(self, feed: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
-        """Compute the named outputs, by default all.
-
-        Raises InputError for a feed that does not fit, or ProcessorLost.
-        """
+    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute the outputs. Raises InputError for a feed that does not fit, or ProcessorLost."""
 
     @abstractmethod
     def close(self) -> None:

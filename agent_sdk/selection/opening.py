@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
-
 from agent_sdk.device.huge_pages import collapse
-from agent_sdk.device.soc import Soc
-from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, ProcessorError
 from agent_sdk.measure.truth import TOLD, is_outdated, observations, retimed
 from agent_sdk.model import Model
 from agent_sdk.model.weights import copies_at_once
+from agent_sdk.obtaining import Obtainer
 from agent_sdk.planner.cache import Settled
 from agent_sdk.planner.field import Field
-from agent_sdk.planner.supplier import Obtained, PlanSupplier
+from agent_sdk.planner.supplier import Obtained
 from agent_sdk.prepared import Opened
-from agent_sdk.progress import ProgressListener
 from agent_sdk.rounding import SWITCH
 from agent_sdk.runtimes import Processor
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
@@ -30,7 +27,6 @@ from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
 from agent_sdk.verify import agreement, random_inputs
 from hope_schema import Plan
-from hope_schema import Processor as ProcessorSpec
 
 RENEWALS: Final = 2
 """How often a plan that was off is asked for again: what was measured of one plan may not hold for the next."""
@@ -43,110 +39,97 @@ class Opener:
     """Makes plans ready on one device.
 
     Attributes:
-        device: where they run.
-        processors: those of its processors that may run this network, by id.
-        planned: the processors that plans are made for.
-        soc: the SoC they belong to.
-        device_id: who reports what a plan really took.
-        supplier: takes what was found out.
-        renewed: asks the planner for another plan of a model.
+        obtainer: where plans come from, and who hears what they really took.
+        processors: those of the device's processors that may run this network, by id.
         field: hears how plans do; None where there is nobody to tell.
         huge_pages: whether memory is put into huge pages once a network is ready.
-        progress: hears about phases.
     """
 
-    device: Device
+    obtainer: Obtainer
     processors: Mapping[str, Processor]
-    planned: tuple[ProcessorSpec, ...]
-    soc: Soc
-    device_id: str
-    supplier: PlanSupplier
-    renewed: Callable[[Model], Obtained]
     field: Field | None
     huge_pages: bool
-    progress: ProgressListener
 
     def opened(self, model: Model, obtained: Obtained, *, all_rivals: bool = False, pinned: bool = False) -> Opened:
         """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers."""
-        notes = list(obtained.notes)
-        inputs = random_inputs(model.graph, 0)
+        return _Opening(self, model, obtained, all_rivals).done(pinned)
+
+
+@dataclass
+class _Opening:
+    """A model that is being made ready: its plan by now, who may answer, and how far apart their answers are."""
+
+    opener: Opener
+    model: Model
+    obtained: Obtained
+    all_rivals: bool
+    contenders: dict[str, Executor] = field(default_factory=dict)
+    apart: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.notes = list(self.obtained.notes)
+        self.inputs = random_inputs(self.model.graph, 0)
+        self.processors, self.obtainer = self.opener.processors, self.opener.obtainer
+
+    def done(self, pinned: bool) -> Opened:
         with ExitStack() as opened:
-            contenders = self._compiled(model, obtained, all_rivals, notes)
-            opened.callback(lambda: Serving(contenders, {}).close())
-            apart = self._warm(model, obtained, contenders, inputs, notes)
-            if self.huge_pages:
+            self._compile()
+            opened.callback(lambda: Serving(self.contenders, {}).close())
+            self._warm()
+            if self.opener.huge_pages:
                 collapse()
-            us = dict(obtained.settled.trial_us) if obtained.settled else {}
+            us = dict(self.obtained.settled.trial_us) if self.obtained.settled else {}
             traces: Sequence[Trace] = ()
-            if not us.keys() & contenders.keys():
-                self.progress.phase("trying it against single processors")
-                trial = hold_trial(contenders, inputs)
-                found = [(obtained, trial)]
-                while len(found) <= RENEWALS:
-                    again = self._asked_again(model, obtained, trial)
-                    if again is None:
-                        break
-                    obtained = again
-                    notes += [note for note in again.notes if note not in notes]
-                    others = distinct(self.processors, self._kind_of_all(again.plan))
-                    self._replace_plan(model, obtained, contenders, others, notes)
-                    apart = max(apart, self._warm(model, obtained, contenders, inputs, notes))
-                    trial = hold_trial(contenders, inputs)
-                    found.append((obtained, trial))
-                obtained, trial = found[best_plan([trial for _, trial in found])]
-                if obtained is not found[-1][0]:
-                    self._replace_plan(model, obtained, contenders, list(contenders), notes)
-                    self._warm(model, obtained, contenders, inputs, notes)
-                us, traces = dict(trial.us), trial.traces.get(PLAN, ())
-                self._leave_out(obtained, contenders, trial.failures, notes)
-                if trial.calm and PLAN in contenders and obtained.served is not None:
-                    self.supplier.settle(obtained.key, obtained.served, Settled(trial_us=us))
-            if apart > SWITCH and not pinned:
+            if not us.keys() & self.contenders.keys():
+                us, traces = self._tried()
+            if self.apart > SWITCH and not pinned:
                 pinned = True
-                notes.append(f"{apart:.1e} of the largest value lie between the runtimes' answers: who begins goes on")
-            best = first_choice({name: us.get(name, float("inf")) for name in contenders})
-            if not all_rivals:
-                kept = {PLAN, best, *likeliest(us, self.processors, RIVALS)}
-                for name in contenders.keys() - kept:
-                    contenders.pop(name).close()
-            plan = obtained.plan
-            if plan is None or PLAN not in contenders:
-                plan = self._single_plan(model, best, us.get(best, 0.0))
+                apart = f"{self.apart:.1e} of the largest value lie between the runtimes' answers"
+                self.notes.append(f"{apart}: who begins goes on")
+            best = first_choice({name: us.get(name, float("inf")) for name in self.contenders})
+            if not self.all_rivals:
+                self._close_all_but({PLAN, best, *likeliest(us, self.processors, RIVALS)})
+            plan, planned, served = self.obtained.plan, PLAN in self.contenders, self.obtained.served
+            if plan is None or not planned:
+                soc = self.obtainer.soc
+                plan = single_processor_plan(
+                    self.model.graph, best, soc=soc.name, frequency=soc.frequency, latency_us=us.get(best, 0.0)
+                )
             elif is_outdated(plan, traces, TOLD):
                 plan = retimed(plan, traces)
             sample = None
-            if self.field is not None and obtained.served is not None and PLAN in contenders:
-                sample = self.field.follow(obtained.served.reply)
-            serving = Serving(contenders, us, pinned=pinned, sample=sample)
-            if PLAN in contenders and best != PLAN:
+            if self.opener.field is not None and served is not None and planned:
+                sample = self.opener.field.follow(served.reply)
+            serving = Serving(self.contenders, us, pinned=pinned, sample=sample)
+            if planned and best != PLAN:
                 serving.changes.append(
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
                 )
             opened.pop_all()
-        left_out = _compiling(self.device.processors) - _compiling(self.processors)
-        return Opened(obtained, plan, serving, left_out, tuple(notes))
+        left_out = _compiling(self.obtainer.device.processors) - _compiling(self.processors)
+        return Opened(self.obtained, plan, serving, left_out, tuple(self.notes))
 
-    def _compiled(self, model: Model, obtained: Obtained, all_rivals: bool, notes: list[str]) -> dict[str, Executor]:
+    def _compile(self) -> None:
         """The plan, if there is one that can run, and whom it is tried against."""
-        contenders = self._compiled_plan(model, obtained, notes)
-        plan = obtained.plan if contenders else None
+        self._compile_plan()
+        plan, settled = self.obtained.plan if self.contenders else None, self.obtained.settled
         names = distinct(self.processors, self._kind_of_all(plan))
-        if plan is not None and not all_rivals:
-            room = max(1, copies_at_once(model) - 1)
-            expected = obtained.settled.trial_us if obtained.settled else plan.single_processor_us
+        if plan is not None and not self.all_rivals:
+            room = max(1, copies_at_once(self.model) - 1)
+            expected = settled.trial_us if settled else plan.single_processor_us
             known = {name: expected[name] for name in names if name in expected}
             likely = likeliest(known, self.processors, RIVALS)
-            plain = [name for name in names if name not in {spec.id for spec in self.planned}]
-            unknown = [name for name in names if name not in expected] if not obtained.settled else []
+            plain = [name for name in names if name not in {spec.id for spec in self.obtainer.planned}]
+            unknown = [name for name in names if name not in expected] if not settled else []
             names = [*dict.fromkeys([*likely[:1], *plain, *likely, *unknown])][:room]
-        self.progress.phase("compiling whole networks to compare with")
-        singles, refused = compiled_singles(names, model, self.device, self.soc.name, self.soc.frequency)
-        if not contenders and not singles:
+        self.obtainer.progress.phase("compiling whole networks to compare with")
+        singles, refused = compiled_singles(names, self.model, self.obtainer.device, self.obtainer.soc)
+        self.contenders |= singles
+        if not self.contenders:
             raise ProcessorError(
-                f"no single processor of this device runs all of '{model.name}', and without a planner there is "
+                f"no single processor of this device runs all of '{self.model.name}', and without a planner there is "
                 f"no plan that mixes them; give a planner's URL or install the 'planner' extra ({refused[0]})"
             )
-        return contenders | singles
 
     def _kind_of_all(self, plan: Plan | None) -> set[str]:
         """The kind of processor that a plan of one processor runs the whole model on: it needs no copy to compare."""
@@ -154,81 +137,83 @@ class Opener:
             return set()
         return {self.processors[plan.processors_used[0]].spec.kind}
 
-    def _compiled_plan(self, model: Model, obtained: Obtained, notes: list[str]) -> dict[str, Executor]:
-        if obtained.plan is None:
-            return {}
-        self.progress.phase("compiling the plan's segments")
+    def _compile_plan(self) -> None:
+        if self.obtained.plan is None:
+            return
+        self.obtainer.progress.phase("compiling the plan's segments")
         try:
-            return {PLAN: Executor(build_program(obtained.plan, model, self.processors), self.device)}
+            program = build_program(self.obtained.plan, self.model, self.processors)
+            self.contenders[PLAN] = Executor(program, self.obtainer.device)
         except UNFIT as error:
-            self._refused(obtained, error)
-            notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
-            return {}
+            self._refused(error)
+            self.notes.append(f"the plan cannot run here ({error}); running the best single processor instead")
 
-    def _refused(self, obtained: Obtained, error: Exception) -> None:
+    def _refused(self, error: Exception) -> None:
         """Have the planner told that a plan of its own cannot answer here."""
-        if self.field is not None and obtained.served is not None:
-            self.field.refuse(obtained.served.reply, error)
+        if self.opener.field is not None and self.obtained.served is not None:
+            self.opener.field.refuse(self.obtained.served.reply, error)
 
-    def _replace_plan(
-        self, model: Model, obtained: Obtained, contenders: dict[str, Executor], others: Sequence[str], notes: list[str]
-    ) -> None:
-        """Compile another plan in place of the one before; of the others those stay that are named."""
-        for name in contenders.keys() - (set(others) - {PLAN}):
-            contenders.pop(name).close()
-        contenders |= self._compiled_plan(model, obtained, notes)
+    def _tried(self) -> tuple[dict[str, float], Sequence[Trace]]:
+        """What each takes, microseconds, and the plan's runs; of several plans that were asked for, with the best."""
+        self.obtainer.progress.phase("trying it against single processors")
+        found = [(self.obtained, hold_trial(self.contenders, self.inputs))]
+        while len(found) <= RENEWALS and (again := self._asked_again(found[-1][1])) is not None:
+            self.notes += [note for note in again.notes if note not in self.notes]
+            self._replace_plan(again, distinct(self.processors, self._kind_of_all(again.plan)))
+            found.append((again, hold_trial(self.contenders, self.inputs)))
+        best, trial = found[best_plan([trial for _, trial in found])]
+        if best is not self.obtained:
+            self._replace_plan(best, self.contenders)
+        self._leave_out(trial.failures)
+        if trial.calm and PLAN in self.contenders and best.served is not None:
+            self.obtainer.supplier.plans.settle(best.key, best.served, Settled(trial_us=dict(trial.us)))
+        return dict(trial.us), trial.traces.get(PLAN, ())
 
-    def _warm(
-        self,
-        model: Model,
-        obtained: Obtained,
-        contenders: dict[str, Executor],
-        inputs: Mapping[str, np.ndarray],
-        notes: list[str],
-    ) -> float:
-        """Run each once; close who fails, or answers otherwise than ONNX Runtime does. How far apart the others are."""
-        answers, failures = warm(contenders, inputs)
-        found = agreement(model.graph, contenders, answers)
-        self._leave_out(obtained, contenders, {**failures, **found.wrong}, notes)
-        return found.apart
+    def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:
+        """Take another plan in place of the one before; of the others those stay that are named."""
+        self.obtained = obtained
+        self._close_all_but(set(others) - {PLAN})
+        self._compile_plan()
+        self._warm()
 
-    def _leave_out(
-        self,
-        obtained: Obtained,
-        contenders: dict[str, Executor],
-        failures: Mapping[str, Exception],
-        notes: list[str],
-    ) -> None:
+    def _close_all_but(self, kept: set[str]) -> None:
+        for name in self.contenders.keys() - kept:
+            self.contenders.pop(name).close()
+
+    def _warm(self) -> None:
+        """Run each once; close who fails, or answers otherwise than ONNX Runtime does."""
+        answers, failures = warm(self.contenders, self.inputs)
+        found = agreement(self.model.graph, self.contenders, answers)
+        self._leave_out({**failures, **found.wrong})
+        self.apart = max(self.apart, found.apart)
+
+    def _leave_out(self, failures: Mapping[str, Exception]) -> None:
         """Close those who failed; where all did, raise the first one's failure."""
-        if failures and failures.keys() >= contenders.keys():
+        if failures and failures.keys() >= self.contenders.keys():
             raise next(iter(failures.values()))
         for name, error in failures.items():
             if name == PLAN:
-                self._refused(obtained, error)
+                self._refused(error)
             what = "the plan" if name == PLAN else f"'{name}'"
-            notes.append(f"{what} cannot answer here ({error})")
+            self.notes.append(f"{what} cannot answer here ({error})")
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
-                contenders.pop(name).close()
+                self.contenders.pop(name).close()
 
-    def _asked_again(self, model: Model, obtained: Obtained, trial: Trial) -> Obtained | None:
+    def _asked_again(self, trial: Trial) -> Obtained | None:
         """When the plan was far off, send what was measured and ask again; None when there is nothing newer.
 
         Times within the threshold are not sent as observations: they may never invalidate a plan.
         """
-        plan = obtained.plan
+        before, here, plan = self.obtained, self.obtainer, self.obtained.plan
         traces = trial.traces.get(PLAN, ())
-        if plan is None or obtained.source != "planner" or PLAN in trial.failures or not is_outdated(plan, traces):
+        if plan is None or before.source != "planner" or PLAN in trial.failures or not is_outdated(plan, traces):
             return None
         measured = observations(
-            traces,
-            self.planned,
-            soc=self.soc.name,
-            frequency=self.soc.frequency,
-            device_id=self.device_id,
+            traces, here.planned, soc=here.soc.name, frequency=here.soc.frequency, device_id=here.device_id
         )
-        if measured is None or self.supplier.upload(measured):
+        if measured is None or here.supplier.upload(measured):
             return None
-        again = self.renewed(model)
+        again = here.obtain(self.model, renew=True, at_once=True)
         if again.source != "planner" or again.plan == plan:
             return None
         note = (
@@ -237,14 +222,11 @@ class Opener:
         )
         return replace(
             again,
-            profiled_signatures=obtained.profiled_signatures + again.profiled_signatures,
-            profiling_seconds=obtained.profiling_seconds + again.profiling_seconds,
-            planner_ms=obtained.planner_ms + again.planner_ms,
+            profiled_signatures=before.profiled_signatures + again.profiled_signatures,
+            profiling_seconds=before.profiling_seconds + again.profiling_seconds,
+            planner_ms=before.planner_ms + again.planner_ms,
             notes=(*again.notes, note),
         )
-
-    def _single_plan(self, model: Model, name: str, us: float) -> Plan:
-        return single_processor_plan(model.graph, name, soc=self.soc.name, frequency=self.soc.frequency, latency_us=us)
 
 
 def _compiling(processors: Mapping[str, Processor]) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from agent_sdk.device.soc import Soc
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import ProcessorError
 from agent_sdk.model import Model
@@ -41,14 +42,14 @@ def likeliest(found_us: Mapping[str, float], processors: Mapping[str, Processor]
 
 
 def compiled_singles(
-    names: Iterable[str], model: Model, device: Device, soc: str, frequency: str
+    names: Iterable[str], model: Model, device: Device, soc: Soc
 ) -> tuple[dict[str, Executor], Sequence[str]]:
     """The whole model ready on each of these processors; and the refusals of those that cannot run it."""
     ready: dict[str, Executor] = {}
     refused: list[str] = []
     with ExitStack() as opened:
         for name in names:
-            plan = single_processor_plan(model.graph, name, soc=soc, frequency=frequency)
+            plan = single_processor_plan(model.graph, name, soc=soc.name, frequency=soc.frequency)
             try:
                 ready[name] = opened.enter_context(Executor(build_program(plan, model, device.processors), device))
             except ProcessorError as error:

@@ -25,7 +25,7 @@ from agent_sdk.engine import Executor, RunTimeoutError
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.selection.trial import FAILURES, PLAN, first_choice, is_plain
+from agent_sdk.selection.trial import FAILURES, PLAN, first_choice, plain_runtime
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -73,8 +73,6 @@ class Serving(Forks):
 
     Attributes:
         current: name of the contender that is run.
-        quiet_us: as given.
-        pinned: as given.
         changes: what was decided, in sentences, latest last.
         answered: how many runs each has answered.
         switches: how often somebody else has answered than the time before.
@@ -262,7 +260,7 @@ class Serving(Forks):
         worthy = {
             name: took
             for name, took in us.items()
-            if name in (self.current, self._first) or is_plain(name) or took < FASTER * mine
+            if name in (self.current, self._first) or plain_runtime(name) or took < FASTER * mine
         }
         winner = first_choice(worthy) if worthy else self.current
         if winner == self.current:

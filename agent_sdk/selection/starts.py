@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from agent_sdk.records import Records
-from agent_sdk.runtimes.base import PACKAGES, Package
+from agent_sdk.runtimes.base import Package
 from agent_sdk.selection.serving import Serving
+from agent_sdk.selection.trial import plain_runtime
 from agent_sdk.selection.whole import Openable, content_digest
 from hope_schema.base import Contract
 from hope_schema.hashing import digest
@@ -33,14 +34,9 @@ class Start(Contract):
 
 def start_after(serving: Serving) -> Start:
     """How the next start should begin, after this trial."""
-    us = {name: us for name, us in serving.quiet_us.items() if _runtime(name) is not None}
-    fastest = _runtime(min(us, key=lambda name: us[name], default="")) or "onnxruntime"
+    us = {name: us for name, us in serving.quiet_us.items() if plain_runtime(name)}
+    fastest = plain_runtime(min(us, key=lambda name: us[name], default="")) or "onnxruntime"
     return Start(runtime=fastest, planned=serving.pinned and serving.current not in us)
-
-
-def _runtime(name: str) -> Package | None:
-    """The runtime of a contender that is one as its own users run it, on any number of threads."""
-    return next((runtime for runtime in PACKAGES if name.partition("/")[0] == runtime), None)
 
 
 class Starts:

@@ -22,7 +22,7 @@ from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.timing import take_turns
 from agent_sdk.measure.witness import Witness, calm
-from agent_sdk.runtimes.base import PACKAGES
+from agent_sdk.runtimes.base import PACKAGES, Package
 
 PLAN: Final = "plan"
 """The contender that stands for the plan; it wins ties."""
@@ -69,14 +69,14 @@ def first_choice(us: Mapping[str, float]) -> str:
     """The fastest, with ``WORTH`` against the runtimes as their users run them; of equals the plan, then by name."""
 
     def rank(name: str) -> tuple[float, bool, str]:
-        return us[name] * (WORTH if is_plain(name) else 1.0), name != PLAN, name
+        return us[name] * (WORTH if plain_runtime(name) else 1.0), name != PLAN, name
 
     return min(us, key=rank)
 
 
-def is_plain(name: str) -> bool:
-    """Whether a contender is a runtime as its own users run it."""
-    return name.partition("/")[0] in PACKAGES
+def plain_runtime(name: str) -> Package | None:
+    """The runtime of a contender that is one as its own users run it, on any number of threads."""
+    return next((runtime for runtime in PACKAGES if name.partition("/")[0] == runtime), None)
 
 
 def best_plan(trials: Sequence[Trial]) -> int:

@@ -23,7 +23,7 @@ from agent_sdk.measure.witness import Witness
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.runtimes import OutOfMemory
-from agent_sdk.selection.opening import Opener
+from agent_sdk.selection.opening import _Opening
 from agent_sdk.selection.rivals import compiled_singles, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
@@ -118,7 +118,7 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
         return replace(found, us=dict.fromkeys(found.us, 100.0) | {PLAN: 50.0 if place == better else 70.0})
 
     monkeypatch.setattr(agent, "obtain", lambda model, **_: first)
-    monkeypatch.setattr(Opener, "_asked_again", lambda self, model, obtained, trial: next(replies, None))
+    monkeypatch.setattr(_Opening, "_asked_again", lambda self, trial: next(replies, None))
     monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", trial_of)
     with agent.load(BRANCHING, background=False) as session:
         assert session.obtained.plan == (first, second)[better].plan
@@ -356,13 +356,13 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
         before = (session.obtained, session.plan, session.serving, list(session.notes))
         newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
-        compiled = Opener._compiled
-        monkeypatch.setattr(Opener, "_compiled", lambda *given: 1 / 0)
+        compiled = _Opening._compile
+        monkeypatch.setattr(_Opening, "_compile", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             agent.refresh(session)
         assert (session.obtained, session.plan, session.serving, session.notes) == before
         assert relative_error(session.run(inputs), right) <= 1e-5
-        monkeypatch.setattr(Opener, "_compiled", compiled)
+        monkeypatch.setattr(_Opening, "_compile", compiled)
         assert agent.refresh(session) is True
         assert session.plan == newer.plan
 

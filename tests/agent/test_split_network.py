@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.agent import Agent
 from agent_sdk.cli import commands as cli
 from agent_sdk.model import Model
+from agent_sdk.obtaining import Obtainer
 from agent_sdk.planner.supplier import Obtained
 from hope_schema import Cut, merge
 from tests.agent.engine.test_splits import split
@@ -59,9 +59,9 @@ def test_a_split_network_is_right_and_shown(
     """``hope-agent run`` verifies a plan with cuts, and its trace has each part on its own processor."""
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(
-        Agent,
+        Obtainer,
         "obtain",
-        lambda _agent, model, **_: Obtained(split(model, cuts(model)), None, "planner", cached=False),
+        lambda _obtainer, model, **_: Obtained(split(model, cuts(model)), None, "planner", cached=False),
     )
     file, trace = tmp_path / "vgg.onnx", tmp_path / "trace.json"
     file.write_bytes(vgg_like().SerializeToString())

@@ -6,6 +6,8 @@ import hashlib
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk import Agent
+from agent_sdk import agent as agent_module
 from agent_sdk.cli import main
 from agent_sdk.errors import InputError, ModelError, PlanMismatchError
 from agent_sdk.planner.client import PlannerClient
@@ -140,8 +143,10 @@ def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> 
     with Agent(processors="ort", cache=tmp_path / "c") as agent:
         with pytest.raises(PlanMismatchError, match=r"another network, 'net'; export one of this: hope-agent plan"):
             agent.load(other, plan=plan)
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match=r"there is no plan file .*; export one: hope-agent plan export"):
             agent.load(other, plan=tmp_path / "none.plan")
+        with pytest.raises(InputError, match=r"cannot be read: .*; export it again: hope-agent plan export"):
+            agent.load(other, plan=tmp_path)
         with pytest.raises(ModelError, match=r"none\.onnx' cannot be read"):
             agent.load(tmp_path / "none.onnx", plan=plan)
         with pytest.raises(PlanMismatchError, match=r"for the shapes x=1,3,16,16; export one of those that are wanted"):
@@ -187,6 +192,29 @@ def test_a_start_loads_one_runtime_and_reads_nothing(
         assert relative_error(session.run(inputs), wanted) < 1e-5
         until(lambda: bool(reading))
     assert reading == [travelled]
+
+
+def test_runs_are_answered_while_the_network_is_read_behind_them(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large file takes seconds to read; whoever runs, or looks, meanwhile does not wait for it."""
+    inputs, wanted = expected(BRANCHING, seed=1)
+    reading, over = threading.Event(), threading.Event()
+    read = agent_module.read_network
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        reading.set()
+        assert over.wait(60.0)
+        return read(*given, **named)
+
+    monkeypatch.setattr(agent_module, "read_network", slowly)
+    with agent.load(BRANCHING) as session, ThreadPoolExecutor(1) as caller:
+        try:
+            session.run(inputs)
+            assert reading.wait(60.0)
+            assert relative_error(caller.submit(session.run, inputs).result(10.0), wanted) < 1e-5
+            assert caller.submit(lambda: session.stats).result(10.0).answered == {"whole:onnxruntime": 2}
+        finally:
+            over.set()
+        until(lambda: session.stats.prepared == 1)
 
 
 def test_a_session_closed_at_once_leaves_nothing_to_do(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

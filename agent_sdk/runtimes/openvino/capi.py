@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 import openvino as ov
-from onnx import TensorProto, helper
+from onnx import helper
 
+from agent_sdk.model.dtypes import ELEMENT_TYPE
 from agent_sdk.native import address, library
 from agent_sdk.runtimes.base import NativeCall
+from agent_sdk.runtimes.host import FOREIGN
 
 FUNCTIONS: Final = (
     "ov_core_create",
@@ -44,25 +46,8 @@ FREEING: Final = (
     "ov_shape_free",
     "ov_free",
 )
-
-
-ONNX_TYPES: Final = {
-    "bool": TensorProto.BOOL,
-    "float16": TensorProto.FLOAT16,
-    "float32": TensorProto.FLOAT,
-    "float64": TensorProto.DOUBLE,
-    "int8": TensorProto.INT8,
-    "int16": TensorProto.INT16,
-    "int32": TensorProto.INT32,
-    "int64": TensorProto.INT64,
-    "uint8": TensorProto.UINT8,
-    "uint16": TensorProto.UINT16,
-    "uint32": TensorProto.UINT32,
-    "uint64": TensorProto.UINT64,
-}
+ONNX_TYPES: Final = {name: number for name, number in ELEMENT_TYPE.items() if name not in FOREIGN}
 """NumPy's name of each element type, and ONNX's."""
-
-
 log = logging.getLogger(__name__)
 
 

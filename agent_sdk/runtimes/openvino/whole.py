@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -46,10 +46,9 @@ class WholeOpenVino(WholeNetwork):
         self.outputs = tuple(map(_port, part.outputs, self._compiled.outputs))
         self._requests = threading.local()
 
-    def run(self, feed: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
+    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         if self._compiled is None:
             raise ProcessorLost(f"{self.runtime}: the network was closed")
-        names = [port.name for port in self.outputs]
         if feed.keys() != {port.name for port in self.inputs}:
             raise InputError(f"inputs must be {', '.join(port.name for port in self.inputs)}; got {', '.join(feed)}")
         request = getattr(self._requests, "request", None)
@@ -59,8 +58,7 @@ class WholeOpenVino(WholeNetwork):
             made = request.infer([np.ascontiguousarray(feed[port.name]) for port in self.inputs])
         except FAILURES as error:
             raise translated(error, self.runtime, ProcessorLost, "failed while running") from error
-        found = {name: np.array(made[index]) for index, name in enumerate(names)}
-        return found if outputs is None else {name: found[name] for name in outputs}
+        return {port.name: np.array(made[index]) for index, port in enumerate(self.outputs)}
 
     def close(self) -> None:
         self._compiled = None

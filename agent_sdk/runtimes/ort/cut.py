@@ -13,7 +13,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from agent_sdk.model import extract
-from agent_sdk.model.dtypes import ELEMENT_TYPE
+from agent_sdk.model.dtypes import value_info
 from agent_sdk.model.nodes import reads
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import Segment
@@ -60,15 +60,6 @@ def physical(kind: TensorType, *, blocked: bool) -> TensorType:
     return TensorType(shape=(batch, -(-channels // size) * size, *area), dtype=kind.dtype)
 
 
-def arriving_types(frozen: FrozenGraph, segment: Segment) -> dict[str, TensorType]:
-    """What a segment's inputs look like in memory when they arrive."""
-    tensor = segment.model.graph.tensor
-    return {
-        name: physical(tensor[name].type, blocked=name not in segment.imports and frozen.native_blocked(name))
-        for name in segment.inputs
-    }
-
-
 @cache
 def block_size() -> int:
     """Channels per block of this machine's kernels, asked of the runtime; 1 where it has no blocked layout."""
@@ -97,44 +88,29 @@ def reorder_model(kind: TensorType, *, outwards: bool) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def from_source(frozen: FrozenGraph, segment: Segment, lights: LightModels) -> Piece:
-    """The segment's source ops, wrapped so that its border has the layouts that the frozen graph prescribes."""
+def from_source(frozen: FrozenGraph | None, segment: Segment, lights: LightModels) -> Piece:
+    """The segment's source ops, wrapped so that its border has the layouts that the frozen graph prescribes.
+
+    All plain where there is none: for other providers, for whole networks, and where the runtime refuses the whole.
+    """
     light, weights = lights.get(segment.model)
     proto = extract(light, segment.ops, segment.inputs, segment.outputs)
-    graph = segment.model.graph
-    inputs, outputs, types = {}, {}, {}
-    for name in segment.inputs:
-        inputs[name] = name
-        if name not in segment.imports and frozen.native_blocked(name):
-            inputs[name] = _unused(f"{name}/blocked", graph.tensor)
-            proto.graph.node.insert(0, _reorder_output(inputs[name], name, graph.tensor[name].shape[1]))
-            _declare(proto.graph.input, name, inputs[name], physical(graph.tensor[name].type, blocked=True))
-    for name in segment.outputs:
-        blocked = name not in segment.exports and frozen.native_blocked(name)
-        outputs[name] = name
-        types[name] = physical(graph.tensor[name].type, blocked=blocked)
-        if blocked:
-            outputs[name] = _unused(f"{name}/blocked", graph.tensor)
-            proto.graph.node.append(_reorder_input(name, outputs[name]))
-            _declare(proto.graph.output, name, outputs[name], types[name])
-    if BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:
+    tensor = segment.model.graph.tensor
+    native = set(filter(frozen.native_blocked, (*segment.inputs, *segment.outputs))) if frozen is not None else set()
+    inputs, outputs = {name: name for name in segment.inputs}, {name: name for name in segment.outputs}
+    types = {name: tensor[name].type for name in (*segment.inputs, *segment.outputs)}
+    for name in (name for name in segment.inputs if name in native - segment.imports):
+        inputs[name], types[name] = _unused(f"{name}/blocked", tensor), physical(types[name], blocked=True)
+        proto.graph.node.insert(0, _reorder_output(inputs[name], name, tensor[name].shape[1]))
+        _declare(proto.graph.input, name, inputs[name], types[name])
+    for name in (name for name in segment.outputs if name in native - segment.exports):
+        outputs[name], types[name] = _unused(f"{name}/blocked", tensor), physical(types[name], blocked=True)
+        proto.graph.node.append(_reorder_input(name, outputs[name]))
+        _declare(proto.graph.output, name, outputs[name], types[name])
+    if native and BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:
         proto.opset_import.append(helper.make_opsetid(BLOCKED_DOMAIN, 1))
-    return Piece(proto, inputs, outputs, arriving_types(frozen, segment), types, True, weights)
-
-
-def plain_piece(segment: Segment, lights: LightModels) -> Piece:
-    """The segment's source ops with a plain border, for providers and models without a frozen graph."""
-    graph = segment.model.graph
-    light, weights = lights.get(segment.model)
-    return Piece(
-        proto=extract(light, segment.ops, segment.inputs, segment.outputs),
-        inputs={name: name for name in segment.inputs},
-        outputs={name: name for name in segment.outputs},
-        input_types={name: graph.tensor[name].type for name in segment.inputs},
-        output_types={name: graph.tensor[name].type for name in segment.outputs},
-        optimise=True,
-        weights=weights,
-    )
+    taken, made = ({name: types[name] for name in names} for names in (segment.inputs, segment.outputs))
+    return Piece(proto, inputs, outputs, taken, made, True, weights)
 
 
 @dataclass
@@ -147,6 +123,7 @@ class _Cutter:
     declared: dict[str, TensorType] = field(default_factory=dict)
     visited: set[int] = field(default_factory=set)
     reorders: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    leaving: dict[str, onnx.NodeProto] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         classes = self.frozen.class_of
@@ -174,22 +151,27 @@ class _Cutter:
                 made = twin
             outputs[name] = made
             types[name] = physical(graph.tensor[name].type, blocked=blocked)
-        nodes = [self.frozen.nodes[index] for index in sorted(self.visited)]
+        nodes = [self.frozen.nodes[index] for index in sorted(self.visited, key=self.frozen.order.__getitem__)]
         proto = onnx.ModelProto(ir_version=self.frozen.proto.ir_version, producer_name="hope")
         proto.opset_import.extend(self.frozen.proto.opset_import)
         if BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:
             proto.opset_import.append(helper.make_opsetid(BLOCKED_DOMAIN, 1))
-        proto.graph.name = f"{segment_name(self.segment)}"
-        proto.graph.node.extend(_sorted([*self.reorders.values(), *nodes, *copies]))
+        proto.graph.name = f"{self.segment.model.name}/{self.segment.ops[-1]}"
+        proto.graph.node.extend([*self.reorders.values(), *nodes, *self.leaving.values(), *copies])
         constants = dict.fromkeys(n for node in nodes for n in reads(node) if n in self.frozen.constants)
         proto.graph.initializer.extend(self.frozen.constants[name] for name in constants)
         for name, kind in self.declared.items():
-            proto.graph.input.append(_value_info(name, kind))
+            proto.graph.input.append(value_info(name, kind))
         for name, made in outputs.items():
-            proto.graph.output.append(_value_info(made, types[name]))
-        return Piece(
-            proto, self.inputs, outputs, arriving_types(self.frozen, self.segment), types, False, self.frozen.directory
-        )
+            proto.graph.output.append(value_info(made, types[name]))
+        arriving = {
+            name: physical(graph.tensor[name].type, blocked=self._comes_blocked(name)) for name in self.segment.inputs
+        }
+        return Piece(proto, self.inputs, outputs, arriving, types, False, self.frozen.directory)
+
+    def _comes_blocked(self, name: str) -> bool:
+        """Whether one of the segment's inputs arrives in blocks."""
+        return name not in self.segment.imports and self.frozen.native_blocked(name)
 
     def _made(self, klass: str, blocked: bool) -> str:
         """The frozen tensor that holds a class in the form wanted, with everything that computes it visited."""
@@ -237,7 +219,7 @@ class _Cutter:
         if name is None:
             return False
         kind = self.segment.model.graph.tensor[name].type
-        comes_blocked = name not in self.segment.imports and self.frozen.native_blocked(name)
+        comes_blocked = self._comes_blocked(name)
         if name not in self.inputs:
             direct = self.frozen.forms.get((klass, comes_blocked)) or _unused(f"{name}/arriving", self.frozen.producer)
             self.inputs[name] = direct
@@ -261,33 +243,8 @@ class _Cutter:
         if len(kind.shape) != 4 or (blocked and kind.shape[1] % 4):
             raise NotThere(klass)
         made = _unused(f"{klass}/{'blocked' if blocked else 'plain'}", self.frozen.producer)
-        self.reorders[made] = _reorder_input(name, made) if blocked else _reorder_output(name, made, kind.shape[1])
+        self.leaving[made] = _reorder_input(name, made) if blocked else _reorder_output(name, made, kind.shape[1])
         return made
-
-
-def segment_name(segment: Segment) -> str:
-    """A name for what a segment compiles to, for the runtime's own messages."""
-    return f"{segment.model.name}/{segment.ops[-1]}"
-
-
-def _sorted(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Topological order; the frozen file's is one already, but converted tensors stand anywhere between."""
-    maker = {name: node for node in nodes for name in node.output if name}
-    order: list[onnx.NodeProto] = []
-    placed: set[int] = set()
-    for root in nodes:
-        stack = [(root, False)]
-        while stack:
-            node, ready = stack.pop()
-            if id(node) in placed:
-                continue
-            if ready:
-                placed.add(id(node))
-                order.append(node)
-                continue
-            stack.append((node, True))
-            stack += [(maker[name], False) for name in reads(node) if name in maker and id(maker[name]) not in placed]
-    return order
 
 
 def _reorder_output(name: str, made: str, channels: int) -> onnx.NodeProto:
@@ -304,11 +261,7 @@ def _declare(infos: list[onnx.ValueInfoProto], name: str, renamed: str, kind: Te
     """Replace the declaration of ``name`` by one of ``renamed``."""
     for info in infos:
         if info.name == name:
-            info.CopyFrom(_value_info(renamed, kind))
-
-
-def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, ELEMENT_TYPE[kind.dtype], kind.shape)
+            info.CopyFrom(value_info(renamed, kind))
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:

@@ -66,7 +66,8 @@ class FrozenGraph:
 
     ``meaning`` maps a frozen tensor to the *class* of source tensors it holds (equal by construction: the runtime
     merges twins) and whether it is blocked; ``forms`` is the other way round. ``nodes`` are the ``kernels`` that the
-    runtime wrote and, behind them, what fused ones (``fusions``, by what they write) are taken apart into.
+    runtime wrote and, behind them, what fused ones (``fusions``, by what they write) are taken apart into; ``order``
+    has their places in a topological order.
     """
 
     def __init__(self, model: Model, directory: Path) -> None:
@@ -83,6 +84,7 @@ class FrozenGraph:
         self.class_of = tensor_classes(model)
         self.meaning = self._meaning()
         self.nodes = list(self.kernels)
+        self.order = [(index, 0) for index in range(len(self.kernels))]
         self.fusions: dict[str, Fusion] = {}
         self._take_apart()
 
@@ -135,13 +137,14 @@ class FrozenGraph:
         return meaning
 
     def _take_apart(self) -> None:
-        for node in self.kernels:
+        for index, node in enumerate(self.kernels):
             steps = take_apart(node, self.source, self.class_of, self.meaning)
             if not steps:
                 continue
             blocked = self.meaning[node.output[0]][1]
             indices = range(len(self.nodes), len(self.nodes) + len(steps))
             self.nodes += [step.node for step in steps]
+            self.order += [(index, place) for place in range(len(steps))]
             for place, step in zip(indices[:-1], steps, strict=False):
                 self.producer[step.node.output[0]] = place
                 self.meaning[step.node.output[0]] = (step.klass, blocked)

@@ -35,7 +35,7 @@ from agent_sdk.runtimes.base import (
 )
 from agent_sdk.runtimes.host import HostPlace, aligned_empty
 from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session
-from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, physical, plain_piece, reorder_model
+from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, physical, reorder_model
 from agent_sdk.runtimes.ort.graph import LEVELS, FrozenGraphs
 from agent_sdk.runtimes.ort.profile import attribute, kernel_times, profile_folder
 from hope_schema import Processor as ProcessorSpec
@@ -115,9 +115,7 @@ class OrtProcessor(Processor):
         lights = self._frozen.lights
         # From a whole network nothing is cut: the runtime may optimise it as it does for its own users.
         frozen = None if self.provider != CPU or _is_whole(segment) else self._frozen.get(segment.model)
-        if frozen is None:
-            return self._compiled(segment, plain_piece(segment, lights))
-        piece = cut(frozen, segment, lights)
+        piece = from_source(None, segment, lights) if frozen is None else cut(frozen, segment, lights)
         if not piece.optimise:
             try:
                 return self._compiled(segment, piece)

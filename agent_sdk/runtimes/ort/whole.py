@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import onnxruntime as ort
@@ -42,11 +42,11 @@ class WholeOrt(WholeNetwork):
         self.inputs = tuple(map(_port, self._session.get_inputs()))
         self.outputs = tuple(map(_port, self._session.get_outputs()))
 
-    def run(self, feed: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
+    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         session = self._session
         if session is None:
             raise ProcessorLost(f"{self.runtime}: the network was closed")
-        names = [port.name for port in self.outputs] if outputs is None else list(outputs)
+        names = [port.name for port in self.outputs]
         try:
             return dict(zip(names, session.run(names, dict(feed)), strict=True))
         except (ValueError, TypeError) as error:

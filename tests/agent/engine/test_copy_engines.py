@@ -12,7 +12,7 @@ import pytest
 
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
-from agent_sdk.measure.profiler import channels
+from agent_sdk.measure.moves import channels
 from agent_sdk.model import Model
 from agent_sdk.native import address
 from agent_sdk.runtimes import ProcessorError, ProcessorLost

@@ -19,7 +19,7 @@ from agent_sdk.explain import to_perfetto
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.ort.processor import OrtProcessor
-from benchmarks.memory import peak_bytes
+from benchmarks.memory import allocated_bytes, peak_bytes
 from hope_schema import Plan
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference
@@ -48,7 +48,7 @@ def sane(executor: Executor, trace: Trace) -> None:
         assert 0 <= span.start_us <= span.end_us <= trace.total_us
         for wait in work.waits:
             assert done[program.lanes[wait.lane], wait.count - 1].end_us <= span.start_us
-    allocated = executor.allocated_bytes
+    allocated = allocated_bytes(executor)
     for processor, peak in peak_bytes(trace).items():
         assert peak <= allocated.get(processor, 0)
 
@@ -200,7 +200,7 @@ def test_buffers_are_reused_within_and_across_runs(device: Device) -> None:
     with Executor(build_program(plan, model, device.processors), device) as executor:
         one = int(np.prod(shape)) * 4
         assert len(executor.program.segments) == 30
-        assert sum(executor.allocated_bytes.values()) <= (2 * len(ids) + 2) * one
+        assert sum(allocated_bytes(executor).values()) <= (2 * len(ids) + 2) * one
         _, trace = executor.run(random_inputs(model, 0))
         assert max(peak_bytes(trace).values()) <= 3 * one
 

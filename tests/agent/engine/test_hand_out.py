@@ -42,7 +42,15 @@ def loop_of(*rows: Sequence[Task]) -> Loop:
     code = [
         [
             Instruction(
-                Work(lane, position, f"p{lane}", waits, lent=None, moves=(Move("t", "here", "there"),), finished=()),
+                Work(
+                    lane=lane,
+                    position=position,
+                    processor=f"p{lane}",
+                    waits=waits,
+                    lent=None,
+                    moves=(Move("t", "here", "there"),),
+                    finished=(),
+                ),
                 cores=frozenset(),
                 copies=(),
                 call=Doing(do),

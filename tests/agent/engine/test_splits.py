@@ -16,7 +16,7 @@ from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Processor
-from benchmarks.memory import peak_bytes
+from benchmarks.memory import allocated_bytes, peak_bytes
 from hope_schema import Cut, Plan, SuperOp, merge
 from hope_schema.cutgraph import cut_graph
 from tests import CAMPAIGN
@@ -76,7 +76,7 @@ def test_plans_with_cuts_compute_what_the_whole_does(seed: int, pool: list[Proce
             outputs, trace = executor.run(feeds, timeout_s=60.0)
             for name, expected in reference(model, feeds).items():
                 assert np.abs(outputs[name] - expected).max() <= ROUNDING * max(1.0, np.abs(expected).max())
-            held = executor.allocated_bytes
+            held = allocated_bytes(executor)
             assert all(size <= held.get(processor, 0) for processor, size in peak_bytes(trace).items())
 
 

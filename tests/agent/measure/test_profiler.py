@@ -338,9 +338,7 @@ def test_a_move_to_an_accelerator_is_never_free(
     cores, npu = OrtProcessor(soc, frozenset({0})), OrtProcessor(soc, frozenset({0}))
     npu.spec = npu.spec.model_copy(update={"id": "npu", "runtime": "npu", "resources": ("npu0",), "place": "host/npu"})
     monkeypatch.setattr(npu, "conversion", lambda tensor, *, outwards: None)
-    monkeypatch.setattr(
-        profiler._Profiling, "_launch", lambda self, own, rows: large_us if rows > profiler.ROWS else 10.0
-    )
+    monkeypatch.setattr(profiler, "launch_us", lambda own, rows, deadline: large_us if rows > profiler.ROWS else 10.0)
     tensor = TensorType(shape=(1, 64, 56, 56), dtype="float32")
     sides = [HOST, cores.spec.place, npu.spec.place]
     model = random_model(1, steps=2)

@@ -19,7 +19,6 @@ from agent_sdk.engine.trace import Span, Trace
 from agent_sdk.measure.truth import (
     TOLD,
     Sample,
-    busy_together,
     charged,
     fitted,
     is_outdated,
@@ -27,8 +26,8 @@ from agent_sdk.measure.truth import (
     pressure,
     retimed,
     segment_samples,
-    together_us,
 )
+from benchmarks.together import busy_together, together_us
 from hope_schema import HOST, Overheads, Plan, Processor, Transfer
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, whole_plan
 from tests.agent.engine.generate import random_model as simulated_model

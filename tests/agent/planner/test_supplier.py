@@ -103,7 +103,8 @@ def obtain(
             Agent("http://planner", processors="ort@0", soc="soc", frequency="any", wait_s=wait_s, cache=directory)
         )
         agent._supplier = supplier(directory, transport, attempts)
-        agent._obtainer = replace(agent._obtainer, supplier=agent._supplier)
+        obtainer = replace(agent._opener.obtainer, supplier=agent._supplier)
+        agent._opener = replace(agent._opener, obtainer=obtainer)
         obtained = agent.obtain(MODEL, renew=renew, at_once=at_once)
     assert not transport.script, "the planner was asked less often than expected"
     return obtained, [f"{request.method} {request.url.path}" for request in transport.requests]
