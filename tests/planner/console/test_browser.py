@@ -8,7 +8,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from hope_schema import DeviceReport, MeasuredRun
@@ -16,10 +15,8 @@ from hope_schema.wording import reason
 from planner_api.console.rendering import percent
 from tests.planner.console.running import HUGE, NARROW, WIDE, Running, running
 from tests.planner.console.sample_fleet import FREQUENCY, RELEASED, SOCS
+from tests.planner.console.violations import violations
 
-AXE = Axe().axe_script
-OF_COLOURS = ["color-contrast", "link-in-text-block"]
-"""Axe's rules that another theme can break."""
 LARGEST_BYTES = 200_000
 CUT_OFF = """[...document.querySelectorAll("table.data, table.chart")]
     .filter(table => table.scrollWidth > table.parentElement.clientWidth).map(table => table.caption.textContent)"""
@@ -34,14 +31,7 @@ def pages(console: Running) -> dict[str, str]:
 
 def check(page: Page, name: str) -> list[str]:
     """What axe finds on a page, in both themes, narrow and wide, and whether it fits; one line each."""
-    found = []
-    page.evaluate(AXE)
-    for theme, more in (("light", {}), ("dark", {"runOnly": OF_COLOURS})):
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-        options = {"resultTypes": ["violations"], "preload": False, **more}
-        for violation in page.evaluate("options => axe.run(options).then(found => found.violations)", options):
-            nodes = [node["target"] for node in violation["nodes"][:3]]
-            found.append(f"{name}, {theme}: {violation['id']} at {nodes}")
+    found = violations(page, name)
     for size in (NARROW, HUGE, WIDE):
         page.set_viewport_size(size)
         if (over := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
