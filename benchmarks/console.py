@@ -1,4 +1,4 @@
-"""The console's first view of a large fleet: what the server takes, and what travels to a browser.
+"""The console: what the server takes for the first view of a large fleet, what travels to a browser, what axe finds.
 
 python -m benchmarks.console [--devices 100000] [--json FILE]
 """
@@ -29,6 +29,9 @@ from planner_api.db.migrate import upgrade
 from planner_api.db.tables import Base, DeviceRow, DriftRow, ModelRow, PlanRow, ProfileRow, SocRow, TokenRow
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.settings import Settings
+from tests.browser import chromium, installed
+from tests.planner.console.pictures import fleet
+from tests.planner.console.violations import violations
 from tests.planner.postgres import Postgres
 
 MODELS, SOCS = 50, 500
@@ -154,21 +157,39 @@ async def _bytes(client: httpx.AsyncClient) -> int:
     return total
 
 
-def main() -> int:
-    """Measure on a PostgreSQL server of its own; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--devices", type=int, default=100_000)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+def accessibility() -> Measure | None:
+    """Count what axe finds on every page of a small fleet in both themes; None where there is no Chromium."""
+    if installed() is None:
+        return None
+    with tempfile.TemporaryDirectory() as directory, chromium() as browser, fleet(Path(directory), str) as console:
+        page, found = console.sign_in(browser), 0
+        for name, path in console.pages().items():
+            page.goto(path)
+            found += len(violations(page, name))
+    return verdict("console: violations found by axe in Chromium, every page, both themes", found, 0.0)
+
+
+def look(devices: int) -> Found:
+    """Measure on a PostgreSQL server of its own, and in a browser where there is one."""
     with tempfile.TemporaryDirectory(prefix="hope-pg-", ignore_cleanup_errors=True) as directory:
         server = Postgres(Path(directory) / "data", durable=False)
         server.start()
         try:
             url = server.create("console")
             upgrade(url)
-            measures, tables = measure(url, options.devices)
+            measures, tables = measure(url, devices)
         finally:
             server.close()
+    return [*measures, *filter(None, [accessibility()])], tables
+
+
+def main() -> int:
+    """Measure and print; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", type=int, default=100_000)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    measures, tables = look(options.devices)
     for table in tables:
         table.show()
     if options.json:

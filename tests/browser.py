@@ -12,6 +12,11 @@ from playwright.sync_api import Browser, sync_playwright
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 
 
+def installed() -> str | None:
+    """Where the Chromium of this machine is; None: it has none."""
+    return next(filter(None, map(shutil.which, CHROMIUM)), None)
+
+
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Debian's Chromium, without a window; where there is none the test is skipped.
@@ -19,8 +24,7 @@ def chromium() -> Iterator[Browser]:
     NOTE: while it runs, Playwright's event loop counts as running in this thread: nothing else may call
     ``asyncio.run`` here, so that no fixture may keep it for longer than a module.
     """
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if found is None:
+    if (found := installed()) is None:
         pytest.skip("there is no Chromium here; as root `apt-get install chromium` brings one")
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])

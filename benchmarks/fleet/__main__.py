@@ -3,6 +3,7 @@
 Examples:
   python -m benchmarks.fleet                       everything, on a PostgreSQL that pip installed
   python -m benchmarks.fleet --only rule           the releases' rule alone, without a database
+  python -m benchmarks.fleet --only console        how fast, heavy and accessible the console is
   python -m benchmarks.fleet --json fleet.json     the rows as JSON too
 """
 
@@ -19,12 +20,13 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
-from benchmarks import results
+from benchmarks import console, results
 from benchmarks.fleet import reports, rule, week
 from benchmarks.results import Measure, Table, verdict
 from benchmarks.service.stage import Stage, databases
 
 MODELS = 50
+PARTS = ("rule", "week", "reports", "console")
 
 Found = tuple[list[Measure], list[Table]]
 
@@ -120,9 +122,11 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     found.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
-    found.add_argument("--only", action="append", choices=("rule", "week", "reports"), help="may be repeated")
+    found.add_argument("--only", action="append", choices=PARTS, help="may be repeated")
     found.add_argument("--database", metavar="URL", help="an empty PostgreSQL (default: one that pip installed)")
-    found.add_argument("--devices", type=int, default=100_000, help="of a harmful release (default: %(default)s)")
+    found.add_argument(
+        "--devices", type=int, default=100_000, help="of a harmful release, and of the console (default: %(default)s)"
+    )
     found.add_argument("--socs", type=int, default=500, help="of a harmful release (default: %(default)s)")
     found.add_argument("--harmful", type=int, default=100, help="releases (default: %(default)s)")
     found.add_argument("--harmless", type=int, default=1000, help="releases to a tenth of it (default: %(default)s)")
@@ -137,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark; 0 when every row holds, 1 when one does not."""
     options = parser().parse_args(arguments)
-    chosen = options.only or ("rule", "week", "reports")
+    chosen = options.only or PARTS
     measures: list[Measure] = []
     tables: list[Table] = []
     if "rule" in chosen:
@@ -148,6 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
         with databases(options.database) as urls:
             for work in wanted:
                 _add(uvloop.run(_on(urls[-1], work, options)), measures, tables)
+    if "console" in chosen:
+        _add(console.look(options.devices), measures, tables)
     for table in tables:
         table.show()
     if options.json is not None:

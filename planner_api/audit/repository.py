@@ -1,4 +1,4 @@
-"""Every query on the audit log. There is none that changes an entry."""
+"""Every query on the audit log. There is none that changes an entry, and the database would refuse it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner_api.db import paging
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page
-from planner_api.db.tables import AuditRow
+from planner_api.db.tables import AuditRetentionRow, AuditRow
+from planner_api.db.upsert import upserting
 
 
 async def insert(session: WriteSession, row: AuditRow) -> None:
@@ -36,6 +37,15 @@ async def page(
     if before is not None:
         query = query.where(AuditRow.id < before)
     return await paging.page(session, query, limit)
+
+
+async def keep_for(session: WriteSession, days: int) -> int | None:
+    """Have the database keep entries for so many days; return for how many it did before, None if nobody had said."""
+    before = await session.scalar(select(AuditRetentionRow.days))
+    if before != days:
+        statement = upserting(session.get_bind().dialect, AuditRetentionRow).values(id=1, days=days)
+        await session.execute(statement.on_conflict_do_update(index_elements=["id"], set_={"days": days}))
+    return before
 
 
 async def prune(session: WriteSession, before: datetime, limit: int) -> int:

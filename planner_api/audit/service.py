@@ -29,7 +29,7 @@ class Actor:
 
 
 PLANNER = Actor("planner")
-"""Acts by itself: takes a release back, or on to its next stage."""
+"""Acts by itself: takes a release back, or on to its next stage; keeps entries for another time than before."""
 
 
 def local_actor() -> Actor:
@@ -79,8 +79,12 @@ async def page(database: Database, *, limit: int, before: int | None, **where: s
 
 
 async def prune(database: Database, days: int) -> None:
-    """Forget what is older than so many days."""
+    """Forget what is older than so many days, and have the database refuse to delete anything younger."""
     before = datetime.now(UTC) - timedelta(days=days)
+    async with database.write() as session:
+        kept = await repository.keep_for(session, days)
+        if kept not in (None, days):
+            await record(session, PLANNER, "audit.retention", f"{days} days", before=f"{kept} days")
     while True:
         async with database.write() as session:
             if await repository.prune(session, before, PRUNED_AT_ONCE) < PRUNED_AT_ONCE:

@@ -12,7 +12,7 @@ from planner_api.db.engine import sync_engine
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0010"
+HEAD = "0011"
 """Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
 EPOCH = "."
 """Ends a revision's epoch (``1.0042``; none is epoch 0). Within an epoch revisions only add what older programs can

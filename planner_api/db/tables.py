@@ -412,7 +412,9 @@ class ReleaseDeviceRow(Base):
 
 
 class AuditRow(Base):
-    """One action; written with the transaction that it tells of, and never changed (a trigger sees to that)."""
+    """One action; written with the transaction that it tells of, never changed, and kept for ``AuditRetentionRow.days``
+    (triggers see to both).
+    """
 
     __tablename__ = "audit"
     __table_args__ = (Index(None, "subject", "id"), Index(None, "actor", "id"), Index(None, "at"))
@@ -424,6 +426,15 @@ class AuditRow(Base):
     subject: Mapped[str] = mapped_column(String(256))
     detail: Mapped[dict[str, Any]]
     request_id: Mapped[str | None] = mapped_column(String(128))
+
+
+class AuditRetentionRow(Base):
+    """The retention setting, for the trigger that refuses to delete what is younger; one row, 1, or none yet."""
+
+    __tablename__ = "audit_retention"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    days: Mapped[int]
 
 
 class FanoutRow(Base):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 
 def pairs(text: str) -> dict[str, str]:
-    """``key=value,key=value``."""
+    """``key=value,key=value``. Raises ArgumentTypeError for anything else."""
     found = dict(pair.partition("=")[::2] for pair in text.split(",") if pair)
-    if not all(found.values()):
-        raise ValueError(text)
+    if not all(found.keys()) or not all(found.values()):
+        raise ArgumentTypeError(f"'{text}' is not key=value,key=value")
     return found
 
 
@@ -21,8 +22,11 @@ def names(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[float]:
-    """``0.1,0.5``."""
-    return [float(part) for part in text.split(",") if part]
+    """``0.1,0.5``. Raises ArgumentTypeError for anything else."""
+    try:
+        return [float(part) for part in text.split(",") if part]
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is not numbers such as 0.1,0.5") from None
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ CALLS = (
     Call("models", "rollout", "how new plan versions go out: at_once, held or staged", "PUT",
          "/models/{model_hash}/rollout", ("rollout",)),
     Call("plans", "list", "plans with gap, drift and cause", "GET", "/fleet/plans", cursor="after", rows="plans",
-         query=(Option("model_hash", "of this model alone"), _SOC, Option("status", "queued, ready, failed, ...")),
+         query=(Option("model_hash", "of this model alone"), _SOC, Option("status", "queued, solving, done or failed")),
          columns=("plan_id", "soc", "frequency", "status", "version", "makespan_us", "gap", "drift", "error")),
     Call("plans", "show", "a plan", "GET", "/plans/{plan_id}", query=(Option("version", "this one", int),)),
     Call("plans", "versions", "every version that is kept", "GET", "/plans/{plan_id}/versions", rows="versions",
@@ -140,5 +144,5 @@ CALLS = (
     Call("groups", "drop", "forget it", "DELETE", "/groups/{name}"),
     Call("audit", "list", "who did what, newest first", "GET", "/audit", cursor="before", rows="entries",
          query=(Option("actor", "by"), Option("action", "of this kind"), Option("subject", "to")),
-         columns=("at", "actor", "action", "subject", "request_id")),
+         columns=("at", "actor", "action", "subject", "detail", "request_id")),
 )  # fmt: skip

@@ -15,6 +15,15 @@ from planner_api.usage import UsageError
 TIMEOUT_S = 30.0
 PAGE = 100
 """Entries asked for at once."""
+NO_SUCH_WORD = re.compile(r"(\w+): String should match pattern")
+"""What the planner says of a word that can be no name of its kind."""
+LISTED = {
+    "release_id": ("release", "releases list"),
+    "plan_id": ("plan", "plans list"),
+    "device_id": ("device", "devices list"),
+    "model_hash": ("model's hash", "fleet models"),
+}
+"""What such a word is called, and which command lists them."""
 
 
 class RefusedError(Exception):
@@ -48,15 +57,28 @@ def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int) 
     sent = (*call.arguments, *(option.name for option in call.body))
     body = {name: given[name] for name in sent if given.get(name) is not None}
     query = {option.name: given[option.name] for option in call.query if given.get(option.name) is not None}
-    if not call.cursor:
-        return _send(client, call.method, path, query, body)
-    entries: list[Any] = []
-    while True:
-        page = _send(client, call.method, path, query | {"limit": min(PAGE, limit - len(entries))}, {})
-        entries += page[call.rows]
-        if page.get("next") is None or len(entries) >= limit:
-            return page | {call.rows: entries}
-        query[call.cursor] = page["next"]
+    try:
+        if not call.cursor:
+            return _send(client, call.method, path, query, body)
+        entries: list[Any] = []
+        while True:
+            page = _send(client, call.method, path, query | {"limit": min(PAGE, limit - len(entries))}, {})
+            entries += page[call.rows]
+            if page.get("next") is None or len(entries) >= limit:
+                return page | {call.rows: entries}
+            query[call.cursor] = page["next"]
+    except RefusedError as error:
+        raise RefusedError(_of_words(str(error), given)) from None
+
+
+def _of_words(refusal: str, given: Mapping[str, Any]) -> str:
+    """A refusal of a word by its pattern, as people say it; any other as it is."""
+    found = NO_SUCH_WORD.search(refusal)
+    if found is None or found[1] not in given:
+        return refusal
+    if (listed := LISTED.get(found[1])) is None:
+        return f"'{given[found[1]]}' is no name: letters and digits, with signs such as . _ - after the first"
+    return f"'{given[found[1]]}' is no {listed[0]}: `hope-planner {listed[1]}` lists them"
 
 
 def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], body: dict[str, Any]) -> Any:
@@ -74,12 +96,16 @@ def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], b
         401: "; make a token with `hope-planner tokens create` where the planner runs, and give it as HOPE_TOKEN",
         403: "; `hope-planner tokens create` makes one where the planner runs",
     }.get(answer.status_code, "")
+    if answer.status_code == 404 and detail.startswith("there is nothing at"):
+        cure = f"; is {client.base_url} its whole address, and no more than that?"
     raise RefusedError(f"{detail.rstrip('.')}{cure}")
 
 
 def _cure(error: httpx.TransportError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "where its certificate is of an authority of your own, name that one's file in SSL_CERT_FILE"
+    if "WRONG_VERSION_NUMBER" in str(error):
+        return "does it answer http, without TLS?"
     if isinstance(error, httpx.RemoteProtocolError):
         return "does it answer https?"
     return "name it with --planner or HOPE_PLANNER, or start one with `hope-planner serve`"

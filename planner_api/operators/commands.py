@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     given = vars(options)
     try:
         url = options.planner or os.environ.get("HOPE_PLANNER") or PLANNER
-        with open_client(url, options.token or os.environ.get("HOPE_TOKEN")) as client:
+        with open_client(url, options.token or os.environ.get("HOPE_TOKEN") or None) as client:
             if call.until:
                 return _watch(client, call, given)
             answer = ask(client, call, given, max(1, given.get("limit", 1)))

@@ -37,6 +37,12 @@ async def stored(database: Database, plan_id: str, version: int) -> StoredPlan:
     return found
 
 
+async def results(database: Database, plan_id: str, version: int) -> Results:
+    """What devices reported of one version. Raises NotFoundError when it is not kept."""
+    async with database.read() as session:
+        return _among(await _versions(session, plan_id), plan_id, version).results
+
+
 async def diff(database: Database, plan_id: str, other: str, before: int | None, after: int | None) -> PlanDiff:
     """Compare version ``before`` of one plan with version ``after`` of another, or of the same.
 
@@ -65,8 +71,8 @@ def _compare(before: PlanVersion, after: PlanVersion, old: StoredPlan, new: Stor
     return PlanDiff(
         before=before,
         after=after,
-        predicted=_ratio(after.makespan_us, before.makespan_us),
-        measured=_ratio(after.results.measured_us, before.results.measured_us),
+        predicted=ratio(after.makespan_us, before.makespan_us),
+        measured=ratio(after.results.measured_us, before.results.measured_us),
         transfers=(len(plan_before.transfers), len(plan_after.transfers)),
         moved=found.moved,
         unmoved=found.unmoved,
@@ -126,5 +132,6 @@ def _plan(found: StoredPlan) -> Plan:
     return PlanReply.model_validate_json(unzstd(found.body_zstd)).plan
 
 
-def _ratio(after: float | None, before: float | None) -> float | None:
+def ratio(after: float | None, before: float | None) -> float | None:
+    """By how much a time changed, as a factor; None where one of the two is not known."""
     return after / before if after is not None and before else None

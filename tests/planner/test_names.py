@@ -236,8 +236,8 @@ def test_shares_are_even_and_independent() -> None:
     assert 140 < both < 260
 
 
-def test_the_audit_log_says_who_and_cannot_be_changed(database_url: str) -> None:
-    """It names the operator and the request, is read in pages and by actor, refuses updates, and forgets by age."""
+def test_the_audit_log_says_who_in_pages(database_url: str) -> None:
+    """It names the operator and the request, and is read in pages, by actor, by subject and by action."""
     with serving(database_url, tokens_required=True) as api:
         token = operator_token(api)
         api.client.headers.update({"authorization": f"Bearer {token}"})
@@ -251,23 +251,61 @@ def test_the_audit_log_says_who_and_cannot_be_changed(database_url: str) -> None
         assert first.actor.startswith("operator:")
         assert len(entries(api, f"?actor={first.actor}")) == 2
         assert entries(api, "?subject=b:1&action=name.version") == [("name.version", "b:1")]
-        database = api.app.planner.database
 
-        async def tamper() -> None:
-            async with database.write() as session:
-                await session.execute(text("UPDATE audit SET actor = 'nobody'"))
 
-        with pytest.raises(DBAPIError, match="append-only"):
-            api.await_(tamper)
+def write_entry(api: Api, subject: str, **age: float) -> None:
+    """Put an entry of some age into the audit log."""
 
-        async def age() -> None:
-            old = {"at": datetime.now(UTC) - timedelta(days=31), "actor": "x", "action": "y", "subject": "z"}
-            async with database.write() as session:
-                await session.execute(insert(AuditRow), [{**old, "detail": {}}] * 3)
-            await audit.prune(database, 30)
+    async def insert_it() -> None:
+        at = datetime.now(UTC) - timedelta(**age)
+        row = {"at": at, "actor": "operator:1", "action": "plans.ahead", "subject": subject, "detail": {}}
+        async with api.app.planner.database.write() as session:
+            await session.execute(insert(AuditRow), row)
 
-        api.await_(age)
-        assert [subject for _, subject in entries(api)] == ["a:1", "b:1"]
+    api.await_(insert_it)
+
+
+def refused(api: Api, statement: str, words: str) -> None:
+    """The database refuses a statement by itself, and names the cause."""
+
+    async def tamper() -> None:
+        async with api.app.planner.database.write() as session:
+            await session.execute(text(statement))
+
+    with pytest.raises(DBAPIError, match=words):
+        api.await_(tamper)
+
+
+def test_an_entry_of_the_audit_log_stays_as_it_is(api: Api) -> None:
+    """The database itself refuses to change, to replace and to empty, whoever asks."""
+    write_entry(api, "a", hours=1)
+    refused(api, "UPDATE audit SET actor = 'nobody'", "append-only")
+    if api.app.planner.database.dialect == "sqlite":
+        columns = "id, at, actor, action, subject, detail"
+        refused(
+            api, f"REPLACE INTO audit ({columns}) SELECT id, at, 'nobody', action, subject, detail FROM audit", "only"
+        )
+    else:
+        refused(api, "TRUNCATE audit", "append-only")
+    assert [entry["actor"] for entry in api.client.get("/audit").json()["entries"]] == ["operator:1"]
+
+
+def test_the_audit_log_is_kept_for_as_long_as_the_setting_says(api: Api) -> None:
+    """What is older goes; the database itself lets go of nothing younger; a change of the setting is an entry."""
+    audit_of = api.app.planner.database
+    for subject, days in (("old", 31.0), ("month", 29.9), ("week", 6.9), ("day", 0.9)):
+        write_entry(api, subject, days=days)
+    refused(api, "DELETE FROM audit", "HOPE_AUDIT_DAYS")  # nobody has said a setting yet: a day
+    api.await_(lambda: audit.prune(audit_of, 30))
+    assert {subject for _, subject in entries(api)} == {"month", "week", "day"}
+    for subject in ("month", "week", "day"):
+        refused(api, f"DELETE FROM audit WHERE subject = '{subject}'", "HOPE_AUDIT_DAYS")
+    api.await_(lambda: audit.prune(audit_of, 7))
+    assert {subject for _, subject in entries(api)} == {"week", "day", "7 days"}
+    (entry,) = api.client.get("/audit?action=audit.retention").json()["entries"]
+    assert (entry["actor"], entry["detail"]) == ("planner", {"before": "30 days"})
+    api.await_(lambda: audit.prune(audit_of, 7))
+    assert len(entries(api)) == 3
 
 
 def test_an_entry_is_there_only_if_the_action_is(api: Api) -> None:

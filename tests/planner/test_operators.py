@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,17 @@ from planner_api.operators.calls import CALLS, Call
 from planner_api.operators.commands import run
 from planner_api.operators.show import cell, table
 from planner_api.server import build_config
-from tests.planner.samples import chain, serving, tokens
+from tests.planner.samples import Api, chain, serving, tokens
 from tests.planner.wire import listening
 
 CONTRACT = json.loads((Path(__file__).parents[2] / "openapi" / "openapi.json").read_text())
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """A planner that is open."""
+    with serving(database_url) as running:
+        yield running
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
@@ -86,6 +94,46 @@ def test_without_a_planner_it_says_how_to_get_one(capsys: pytest.CaptureFixture[
     assert "is no address" in capsys.readouterr().err
     assert cli.main(["fleet", "show", "--token", "two words"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_word_that_cannot_be_is_answered_in_words(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was mistyped is repeated, with the command that lists what there is; nobody is shown a pattern."""
+    model_hash = api.post("/models", chain()).json()["model_hash"]
+    with listening(api, build_config(api.app, "127.0.0.1", 0)) as port:
+
+        def refused(*words: str, at: str = f"http://127.0.0.1:{port}") -> str:
+            assert cli.main([*words, "--planner", at]) == 1
+            said = capsys.readouterr().err
+            assert "pattern" not in said
+            return said
+
+        for words, listed in (
+            ("models add classifier abc%", "fleet models"),
+            ("models rollout abc% held", "fleet models"),
+            ("releases watch abc%", "releases list"),
+            ("releases rollback abc%", "releases list"),
+            ("devices show abc%", "devices list"),
+            ("plans versions abc%", "plans list"),
+        ):
+            assert re.search(rf"'abc%' is no [a-z' ]+: `hope-planner {listed}` lists them", refused(*words.split()))
+        assert "'bad name' is no name" in refused("models", "add", "bad name", model_hash)
+        assert "no more than that" in refused("fleet", "show", at=f"http://127.0.0.1:{port}/api")
+        assert "without TLS" in refused("fleet", "show", at=f"https://127.0.0.1:{port}")
+        for option in (["--labels", "beta"], ["--labels", "=beta"]):
+            with pytest.raises(SystemExit):
+                cli.main(["groups", "set", "beta", *option])
+            assert "is not key=value" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            cli.main(["releases", "begin", "classifier", "--stages", "few"])
+        assert "is not numbers such as" in capsys.readouterr().err
+
+
+def test_an_empty_token_is_none(api: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that a failed command left empty is asked for like one that is not there."""
+    monkeypatch.setenv("HOPE_TOKEN", "")
+    with listening(api, build_config(api.app, "127.0.0.1", 0)) as port:
+        assert cli.main(["fleet", "show", "--planner", f"http://127.0.0.1:{port}"]) == 0
+    assert "hit rate" in capsys.readouterr().out
 
 
 def test_a_terminal_is_never_obeyed() -> None:

@@ -181,6 +181,7 @@ async def compare(
         if row is None:
             raise plan_unknown(plan_id)
     replies = [await _read(database, plan_id, version) for plan_id, version in chosen]
+    results = [await history.results(database, plan_id, version) for plan_id, version in chosen]
     plans = [reply.plan for reply in replies]
     if [job.model_hash for job in plans[0].jobs] != [job.model_hash for job in plans[1].jobs]:
         raise InvalidError("other-model", "These are plans of different models; choose two of one.")
@@ -191,6 +192,9 @@ async def compare(
         "compare.html",
         rows=rows,
         replies=replies,
+        results=results,
+        predicted=history.ratio(plans[1].makespan_us, plans[0].makespan_us),
+        measured=history.ratio(results[1].measured_us, results[0].measured_us),
         charts=[gantt.draw(plan, span_us) for plan in plans],
         differences=found[:COMPARED],
         total=len(found),

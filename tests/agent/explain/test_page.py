@@ -95,3 +95,16 @@ def test_the_chart_is_walked_through_with_the_keyboard(tmp_path: Path) -> None:
         expect(page.locator(".lanes")).to_have_attribute("style", "width: 200%;")
         expect(page.locator('.bar[tabindex="0"]')).to_have_count(1)
         expect(page.locator("tr.chosen")).to_have_count(1)
+
+
+def test_the_cause_is_read_without_scrolling_on_a_desk(tmp_path: Path) -> None:
+    """At 1300 pixels the table fits the page, and the sentence in its last column is given the most of it."""
+    names = [f"inception_4a/branch_{number}/convolution_with_bias" for number in range(4)]
+    file = tmp_path / "page.html"
+    file.write_text(to_html(explanation(*names)), encoding="utf-8")
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1300, "height": 900})
+        page.goto(file.as_uri())
+        assert page.locator(".table").evaluate("table => table.scrollWidth - table.clientWidth") == 0
+        widths = page.locator("tbody tr").first.locator("td").evaluate_all("cells => cells.map(one => one.offsetWidth)")
+        assert widths[-1] >= 250

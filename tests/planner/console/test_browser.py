@@ -8,17 +8,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from hope_schema import DeviceReport, MeasuredRun
 from hope_schema.wording import reason
+from planner_api.console.rendering import percent
 from tests.planner.console.running import HUGE, NARROW, WIDE, Running, running
 from tests.planner.console.sample_fleet import FREQUENCY, RELEASED, SOCS
+from tests.planner.console.violations import violations
 
-AXE = Axe().axe_script
-OF_COLOURS = ["color-contrast", "link-in-text-block"]
-"""Axe's rules that another theme can break."""
 LARGEST_BYTES = 200_000
 CUT_OFF = """[...document.querySelectorAll("table.data, table.chart")]
     .filter(table => table.scrollWidth > table.parentElement.clientWidth).map(table => table.caption.textContent)"""
@@ -33,14 +31,7 @@ def pages(console: Running) -> dict[str, str]:
 
 def check(page: Page, name: str) -> list[str]:
     """What axe finds on a page, in both themes, narrow and wide, and whether it fits; one line each."""
-    found = []
-    page.evaluate(AXE)
-    for theme, more in (("light", {}), ("dark", {"runOnly": OF_COLOURS})):
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-        options = {"resultTypes": ["violations"], "preload": False, **more}
-        for violation in page.evaluate("options => axe.run(options).then(found => found.violations)", options):
-            nodes = [node["target"] for node in violation["nodes"][:3]]
-            found.append(f"{name}, {theme}: {violation['id']} at {nodes}")
+    found = violations(page, name)
     for size in (NARROW, HUGE, WIDE):
         page.set_viewport_size(size)
         if (over := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
@@ -147,7 +138,7 @@ def test_a_plan_says_why_an_op_is_where_it_is(signed_in: Page, console: Running,
 
 
 def test_a_label_stands_on_a_bar_that_is_wide_enough(signed_in: Page, pages: dict[str, str]) -> None:
-    """On no screen and at no magnification is one cut off; the larger these are, the more have room."""
+    """On no screen and at no magnification is one cut off or crossed out; the larger these are, the more have room."""
     room = """labels => labels.filter(label => label.getAttribute("visibility") === "visible").map(label => {
         const box = label.firstElementChild.getBBox();
         return label.width.baseVal.value - box.x - box.width;
@@ -160,6 +151,8 @@ def test_a_label_stands_on_a_bar_that_is_wide_enough(signed_in: Page, pages: dic
         return len(left)
 
     signed_in.goto(pages["plan"])
+    above = "line => [...document.querySelectorAll('.label')].every(one => line.compareDocumentPosition(one) & 4)"
+    assert signed_in.locator(".gantt line.bound").first.evaluate(above), "the bound crosses no label out"
     shown = []
     for size in (NARROW, WIDE, HUGE):
         signed_in.set_viewport_size(size)
@@ -172,6 +165,25 @@ def test_a_label_stands_on_a_bar_that_is_wide_enough(signed_in: Page, pages: dic
         assert signed_in.evaluate("document.querySelector('.gantt .scroll').scrollWidth") > 1.9 * before
     assert labelled() > shown[0]
     signed_in.set_viewport_size(WIDE)
+
+
+def test_two_plans_compared_say_what_was_promised_and_what_was_measured(
+    signed_in: Page, console: Running, pages: dict[str, str]
+) -> None:
+    """Beside the makespans stands what devices reported, with the change; a word where none did."""
+    signed_in.goto(pages["compare"])
+    figures = signed_in.get_by_role("region", name="Both plans in figures")
+    measured = figures.get_by_role("row", name="Mean measured").get_by_role("cell")
+    expect(measured.nth(0)).to_have_text("no device reported")
+    expect(measured.nth(1)).to_have_text(re.compile(r"^[\d.]+ ms\s+of \d+ reports\s*$"))
+    left, right = (console.plans["classifier", soc] for soc in SOCS[:2])
+    signed_in.goto(f"/console/compare?left={left.plan_id}@2&right={right.plan_id}@2")
+    for name in ("Makespan", "Mean measured"):
+        expect(figures.get_by_role("row", name=name).get_by_role("cell").nth(1)).to_contain_text(
+            re.compile(r"ms \([+−][\d.]+ %\)")
+        )
+    change = right.plan.makespan_us / left.plan.makespan_us - 1.0
+    expect(figures.get_by_role("row", name="Makespan")).to_contain_text(percent(change, sign=True))
 
 
 BROKEN = """[...document.querySelectorAll(".command > span")].filter(word => {
