@@ -100,15 +100,8 @@ async def is_valid_claim(session: AsyncSession, claim_hash: str) -> bool:
 
 async def use_claim(session: WriteSession, claim_hash: str) -> int | None:
     """Spend one use of a claim that is valid now; its id, or None."""
-    return (
-        await session.execute(
-            update(ClaimRow)
-            .where(_valid_claim(claim_hash))
-            .values(uses_left=ClaimRow.uses_left - 1)
-            .returning(ClaimRow.id)
-            .execution_options(synchronize_session=False)
-        )
-    ).scalar_one_or_none()
+    spent = update(ClaimRow).where(_valid_claim(claim_hash)).values(uses_left=ClaimRow.uses_left - 1)
+    return (await session.execute(spent.returning(ClaimRow.id))).scalar_one_or_none()
 
 
 async def enrol(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:
@@ -153,22 +146,14 @@ async def revoke(session: WriteSession, *, token_id: int | None = None, device_i
         .where(wanted, TokenRow.revoked_at.is_(None))
         .values(revoked_at=now)
         .returning(TokenRow.token_hash)
-        .execution_options(synchronize_session=False)
     )
     return rows.all()
 
 
 async def revoke_claim(session: WriteSession, claim_id: int) -> bool:
     """Revoke a claim; False when there is none to revoke. Devices that enrolled with it keep their tokens."""
-    return (
-        await session.execute(
-            update(ClaimRow)
-            .where(ClaimRow.id == claim_id, ClaimRow.revoked_at.is_(None))
-            .values(revoked_at=datetime.now(UTC))
-            .returning(ClaimRow.id)
-            .execution_options(synchronize_session=False)
-        )
-    ).first() is not None
+    valid = update(ClaimRow).where(ClaimRow.id == claim_id, ClaimRow.revoked_at.is_(None))
+    return await session.touches(valid.values(revoked_at=datetime.now(UTC)).returning(ClaimRow.id))
 
 
 async def use(session: WriteSession, owner: str, quota: str, day: str, amount: int) -> int:
@@ -196,8 +181,8 @@ def saw(connection: Connection, device_ids: Collection[str]) -> None:
 
 async def describe(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:
     """Keep what people call a device, and its labels; False when there is no such device."""
-    statement = update(DeviceRow).where(DeviceRow.id == device_id).values(**values).returning(DeviceRow.id)
-    return (await session.execute(statement.execution_options(synchronize_session=False))).first() is not None
+    described = update(DeviceRow).where(DeviceRow.id == device_id).values(**values)
+    return await session.touches(described.returning(DeviceRow.id))
 
 
 def store_devices(connection: Connection, group: Sequence[Sent]) -> None:

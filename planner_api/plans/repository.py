@@ -144,8 +144,8 @@ async def hold_back(session: WriteSession, plan_id: str) -> None:
     """
     waits = exists().where(ModelRow.hash == PlanRow.model_hash, ModelRow.rollout != "at_once")
     finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
-    held = update(PlanRow).where(PlanRow.id == plan_id, *finished, waits).values(served_version=PlanRow.version)
-    await session.execute(held.execution_options(synchronize_session=False))
+    held = update(PlanRow).where(PlanRow.id == plan_id, *finished, waits)
+    await session.execute(held.values(served_version=PlanRow.version))
 
 
 async def keep_version(session: WriteSession, values: Mapping[str, Any]) -> None:

@@ -262,7 +262,6 @@ async def establish_agreed(session: WriteSession, soc: str, devices: int, now: d
         update(SocRow)
         .where(SocRow.name == soc, SocRow.established_at.is_(None), agreed >= devices)
         .values(established_at=now)
-        .execution_options(synchronize_session=False)
     )
 
 
@@ -307,13 +306,8 @@ async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime)
 
 async def store_statistics(session: WriteSession, before: ProfileHead, values: Mapping[str, Any]) -> bool:
     """Store folded statistics unless another folder was faster; return whether they were stored."""
-    result = await session.execute(
-        update(ProfileRow)
-        .where(ProfileRow.id == before.id, ProfileRow.uploads == before.uploads)
-        .values(**values)
-        .returning(ProfileRow.id)
-    )
-    return result.first() is not None
+    same = ProfileRow.id == before.id, ProfileRow.uploads == before.uploads
+    return await session.touches(update(ProfileRow).where(*same).values(**values).returning(ProfileRow.id))
 
 
 async def store_version(session: WriteSession, profile_id: int, version: int, body: bytes, now: datetime) -> None:
