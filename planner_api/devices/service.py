@@ -14,6 +14,7 @@ from hope_schema.proof import prove as proof_of
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
+from planner_api.db.told import told
 from planner_api.devices import repository
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.tokens import hash_token, new_token
@@ -120,24 +121,19 @@ async def list_devices(
 async def _described(session: AsyncSession, rows: Sequence[DeviceRow]) -> list[Device]:
     ids = [row.id for row in rows]
     drifts, unused = await repository.drifts(session, ids), await repository.unused(session, ids)
-    return [_device(row, drifts.get(row.id, ()), unused.get(row.id)) for row in rows]
-
-
-def _device(row: DeviceRow, drifts: Sequence[float], unused: str | None) -> Device:
-    return Device(
-        device_id=row.id,
-        name=row.name,
-        labels=row.labels or {},
-        soc=row.soc,
-        frequency=row.frequency,
-        versions=row.versions or {},
-        enrolled_at=row.enrolled_at,
-        last_seen_at=row.last_seen_at,
-        clock_skew_s=row.clock_skew_s,
-        revoked=row.revoked_at is not None,
-        drift=statistics.median(drifts) if drifts else None,
-        unused=unused,
-    )
+    return [
+        told(
+            Device,
+            row,
+            device_id=row.id,
+            labels=row.labels or {},
+            versions=row.versions or {},
+            revoked=row.revoked_at is not None,
+            drift=statistics.median(drifts[row.id]) if row.id in drifts else None,
+            unused=unused.get(row.id),
+        )
+        for row in rows
+    ]
 
 
 def _unknown(device_id: str) -> NotFoundError:

@@ -13,6 +13,7 @@ from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.paging import Page
+from planner_api.db.told import told
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
@@ -33,18 +34,11 @@ async def contributions(
     said = await asyncio.to_thread(statistics.said_by)
     async with database.read() as session:
         rows = await repository.contributions(session, head.id, after=after, limit=limit)
-    page = tuple(
-        Contribution(
-            device_id=row.device_id,
-            uploads=row.uploads,
-            figures=said.get(device_hash(row.device_id), (0, 0))[0],
-            alone=said.get(device_hash(row.device_id), (0, 0))[1],
-            unused=row.unused,
-            last_at=row.last_at,
-        )
-        for row in rows
-    )
-    return ContributionPage(contributions=page, next=rows.next(lambda row: row.device_id))
+    page = []
+    for row in rows:
+        figures, alone = said.get(device_hash(row.device_id), (0, 0))
+        page.append(told(Contribution, row, figures=figures, alone=alone))
+    return ContributionPage(contributions=tuple(page), next=rows.next(lambda row: row.device_id))
 
 
 async def votes(
