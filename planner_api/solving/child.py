@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
-from hope_schema import Job, LatencyColumns, ModelGraph, Op, Plan, PlanRequest, Processor, Profile, Tensor, merge
+from hope_schema import ModelGraph, Plan, PlanRequest, Profile
 
 MAX_FRAME = 256 * 1024 * 1024
 """No frame is longer: the schema's own bounds keep honest graphs far below it."""
@@ -102,43 +102,12 @@ def _warm(entry: str) -> Solve:
     function = _load(entry)
     if function is solve:
         # NOTE: imported here, because a worker shares this module with its child but never plans by itself.
-        from planner_api.planning.warming import warm
+        from planner_api.planning import Budget, optimise
+        from planner_api.planning.warming import tiny, warm
 
         warm()
-        graph, profile, request = _exercise()
-        function((graph,), profile, request, 0.2, 0)
+        optimise(tiny(), "auto", Budget(rounds=1))  # what it needs beside kernels is loaded too
     return function
-
-
-def _exercise(count: int = 8) -> tuple[ModelGraph, Profile, PlanRequest]:
-    """A small problem with branches and uneven costs: what it needs beside kernels is loaded too."""
-    widths = range(count)
-    tensors = [Tensor(name="t", shape=(1,), dtype="float32")]
-    tensors += [Tensor(name=f"t{i}", shape=(1,), dtype="float32") for i in widths]
-    ops = [
-        Op(type="Op", attributes={"i": i}, inputs=("t" if i < 3 else f"t{i - 3}",), outputs=(f"t{i}",)) for i in widths
-    ]
-    graph = ModelGraph(
-        name="warm", tensors=tuple(tensors), ops=tuple(ops), inputs=("t",), outputs=tuple(f"t{i}" for i in widths[-3:])
-    )
-    processors = tuple(
-        Processor(id=name, runtime="r", version="1", threads=1, core_class=name, resources=(name,))
-        for name in ("a", "b")
-    )
-    rows = [
-        (op.signature, kind.kind, 1.0 + (7 * i + 3 * j) % 11)
-        for i, op in enumerate(merge(graph))
-        for j, kind in enumerate(processors)
-    ]
-    columns = LatencyColumns(
-        signature=tuple(row[0] for row in rows),
-        kind=tuple(row[1] for row in rows),
-        us=tuple(row[2] for row in rows),
-        spread_us=(0.0,) * len(rows),
-        count=(1,) * len(rows),
-    )
-    profile = Profile(soc="warm", frequency="max", processors=processors, latencies=columns, version=1)
-    return graph, profile, PlanRequest(jobs=(Job(model_hash=graph.model_hash),), soc="warm", frequency="max")
 
 
 def _answer(function: Solve, task: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, object], bytes]:
