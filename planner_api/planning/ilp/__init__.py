@@ -11,7 +11,7 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.construct import greedy
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.partial import Partial
-from planner_api.planning.ilp.highs import SolverFailed, run
+from planner_api.planning.highs import SolverFailed, run
 from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import partition
 from planner_api.planning.ilp.start import ends, greedy_order, start

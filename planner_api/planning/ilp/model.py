@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 import networkx as nx
 
 from planner_api.planning.construct.partial import Partial
-from planner_api.planning.ilp.highs import Program
+from planner_api.planning.highs import Program
 from planner_api.planning.problem import Problem
 
 
