@@ -73,7 +73,7 @@ class Program:
         self.row_lower.append(lower)
         self.row_upper.append(upper)
 
-    def solver(self, **options: object) -> highspy.Highs:
+    def solver(self, **options: float) -> highspy.Highs:
         """HiGHS with the program loaded, on one thread. Raises SolverFailed where it refuses that."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.cost), len(self.row_lower)
@@ -125,7 +125,7 @@ def run(
     Raises:
         SolverFailed: infeasible, unbounded, out of time without a solution, or an error inside HiGHS.
     """
-    options: dict[str, object] = {"mip_rel_gap": gap, "mip_abs_gap": 1e-6, **TUNING}
+    options: dict[str, float] = {"mip_rel_gap": gap, "mip_abs_gap": 1e-6, **TUNING}
     if math.isfinite(seconds):
         options["time_limit"] = max(seconds, 0.0)
     if nodes is not None:
