@@ -60,13 +60,15 @@ def _warm(entry: str) -> Solve:
     """Load the entry, and pay for loading (or compiling) the numba kernels before the first task's clock runs."""
     module, _, name = entry.partition(":")
     function: Solve = getattr(importlib.import_module(module), name)
-    if function is solve:
+    if entry == ENTRY:  # not by identity: the child runs this module under another name
         # NOTE: imported here, because a worker shares this module with its child but never plans by itself.
         from planner_api.planning import Budget, optimise
+        from planner_api.planning.bound import lower_bound
         from planner_api.planning.warming import tiny, warm
 
         warm()
         optimise(tiny(), "auto", Budget(rounds=1))  # what it needs beside kernels is loaded too
+        lower_bound(tiny(), Budget(rounds=1))
     return function
 
 

@@ -160,3 +160,19 @@ def test_a_warm_child_has_every_kernel() -> None:
         "assert anneal.signatures\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_child_that_is_ready_has_loaded_what_it_plans_with() -> None:
+    """The child of production, as a worker starts it, has the compiler's and the solver's libraries once it is up."""
+
+    async def main() -> None:
+        solver = SolverProcess(timeout_s=60, memory_bytes=0)
+        try:
+            await solver.start()
+            loaded = " ".join(region.path for region in psutil.Process(solver.pid).memory_maps())
+            assert "llvmlite" in loaded
+            assert "highspy" in loaded
+        finally:
+            await solver.kill()
+
+    asyncio.run(main())
