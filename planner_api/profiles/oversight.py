@@ -17,10 +17,10 @@ from planner_api.db.told import told
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
-from planner_api.profiles.folding import Estimates, estimates, refused
+from planner_api.profiles.batch import finish
+from planner_api.profiles.folding import estimates, refused
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.repository import ProfileHead
-from planner_api.profiles.snapshot import next_version
 from planner_api.profiles.statistics import Key, Statistics, device_hash
 
 FENCE_ATTEMPTS = 10
@@ -169,27 +169,11 @@ async def _rewrite(
         found = await asyncio.to_thread(lambda statistics: estimates(change(statistics)), statistics)
         if statistics.doubted:  # what two said may be one device's word now
             await Predictions(database).doubt(head.id, statistics, found)
-
-        def work(
-            statistics: Statistics = statistics, found: Estimates = found, head: ProfileHead = head
-        ) -> tuple[int, bytes | None, bytes]:
-            return *next_version(statistics, found, soc, frequency, head.version), statistics.dump()
-
-        version, body, dumped = await asyncio.to_thread(work)
-        now = datetime.now(UTC)
-        values = {
-            **repository.counted(statistics),
-            "statistics": dumped,
-            "version": version,
-            "uploads": head.uploads + 1,
-            "updated_at": now,
-        }
+        work = await asyncio.to_thread(finish, statistics, found, soc, frequency, head)
         async with database.write() as session:
-            if await repository.store_statistics(session, head, values):
+            if await repository.store(session, head, work.values, work.snapshot, datetime.now(UTC)):
                 await write_down(session)
-                if body is not None:
-                    await repository.store_version(session, head.id, version, body, now)
-                return body is not None
+                return work.snapshot is not None
     raise ConflictError("profile-busy", "uploads are folded into this profile all the time; try again")
 
 
