@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -11,14 +10,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Literal
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from planner_api.audit.service import local_actor, record
-from planner_api.db.engine import Database, shown
+from planner_api.db.engine import Database, parse_url, shown
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository
 from planner_api.devices.tokens import hash_token, new_token
-from planner_api.errors import DatabaseAwayError
+from planner_api.operators.local import on_database
 from planner_api.settings import Settings
 from planner_api.solving.events import build_events
 from planner_api.usage import UsageError
@@ -70,21 +67,8 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
         UsageError: options that do not go together.
     """
     command: Command = options.act(options)
-
-    async def main() -> int:
-        database = Database(settings.database_url)
-        print(f"hope-planner: tokens of {shown(database.url)}", file=sys.stderr)
-        try:
-            return await command(database)
-        finally:
-            await database.close()
-
-    try:
-        return asyncio.run(main())
-    except (DatabaseAwayError, SQLAlchemyError) as error:
-        reason = getattr(error, "reason", None) or " ".join(str(getattr(error, "orig", None) or error).split())[:300]
-        print(f"hope-planner: {reason}; was the database migrated? hope-planner migrate", file=sys.stderr)
-        return 1
+    print(f"hope-planner: tokens of {shown(parse_url(settings.database_url))}", file=sys.stderr)
+    return on_database(settings, command)
 
 
 def lifetime(text: str) -> timedelta:
