@@ -96,13 +96,7 @@ async def insert(
 ) -> bool:
     """Claim a plan's row; False when somebody was faster. Who inserts it also enqueues its solve.
 
-    Args:
-        session: where to insert.
-        plan_id: the plan's.
-        request: its key.
-        now: when it was asked for.
-        profile_version: one it need not be queued for again, should it fail before it has a body.
-        asked_by: whose queued solves it counts among.
+    Of ``profile_version`` it need not be queued again, should it fail before it has a body.
     """
     values = {
         "id": plan_id,

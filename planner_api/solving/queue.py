@@ -83,15 +83,9 @@ class SolveQueue:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def enqueue(self, session: WriteSession, plan_id: str, *, priority: int = 0) -> bool:
-        """Queue a plan's solve in the caller's transaction; nothing is queued unless that commits.
+        """Queue a plan's solve in the caller's transaction; False when it waits or is being solved already.
 
-        Args:
-            session: the transaction in which the row was inserted or is known to exist.
-            plan_id: a row that is new (``queued_at`` null), ``done`` or ``failed``.
-            priority: higher first.
-
-        Returns:
-            Whether it was queued; False when it waits or is being solved already.
+        Its row is new (``queued_at`` null), ``done`` or ``failed``; plans of higher priority come first.
         """
         return await self.enqueue_all(session, [plan_id], priority=priority) == 1
 
