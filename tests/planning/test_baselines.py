@@ -155,9 +155,9 @@ def test_levels_are_equal_exactly_for_the_same_ends_and_run_in_topological_order
             assert lists.before[two] == [one]
             assert lists.after[one] == [two]
         inputs = frozenset(tensor for tensor in lists.reads[branch.ops[0]] if lists.producer[tensor] < 0)
-        ends[branch.id] = (tuple(lists.before[branch.ops[0]]), inputs, tuple(lists.after[branch.ops[-1]]))
+        ends[branch] = (tuple(lists.before[branch.ops[0]]), inputs, tuple(lists.after[branch.ops[-1]]))
     for one, two in itertools.combinations(found, 2):
-        assert (one.level == two.level) == (ends[one.id] == ends[two.id])
+        assert (one.level == two.level) == (ends[one] == ends[two])
     home = {op: branch for branch in found for op in branch.ops}
     for op, before in enumerate(lists.before):
         for earlier in before:

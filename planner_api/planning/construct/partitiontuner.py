@@ -31,7 +31,6 @@ class Branch:
     are numbered in an order in which every edge between two of them points forward.
     """
 
-    id: int
     level: int
     ops: tuple[int, ...]
 
@@ -51,11 +50,11 @@ def branches(problem: Problem) -> list[Branch]:
         home[op].append(op)
     levels: dict[object, int] = {}
     found = []
-    for id_, chain in enumerate(chains):
+    for chain in chains:
         # A graph input is a node too.
         inputs = [tensor for tensor in lists.reads[chain[0]] if lists.producer[tensor] < 0]
         ends = (*lists.before[chain[0]], None, *sorted(inputs)), tuple(lists.after[chain[-1]])
-        found.append(Branch(id_, levels.setdefault(ends, len(levels)), tuple(chain)))
+        found.append(Branch(levels.setdefault(ends, len(levels)), tuple(chain)))
     return found
 
 
