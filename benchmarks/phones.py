@@ -22,12 +22,12 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks import figures, results
+from benchmarks.mulayer import mulayer_us
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, Table, verdict
 from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise, simulate
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.construct.listing import list_order
-from planner_api.planning.construct.mulayer import mulayer_us
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Bound, Solution, solve

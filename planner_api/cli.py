@@ -14,9 +14,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from planner_api.db.engine import DatabaseUrlError, parse_url, shown
 from planner_api.devices.commands import add_commands as add_token_commands
+from planner_api.devices.commands import run as run_tokens
 from planner_api.operators.commands import add_calls
 from planner_api.operators.commands import add_commands as add_operator_commands
 from planner_api.profiles.commands import add_commands as add_profile_commands
+from planner_api.profiles.commands import run as run_profiles
 from planner_api.settings import Settings, is_loopback, mistyped
 from planner_api.usage import UsageError
 
@@ -93,11 +95,11 @@ def _parser() -> argparse.ArgumentParser:
 
     tokens = commands.add_parser("tokens", help="make, list and revoke tokens")
     add_token_commands(tokens, _database_option)
-    tokens.set_defaults(run=_tokens)
+    tokens.set_defaults(run=lambda options: run_tokens(settings_of(options), options))
 
     profiles = commands.add_parser("profiles", help="list, export, import and correct profiles")
     add_calls(add_profile_commands(profiles, _database_option), "profiles")
-    profiles.set_defaults(run=_profiles)
+    profiles.set_defaults(run=lambda options: run_profiles(settings_of(options), options))
 
     add_operator_commands(commands)
 
@@ -205,20 +207,6 @@ def _worker(options: argparse.Namespace) -> int:
     from planner_api.solving.commands import work
 
     return work(settings, probe_host=options.probe_host, probe_port=options.probe_port)
-
-
-def _tokens(options: argparse.Namespace) -> int:
-    """Make, list and revoke tokens."""
-    from planner_api.devices.commands import run
-
-    return run(settings_of(options), options)
-
-
-def _profiles(options: argparse.Namespace) -> int:
-    """Export and import profiles."""
-    from planner_api.profiles.commands import run
-
-    return run(settings_of(options), options)
 
 
 def _check_port(port: int) -> None:

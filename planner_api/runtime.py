@@ -80,7 +80,7 @@ class Planner:
 
     async def stop(self) -> None:
         """Write down what was counted and end every child and connection."""
-        await self.reader.stop()
+        await self.reader.kill()
         with suppress(DatabaseAwayError):
             await self.plans.flush_counts()
         await self.database.close()

@@ -10,7 +10,7 @@ from hope_schema import AuditPage
 from planner_api.audit import service
 from planner_api.devices.routes import Limit
 from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute
+from planner_api.http.route import StrictRoute, reply
 
 router = APIRouter(tags=["audit"], route_class=StrictRoute)
 
@@ -29,4 +29,4 @@ async def read_audit(
     """List who did what, newest first."""
     database = request.app.state.planner.database
     found = await service.page(database, actor=actor, action=action, subject=subject, before=before, limit=limit)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(found)

@@ -12,6 +12,7 @@ from hope_schema import AuditEntry, AuditPage
 from planner_api.audit import repository
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import AuditRow
+from planner_api.db.told import told
 from planner_api.devices.principal import principal_of
 
 MAX_SUBJECT = 256
@@ -63,18 +64,7 @@ async def page(database: Database, *, limit: int, before: int | None, **where: s
     """Entries, newest first."""
     async with database.read() as session:
         rows = await repository.page(session, before=before, limit=limit, **where)
-    entries = tuple(
-        AuditEntry(
-            id=row.id,
-            at=row.at,
-            actor=row.actor,
-            action=row.action,
-            subject=row.subject,
-            detail=row.detail,
-            request_id=row.request_id,
-        )
-        for row in rows
-    )
+    entries = tuple(told(AuditEntry, row) for row in rows)
     return AuditPage(entries=entries, next=rows.next(lambda row: row.id))
 
 

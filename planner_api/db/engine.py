@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, create_engine, event, make_url
+from sqlalchemy import URL, Executable, create_engine, event, make_url
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
@@ -52,7 +52,14 @@ class ReadSession(AsyncSession):
 
 
 class WriteSession(AsyncSession):
-    """A session inside one transaction, committed when its block ends and rolled back when it raises."""
+    """A session inside one transaction, committed when its block ends and rolled back when it raises.
+
+    Statements that change many rows leave the objects it holds as they are: nobody looks at those afterwards.
+    """
+
+    async def touches(self, statement: Executable) -> bool:
+        """Execute a statement that returns what it changed; return whether that is anything."""
+        return (await self.execute(statement)).first() is not None
 
 
 def parse_url(text: str) -> URL:
@@ -131,7 +138,10 @@ class Database:
     async def write(self) -> AsyncIterator[WriteSession]:
         """Open a session in one transaction; leaving the block commits."""
         with translated():
-            async with WriteSession(self.writer, expire_on_commit=False) as session, session.begin():
+            session = WriteSession(
+                self.writer, expire_on_commit=False, execution_options={"synchronize_session": False}
+            )
+            async with session, session.begin():
                 yield session
 
     async def write_at_once(self, work: Callable[[Connection], T]) -> T:

@@ -47,7 +47,7 @@ async def insert_or_ignore(
     columns = [getattr(table, name) for name in key]
     insert_into = upserting(session.get_bind().dialect, table).values(**values)
     statement = insert_into.on_conflict_do_nothing(index_elements=list(key)).returning(*columns)
-    return (await session.execute(statement)).first() is not None
+    return await session.touches(statement)
 
 
 def put_all(connection: Connection, table: type[Base], rows: Rows, *, key: Names, keep: Names = ()) -> None:

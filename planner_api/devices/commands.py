@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -11,14 +10,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Literal
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from planner_api.audit.service import local_actor, record
-from planner_api.db.engine import Database, shown
+from planner_api.db.engine import Database, parse_url, shown
 from planner_api.db.tables import ClaimRow, TokenRow
-from planner_api.devices import repository
+from planner_api.devices import repository, service
 from planner_api.devices.tokens import hash_token, new_token
-from planner_api.errors import DatabaseAwayError
+from planner_api.operators.local import on_database
 from planner_api.settings import Settings
 from planner_api.solving.events import build_events
 from planner_api.usage import UsageError
@@ -37,7 +34,7 @@ LISTED = 1000
 """Of each kind."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-Command = Callable[[Database], Awaitable[int]]
+Command = Callable[[Database], Awaitable[int | None]]
 
 
 def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -70,21 +67,8 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
         UsageError: options that do not go together.
     """
     command: Command = options.act(options)
-
-    async def main() -> int:
-        database = Database(settings.database_url)
-        print(f"hope-planner: tokens of {shown(database.url)}", file=sys.stderr)
-        try:
-            return await command(database)
-        finally:
-            await database.close()
-
-    try:
-        return asyncio.run(main())
-    except (DatabaseAwayError, SQLAlchemyError) as error:
-        reason = getattr(error, "reason", None) or " ".join(str(getattr(error, "orig", None) or error).split())[:300]
-        print(f"hope-planner: {reason}; was the database migrated? hope-planner migrate", file=sys.stderr)
-        return 1
+    print(f"hope-planner: tokens of {shown(parse_url(settings.database_url))}", file=sys.stderr)
+    return on_database(settings, command)
 
 
 def lifetime(text: str) -> timedelta:
@@ -108,7 +92,7 @@ def _create(options: argparse.Namespace) -> Command:
     scope: Literal["operator", "viewer"] = "viewer" if options.read_only else "operator"
     token = new_token("claim" if options.claim else scope)
 
-    async def command(database: Database) -> int:
+    async def command(database: Database) -> None:
         async with database.write() as session:
             if options.claim:
                 number = await repository.add_claim(
@@ -122,13 +106,12 @@ def _create(options: argparse.Namespace) -> Command:
             about = {"label": options.label, "expires": expires_at, "uses": options.uses, "scope": scope}
             await record(session, local_actor(), f"{kind}.create", f"{kind}:{number}", **about)
         print(token)
-        return 0
 
     return command
 
 
 def _list(_options: argparse.Namespace) -> Command:
-    async def command(database: Database) -> int:
+    async def command(database: Database) -> None:
         async with database.read() as session:
             operators = await repository.list_tokens(session, "operator", LISTED + 1)
             viewers = await repository.list_tokens(session, "viewer", LISTED + 1)
@@ -146,7 +129,6 @@ def _list(_options: argparse.Namespace) -> Command:
                 print(line)
             if next(lines, None) is not None:
                 print(f"  ... the newest {LISTED} of this kind; there are more")
-        return 0
 
     return command
 
@@ -174,10 +156,7 @@ def _revoke(options: argparse.Namespace) -> Command:
                 found = await repository.revoke_claim(session, options.id)
                 kind, whose = "claim", f"claim:{options.id}"
             else:
-                hashes = await repository.revoke(session, token_id=options.id, device_id=options.device)
-                for token_hash in hashes:
-                    await events.revoke(session, token_hash)
-                found = bool(hashes)
+                found = await service.revoke(session, events, token_id=options.id, device_id=options.device)
                 kind, whose = ("token", f"token:{options.id}") if options.device is None else ("device", options.device)
             if found:
                 await record(session, local_actor(), f"{kind}.revoke", whose)

@@ -23,12 +23,7 @@ _ROUTE = route_to(router, report)
 
 
 class ReportLayer:
-    """ASGI layer that answers ``PUT /devices/{device_id}/report``.
-
-    Args:
-        app: the routes.
-        reports: takes them in.
-    """
+    """ASGI layer that answers ``PUT /devices/{device_id}/report``."""
 
     def __init__(self, app: Asgi, reports: Reports) -> None:
         self._app = app

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from hope_schema import DeviceReport
 from planner_api.db.engine import Database
-from planner_api.db.tables import DriftRow
-from planner_api.db.upsert import put_all
-from planner_api.devices import repository
+from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
+from planner_api.db.upsert import add_all, put_all
+from planner_api.devices.repository import CHUNK
 from planner_api.gathering import Gathering
 from planner_api.releases.counting import Counting, Said
 
@@ -57,8 +59,8 @@ class Reports:
 
 def store(connection: Connection, group: Sequence[Sent]) -> None:
     """Store reports in one transaction; rows in the order of their keys, so that two replicas cannot deadlock."""
-    repository.store_devices(connection, sorted(group, key=lambda sent: sent.device_id))
-    predicted = repository.predictions(connection, {run.plan_id for sent in group for run in sent.report.measured})
+    _store_devices(connection, sorted(group, key=lambda sent: sent.device_id))
+    predicted = _predictions(connection, {run.plan_id for sent in group for run in sent.report.measured})
     newest = {
         (sent.device_id, run.plan_id): (sent, run)
         for sent in group
@@ -90,5 +92,54 @@ def store(connection: Connection, group: Sequence[Sent]) -> None:
         ],
         key=("device_id", "plan_id"),
     )
-    repository.add_results(connection, said)
+    _add_results(connection, said)
     counting.add()
+
+
+def _store_devices(connection: Connection, group: Sequence[Sent]) -> None:
+    """Keep what devices say about themselves; one that never enrolled (no tokens required) is added."""
+    rows = [
+        {
+            "id": sent.device_id,
+            "soc": sent.report.soc,
+            "frequency": sent.report.frequency,
+            "versions": dict(sent.report.versions),
+            "clock_skew_s": None if sent.report.sent_at is None else (sent.report.sent_at - sent.at).total_seconds(),
+            "enrolled_at": sent.at,
+            "last_seen_at": sent.at,
+        }
+        for sent in group
+    ]
+    put_all(connection, DeviceRow, rows, key=("id",), keep=("enrolled_at",))
+
+
+def _predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
+    """Predicted makespan in microseconds by (plan id, version), of the versions that are kept."""
+    query = select(PlanVersionRow.plan_id, PlanVersionRow.version, PlanVersionRow.makespan_us)
+    wanted = sorted(plan_ids)
+    found: dict[tuple[str, int], float] = {}
+    for start in range(0, len(wanted), CHUNK):
+        rows = connection.execute(query.where(PlanVersionRow.plan_id.in_(wanted[start : start + CHUNK])))
+        found.update({(plan_id, version): makespan_us for plan_id, version, makespan_us in rows})
+    return found
+
+
+def _add_results(connection: Connection, said: Sequence[Said]) -> None:
+    """Add what devices said to the sums of the plans' versions."""
+    sums: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    for each in said:
+        found = sums[each.plan_id, each.version]
+        found.update(reports=1, runs=each.runs, failures=each.failures, wrong=each.wrong)
+        if each.measured_us is not None:
+            logarithm = math.log(each.measured_us)
+            found.update(timed=1)
+            found["log_sum"] += logarithm  # type: ignore[assignment]
+            found["log_squares"] += logarithm * logarithm  # type: ignore[assignment]
+    rows = [
+        {"plan_id": plan_id, "version": version, **{name: found[name] for name in _SUMS}}
+        for (plan_id, version), found in sums.items()
+    ]
+    add_all(connection, PlanVersionRow, rows, key=("plan_id", "version"))
+
+
+_SUMS = ("reports", "timed", "log_sum", "log_squares", "runs", "failures", "wrong")

@@ -1,24 +1,18 @@
-"""Every query on devices, their tokens and claims, and what they report."""
+"""Every query on devices, their tokens and claims, but what a batch of reports stores (``devices/reports.py``)."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanVersionRow, TokenRow, UsageRow
-from planner_api.db.upsert import add_all, insert_or_ignore, put_all, upserting
-
-if TYPE_CHECKING:
-    from planner_api.devices.reports import Sent
-    from planner_api.releases.counting import Said
+from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, TokenRow, UsageRow
+from planner_api.db.upsert import insert_or_ignore, upserting
 
 CHUNK = 500
 """Plans or devices per statement; SQLite bounds the parameters of one."""
@@ -100,15 +94,8 @@ async def is_valid_claim(session: AsyncSession, claim_hash: str) -> bool:
 
 async def use_claim(session: WriteSession, claim_hash: str) -> int | None:
     """Spend one use of a claim that is valid now; its id, or None."""
-    return (
-        await session.execute(
-            update(ClaimRow)
-            .where(_valid_claim(claim_hash))
-            .values(uses_left=ClaimRow.uses_left - 1)
-            .returning(ClaimRow.id)
-            .execution_options(synchronize_session=False)
-        )
-    ).scalar_one_or_none()
+    spent = update(ClaimRow).where(_valid_claim(claim_hash)).values(uses_left=ClaimRow.uses_left - 1)
+    return (await session.execute(spent.returning(ClaimRow.id))).scalar_one_or_none()
 
 
 async def enrol(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:
@@ -153,22 +140,14 @@ async def revoke(session: WriteSession, *, token_id: int | None = None, device_i
         .where(wanted, TokenRow.revoked_at.is_(None))
         .values(revoked_at=now)
         .returning(TokenRow.token_hash)
-        .execution_options(synchronize_session=False)
     )
     return rows.all()
 
 
 async def revoke_claim(session: WriteSession, claim_id: int) -> bool:
     """Revoke a claim; False when there is none to revoke. Devices that enrolled with it keep their tokens."""
-    return (
-        await session.execute(
-            update(ClaimRow)
-            .where(ClaimRow.id == claim_id, ClaimRow.revoked_at.is_(None))
-            .values(revoked_at=datetime.now(UTC))
-            .returning(ClaimRow.id)
-            .execution_options(synchronize_session=False)
-        )
-    ).first() is not None
+    valid = update(ClaimRow).where(ClaimRow.id == claim_id, ClaimRow.revoked_at.is_(None))
+    return await session.touches(valid.values(revoked_at=datetime.now(UTC)).returning(ClaimRow.id))
 
 
 async def use(session: WriteSession, owner: str, quota: str, day: str, amount: int) -> int:
@@ -196,57 +175,8 @@ def saw(connection: Connection, device_ids: Collection[str]) -> None:
 
 async def describe(session: WriteSession, device_id: str, values: Mapping[str, Any]) -> bool:
     """Keep what people call a device, and its labels; False when there is no such device."""
-    statement = update(DeviceRow).where(DeviceRow.id == device_id).values(**values).returning(DeviceRow.id)
-    return (await session.execute(statement.execution_options(synchronize_session=False))).first() is not None
-
-
-def store_devices(connection: Connection, group: Sequence[Sent]) -> None:
-    """Keep what devices say about themselves; one that never enrolled (no tokens required) is added."""
-    rows = [
-        {
-            "id": sent.device_id,
-            "soc": sent.report.soc,
-            "frequency": sent.report.frequency,
-            "versions": dict(sent.report.versions),
-            "clock_skew_s": None if sent.report.sent_at is None else (sent.report.sent_at - sent.at).total_seconds(),
-            "enrolled_at": sent.at,
-            "last_seen_at": sent.at,
-        }
-        for sent in group
-    ]
-    put_all(connection, DeviceRow, rows, key=("id",), keep=("enrolled_at",))
-
-
-def predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
-    """Predicted makespan in microseconds by (plan id, version), of the versions that are kept."""
-    query = select(PlanVersionRow.plan_id, PlanVersionRow.version, PlanVersionRow.makespan_us)
-    wanted = sorted(plan_ids)
-    found: dict[tuple[str, int], float] = {}
-    for start in range(0, len(wanted), CHUNK):
-        rows = connection.execute(query.where(PlanVersionRow.plan_id.in_(wanted[start : start + CHUNK])))
-        found.update({(plan_id, version): makespan_us for plan_id, version, makespan_us in rows})
-    return found
-
-
-def add_results(connection: Connection, said: Sequence[Said]) -> None:
-    """Add what devices said to the sums of the plans' versions."""
-    sums: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-    for each in said:
-        found = sums[each.plan_id, each.version]
-        found.update(reports=1, runs=each.runs, failures=each.failures, wrong=each.wrong)
-        if each.measured_us is not None:
-            logarithm = math.log(each.measured_us)
-            found.update(timed=1)
-            found["log_sum"] += logarithm  # type: ignore[assignment]
-            found["log_squares"] += logarithm * logarithm  # type: ignore[assignment]
-    rows = [
-        {"plan_id": plan_id, "version": version, **{name: found[name] for name in _SUMS}}
-        for (plan_id, version), found in sums.items()
-    ]
-    add_all(connection, PlanVersionRow, rows, key=("plan_id", "version"))
-
-
-_SUMS = ("reports", "timed", "log_sum", "log_squares", "runs", "failures", "wrong")
+    described = update(DeviceRow).where(DeviceRow.id == device_id).values(**values)
+    return await session.touches(described.returning(DeviceRow.id))
 
 
 async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, list[float]]:

@@ -23,7 +23,7 @@ from planner_api.devices import service
 from planner_api.devices.guard import bearer_of
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute
+from planner_api.http.route import StrictRoute, reply
 
 router = APIRouter(tags=["devices"], route_class=StrictRoute)
 
@@ -53,7 +53,7 @@ async def enrol(request: Request) -> Response:
     message = await read_message(request, Enrolment, limit=ENROLMENT_BYTES)
     receipt = await service.enrol(planner.database, claim, message)
     headers = {"Cache-Control": "no-store"}
-    return Response(receipt.model_dump_json(), status_code=201, media_type="application/json", headers=headers)
+    return reply(receipt, 201, headers)
 
 
 @router.post(
@@ -66,8 +66,7 @@ async def prove(request: Request) -> Response:
     """Prove to a device, which sends no token, that this planner gave it one; at the planner's own addresses alone."""
     planner = request.app.state.planner
     message = await read_message(request, ProofRequest, limit=PROOF_BYTES)
-    found = await service.prove(planner.database, planner.settings.addresses, message)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(await service.prove(planner.database, planner.settings.addresses, message))
 
 
 @router.get("/devices", openapi_extra=describe(replies={200: ("One page.", DevicePage)}, errors=[404, 422]))
@@ -83,8 +82,7 @@ async def list_devices(
     A page of a group that takes a share of its devices may be short, or empty, before the last one.
     """
     database = request.app.state.planner.database
-    page = await service.list_devices(database, soc=soc, group=group, after=after, limit=limit)
-    return Response(page.model_dump_json(), media_type="application/json")
+    return reply(await service.list_devices(database, soc=soc, group=group, after=after, limit=limit))
 
 
 @router.put(
@@ -107,7 +105,7 @@ async def describe_device(request: Request, device_id: DeviceId) -> Response:
     """Say what people call a device, and the labels that groups choose by."""
     message = await read_message(request, DeviceDescription)
     found = await service.describe(request.app.state.planner.database, device_id, message, actor_of(request.scope))
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(found)
 
 
 @router.get(
@@ -115,8 +113,7 @@ async def describe_device(request: Request, device_id: DeviceId) -> Response:
 )
 async def read_device(request: Request, device_id: DeviceId) -> Response:
     """Return one device."""
-    found = await service.get_device(request.app.state.planner.database, device_id)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(await service.get_device(request.app.state.planner.database, device_id))
 
 
 @router.delete(

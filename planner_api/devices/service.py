@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from hope_schema import Device, DeviceDescription, DevicePage, Enrolment, EnrolmentReceipt, Proof, ProofRequest
 from hope_schema.proof import prove as proof_of
 from planner_api.audit.service import Actor, record
-from planner_api.db.engine import Database
+from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import DeviceRow
+from planner_api.db.told import told
 from planner_api.devices import repository
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.tokens import hash_token, new_token
@@ -72,6 +73,16 @@ async def prove(database: Database, addresses: Container[str], request: ProofReq
     return Proof(salt=salt, proof=proof_of(key, request, salt))
 
 
+async def revoke(
+    session: WriteSession, events: Events, *, token_id: int | None = None, device_id: str | None = None
+) -> bool:
+    """Revoke one token, or all of a device and the device itself, on every replica; False where nothing was valid."""
+    hashes = await repository.revoke(session, token_id=token_id, device_id=device_id)
+    for token_hash in hashes:
+        await events.revoke(session, token_hash)
+    return bool(hashes)
+
+
 async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor) -> None:
     """Revoke a device and all its tokens, everywhere, at once.
 
@@ -81,8 +92,7 @@ async def revoke_device(database: Database, events: Events, device_id: str, acto
     async with database.write() as session:
         if await session.get(DeviceRow, device_id) is None:
             raise _unknown(device_id)
-        for token_hash in await repository.revoke(session, device_id=device_id):
-            await events.revoke(session, token_hash)
+        await revoke(session, events, device_id=device_id)
         await record(session, actor, "device.revoke", device_id)
 
 
@@ -120,24 +130,19 @@ async def list_devices(
 async def _described(session: AsyncSession, rows: Sequence[DeviceRow]) -> list[Device]:
     ids = [row.id for row in rows]
     drifts, unused = await repository.drifts(session, ids), await repository.unused(session, ids)
-    return [_device(row, drifts.get(row.id, ()), unused.get(row.id)) for row in rows]
-
-
-def _device(row: DeviceRow, drifts: Sequence[float], unused: str | None) -> Device:
-    return Device(
-        device_id=row.id,
-        name=row.name,
-        labels=row.labels or {},
-        soc=row.soc,
-        frequency=row.frequency,
-        versions=row.versions or {},
-        enrolled_at=row.enrolled_at,
-        last_seen_at=row.last_seen_at,
-        clock_skew_s=row.clock_skew_s,
-        revoked=row.revoked_at is not None,
-        drift=statistics.median(drifts) if drifts else None,
-        unused=unused,
-    )
+    return [
+        told(
+            Device,
+            row,
+            device_id=row.id,
+            labels=row.labels or {},
+            versions=row.versions or {},
+            revoked=row.revoked_at is not None,
+            drift=statistics.median(drifts[row.id]) if row.id in drifts else None,
+            unused=unused.get(row.id),
+        )
+        for row in rows
+    ]
 
 
 def _unknown(device_id: str) -> NotFoundError:

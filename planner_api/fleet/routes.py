@@ -23,7 +23,7 @@ from planner_api.devices.routes import After, Limit
 from planner_api.fleet import service
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute
+from planner_api.http.route import StrictRoute, reply
 
 router = APIRouter(tags=["fleet"], route_class=StrictRoute)
 
@@ -52,7 +52,7 @@ async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
     message = await read_message(request, FanoutRequest, empty=b"{}")
     found = await service.plan_ahead(planner.database, planner.queue, model_hash, message, actor_of(request.scope))
     headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
-    return Response(found.model_dump_json(), status_code=202, media_type="application/json", headers=headers)
+    return reply(found, 202, headers)
 
 
 @router.get("/fanouts/{fanout_id}", openapi_extra=describe(replies={200: ("Its progress.", Fanout)}, errors=[404, 422]))
@@ -62,28 +62,25 @@ async def read_progress(
     """Return how far a planning ahead is."""
     found = await service.progress(request.app.state.planner.database, fanout_id)
     headers = {} if found.finished else {"Retry-After": str(POLL_S)}
-    return Response(found.model_dump_json(), media_type="application/json", headers=headers)
+    return reply(found, headers=headers)
 
 
 @router.get("/fleet", openapi_extra=describe(replies={200: ("The fleet in numbers.", FleetSummary)}))
 async def fleet(request: Request) -> Response:
     """Return the fleet in numbers."""
-    found = await service.summary(request.app.state.planner.database)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(await service.summary(request.app.state.planner.database))
 
 
 @router.get("/fleet/profiles", openapi_extra=describe(replies={200: ("One page.", FleetProfilePage)}, errors=[422]))
 async def profiles(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
     """List what is known of each SoC at each frequency."""
-    found = await service.profiles(request.app.state.planner.database, offset=offset, limit=limit)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(await service.profiles(request.app.state.planner.database, offset=offset, limit=limit))
 
 
 @router.get("/fleet/models", openapi_extra=describe(replies={200: ("One page.", FleetModelPage)}, errors=[422]))
 async def models(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
     """List the models with the coverage, gaps and hit rate of their plans."""
-    found = await service.models(request.app.state.planner.database, offset=offset, limit=limit)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(await service.models(request.app.state.planner.database, offset=offset, limit=limit))
 
 
 @router.get("/fleet/plans", openapi_extra=describe(replies={200: ("One page.", FleetPlanPage)}, errors=[422]))
@@ -99,7 +96,7 @@ async def plans(
     wanted = {"model_hash": model_hash, "soc": soc, "status": status}
     where = {name: value for name, value in wanted.items() if value is not None}
     found = await service.plans(request.app.state.planner.database, where=where, after=after or "", limit=limit)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(found)
 
 
 Soc = Annotated[str, Query(max_length=128, pattern=LABEL, description="The SoC")]
@@ -116,8 +113,7 @@ async def contributions(
 ) -> Response:
     """List who had a part in a profile, and how much of it nobody else says."""
     database = request.app.state.planner.database
-    found = await oversight().contributions(database, soc, frequency, after=after or "", limit=limit)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(await oversight().contributions(database, soc, frequency, after=after or "", limit=limit))
 
 
 @router.get("/fleet/profiles/votes", openapi_extra=describe(replies={200: ("One page.", VotePage)}, errors=[404, 422]))
@@ -131,8 +127,7 @@ async def votes(
 ) -> Response:
     """List who said what of which figure."""
     database = request.app.state.planner.database
-    found = await oversight().votes(database, soc, frequency, device_id=device_id, offset=offset, limit=limit)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(await oversight().votes(database, soc, frequency, device_id=device_id, offset=offset, limit=limit))
 
 
 @router.delete(

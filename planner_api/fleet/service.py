@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 from hope_schema import (
     Fanout,
@@ -21,9 +22,11 @@ from hope_schema import (
     Job,
     PlanRequest,
 )
+from hope_schema.fleet import PlanStatus
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
 from planner_api.db.tables import ModelRow, ProfileRow
+from planner_api.db.told import told
 from planner_api.errors import NotFoundError, model_unknown
 from planner_api.fleet import repository
 from planner_api.models import repository as model_rows
@@ -95,7 +98,7 @@ async def progress(database: Database, fanout_id: str) -> Fanout:
         if row is None:
             raise NotFoundError("fanout-unknown", f"no {fanout_id}: `hope-planner models plan HASH` plans ahead")
         counts = await repository.progress(session, fanout_id)
-    by = {status: counts.get(status, 0) for status in ("queued", "solving", "done", "failed")}
+    by = _per_status(counts)
     return Fanout(
         fanout_id=row.id,
         model_hash=row.model_hash,
@@ -121,12 +124,7 @@ async def summary(database: Database) -> FleetSummary:
             models=await repository.count(session, ModelRow),
             devices=devices,
             devices_seen_today=seen_today,
-            plans={
-                "queued": by_status.get("queued", 0),
-                "solving": by_status.get("solving", 0),
-                "done": by_status.get("done", 0),
-                "failed": by_status.get("failed", 0),
-            },
+            plans=_per_status(by_status),
             provisional=totals.provisional,
             hits=int(totals.hits),
             misses=int(totals.misses),
@@ -140,19 +138,7 @@ async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfi
     async with database.read() as session:
         rows = await repository.profiles(session, offset=offset, limit=limit)
     page = tuple(
-        FleetProfile(
-            soc=soc,
-            frequency=row.frequency,
-            version=row.version,
-            latencies=row.latencies,
-            transfers=row.transfers,
-            devices=row.devices,
-            uploads=row.uploads,
-            rejected=row.rejected,
-            established=established_at is not None,
-            updated_at=row.updated_at,
-        )
-        for soc, established_at, row in rows
+        told(FleetProfile, row, soc=soc, established=established_at is not None) for soc, established_at, row in rows
     )
     return FleetProfilePage(profiles=page, next=rows.next_offset(offset))
 
@@ -163,15 +149,12 @@ async def models(database: Database, *, offset: int, limit: int) -> FleetModelPa
         rows = await repository.models(session, offset=offset, limit=limit)
         known = len(await repository.pairs(session))
     page = tuple(
-        FleetModel(
+        told(
+            FleetModel,
+            row,
             model_hash=row.hash,
-            name=row.name,
-            ops=row.ops,
-            super_ops=row.super_ops,
-            created_at=row.created_at,
             plans=row.plans or 0,
             coverage=min(1.0, (row.covered or 0) / known) if known else 0.0,
-            worst_gap=row.worst_gap,
             hits=int(row.hits or 0),
             misses=int(row.misses or 0),
             hit_rate=_rate(row.hits or 0, row.misses or 0),
@@ -187,28 +170,21 @@ async def plans(database: Database, *, where: dict[str, str], after: str, limit:
     async with database.read() as session:
         rows = await repository.plans(session, where=where, after=after, limit=limit)
     page = tuple(
-        FleetPlan(
+        told(
+            FleetPlan,
+            row,
             plan_id=row.id,
-            model_hash=row.model_hash,
-            soc=row.soc,
-            frequency=row.frequency,
-            status=row.status,
-            version=row.version,
-            provisional=row.provisional,
-            makespan_us=row.makespan_us,
-            gap=row.gap,
-            found_by=row.found_by,
-            profile_version=row.profile_version,
             age_s=None if row.solved_at is None else max(0.0, (now - row.solved_at).total_seconds()),
-            hits=row.hits,
-            misses=row.misses,
             hit_rate=_rate(row.hits, row.misses),
             drift=_drift(row),
-            error=row.error,
         )
         for row in rows
     )
     return FleetPlanPage(plans=page, next=rows.next(lambda row: row.id))
+
+
+def _per_status(counts: Mapping[str, int]) -> dict[PlanStatus, int]:
+    return {status: counts.get(status, 0) for status in get_args(PlanStatus)}
 
 
 def _rate(hits: int, misses: int) -> float | None:

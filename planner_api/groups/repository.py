@@ -53,5 +53,4 @@ async def names(session: AsyncSession, limit: int) -> Sequence[str]:
 
 async def drop(session: WriteSession, name: str) -> bool:
     """Drop a group; False when there was none."""
-    gone = await session.execute(delete(GroupRow).where(GroupRow.name == name).returning(GroupRow.name))
-    return gone.first() is not None
+    return await session.touches(delete(GroupRow).where(GroupRow.name == name).returning(GroupRow.name))

@@ -11,8 +11,8 @@ from planner_api.audit.service import actor_of
 from planner_api.groups import service
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute
-from planner_api.names.routes import AfterName, PlainName, reply
+from planner_api.http.route import StrictRoute, reply
+from planner_api.names.routes import AfterName, PlainName
 
 router = APIRouter(tags=["groups"], route_class=StrictRoute)
 

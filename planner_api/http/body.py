@@ -59,10 +59,7 @@ class Body:
 async def read_body(request: Request, *, limit: int, before_large: Callable[[], Awaitable[None]] | None = None) -> Body:
     """Read the whole body; how long that may take is the connection's to say (``http/protocol.py``).
 
-    Args:
-        request: whose body it is.
-        limit: most bytes.
-        before_large: awaited once, before more than ``SMALL_BYTES`` of it are taken in.
+    ``before_large`` is awaited once, before more than ``SMALL_BYTES`` of it are taken in.
 
     Raises:
         HttpError: 413 above ``limit`` bytes, 415 for an unknown content type or encoding.
@@ -93,27 +90,12 @@ async def read_body(request: Request, *, limit: int, before_large: Callable[[], 
 async def read_message(
     request: Request, kind: type[Message], *, limit: int = SMALL_BYTES, empty: bytes = b""
 ) -> Message:
-    """Read, inflate and validate a small body as one message of the contract.
-
-    Args:
-        request: whose body it is.
-        kind: of message.
-        limit: most bytes, as sent and inflated.
-        empty: stands for a body without a byte.
+    """Read, inflate and validate a small body as one message of the contract; ``empty`` stands for one without a byte.
 
     Raises:
         HttpError: as ``read_body``, ``inflate`` and ``parse`` do.
     """
-    message, _ = await read_both(request, kind, limit=limit, empty=empty)
-    return message
-
-
-async def read_both(
-    request: Request, kind: type[Message], *, limit: int = SMALL_BYTES, empty: bytes = b""
-) -> tuple[Message, Body]:
-    """Return the body as a message, as ``read_message`` does, and as it was sent."""
-    body = await read_body(request, limit=limit)
-    return parse(inflate(body, limit=limit) or empty, kind), body
+    return parse(inflate(await read_body(request, limit=limit), limit=limit) or empty, kind)
 
 
 async def read_large(request: Request, reading: Reading[Result], *, inline: int) -> tuple[Result, Body]:

@@ -21,11 +21,11 @@ Request bodies are JSON, optionally compressed (`Content-Encoding: zstd` or `gzi
 """
 
 
-def build(app: FastAPI, extra: tuple[type[BaseModel], ...] = ()) -> dict[str, Any]:
+def build(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document of the app's routes, with the schemas of the shared contract."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=DESCRIPTION)
-        document.setdefault("components", {})["schemas"] = _schemas(extra)
+        document.setdefault("components", {})["schemas"] = _schemas()
         document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
         for operation in operations(document):
             operation.pop("x-models", None)
@@ -76,13 +76,13 @@ def _drop_defaults(responses: dict[str, Any]) -> None:
             del found["content"]
 
 
-def _schemas(extra: tuple[type[BaseModel], ...]) -> dict[str, Any]:
+def _schemas() -> dict[str, Any]:
     models = [
         item
         for item in (getattr(hope_schema, name) for name in hope_schema.__all__)
         if isinstance(item, type) and issubclass(item, BaseModel)
     ]
-    unique = list(dict.fromkeys([*models, *extra]))
+    unique = list(dict.fromkeys(models))
     _, definitions = models_json_schema([(model, "validation") for model in unique], ref_template=REF)
     return dict(sorted(definitions["$defs"].items()))
 

@@ -79,16 +79,19 @@ def answer(error: HttpError, path: str | None, request_id: str | None) -> tuple[
 
 async def refuse(request: Request, error: Exception) -> Response:
     """Answer a request of a route with the error."""
-    found = as_http(error, request.url.path, request.method)
-    headers, body = answer(found, request.url.path, request.scope.get("state", {}).get("request_id"))
-    response = Response(body, status_code=found.status)
-    response.raw_headers = headers
-    return response
+    return _response(request.scope, error)
 
 
 async def send_problem(send: Any, scope: Scope, error: PlannerError) -> None:
     """Answer a raw ASGI request with the error."""
+    response = _response(scope, error)
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+def _response(scope: Scope, error: Exception) -> Response:
     found = as_http(error, scope["path"], scope["method"])
     headers, body = answer(found, scope["path"], scope.get("state", {}).get("request_id"))
-    await send({"type": "http.response.start", "status": found.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    response = Response(body, status_code=found.status)
+    response.raw_headers = headers
+    return response

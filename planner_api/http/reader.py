@@ -7,17 +7,16 @@ lock. The child gets the bytes as they came and answers with what the route's re
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
-import os
 import signal
-import struct
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import TypeVar, get_type_hints
 
 import msgspec
 
+from planner_api.child import Child, serve
 from planner_api.errors import UnavailableError
 from planner_api.http.body import Body, Encoding, Reading, inflate
 from planner_api.http.error import HttpError
@@ -31,7 +30,6 @@ PATIENCE = 6
 """How many times its processor time reading a body may take on the clock, before the machine counts as too busy."""
 WAITING = 8
 """Large bodies of one sender that may wait to be read."""
-_LENGTH = struct.Struct(">I")
 
 
 class Refusal(msgspec.Struct):
@@ -53,8 +51,8 @@ class Task(msgspec.Struct):
     seconds: float
 
 
-class Reader:
-    """One child, started when it is needed first, for one body at a time; senders take turns.
+class Reader(Child):
+    """One child for one body at a time; senders take turns.
 
     Args:
         limit: most bytes of an inflated body.
@@ -65,10 +63,9 @@ class Reader:
     """
 
     def __init__(self, *, limit: int, timeout_s: float, memory_bytes: int, refused: Counter[str]) -> None:
+        super().__init__("planner_api.http.reader", memory_bytes=memory_bytes, start_s=START_S, arenas=1)
         self._limit = limit
         self._timeout_s = timeout_s
-        self._memory_bytes = memory_bytes
-        self._child: asyncio.subprocess.Process | None = None
         self.turns = Turns("bodies_to_read", slots=1, each=1, waiting=WAITING, refused=refused)
 
     async def read(self, owner: str, reading: Reading[Result], body: Body) -> Result:
@@ -83,64 +80,31 @@ class Reader:
         name = f"{reading.__module__}:{reading.__qualname__}"
         task = Task(name, body.raw, body.encoding, self._limit, self._timeout_s)
         async with self.turns.turn(owner):
-            answer = await self._ask(msgspec.msgpack.encode(task))
+            answer = await self._answer(msgspec.msgpack.encode(task))
         if not answer[0]:
             refusal = msgspec.msgpack.decode(answer[1:], type=Refusal)
             raise HttpError(refusal.status, refusal.kind, refusal.detail, causes=refusal.causes)
         result: Result = msgspec.msgpack.decode(answer[1:], type=get_type_hints(reading)["return"])
         return result
 
-    async def stop(self) -> None:
-        """End the child."""
-        child, self._child = self._child, None
-        if child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            if child.stdin is not None:
-                child.stdin.close()
-            await child.wait()
-
-    async def _ask(self, task: bytes) -> bytes:
+    async def _answer(self, task: bytes) -> bytes:
         try:
-            child = await self._running()
-            assert child.stdin is not None
+            await self.start()
             async with asyncio.timeout(PATIENCE * self._timeout_s):
-                child.stdin.write(_LENGTH.pack(len(task)) + task)
-                await child.stdin.drain()
-                return await _frame(child)
+                return await self.ask(task)
         except TimeoutError:
-            await self.stop()
+            await self.kill()
             raise UnavailableError(
                 "the planner is too busy to read a large body; try again", retry_after_s=10
             ) from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            await self.stop()
+            await self.kill()
             raise HttpError(
                 413, "body-too-costly", f"the body takes more than {self._timeout_s:g} s or too much memory to read"
             ) from None
         except BaseException:
-            await self.stop()  # cancelled half-way: its next answer would belong to this body
+            await self.kill()  # cancelled half-way
             raise
-
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._child is None or self._child.returncode is not None:
-            await self.stop()
-            self._child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "planner_api.http.reader", str(os.getpid()), str(self._memory_bytes)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, "MALLOC_ARENA_MAX": "1"},
-            )
-            async with asyncio.timeout(START_S):
-                await _frame(self._child)
-        return self._child
-
-
-async def _frame(child: asyncio.subprocess.Process) -> bytes:
-    assert child.stdout is not None
-    (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
-    return await child.stdout.readexactly(length)
 
 
 def answer_to(task: Task) -> bytes:
@@ -156,33 +120,22 @@ def answer_to(task: Task) -> bytes:
     return b"\x00" + msgspec.msgpack.encode(refusal)
 
 
-def main(parent: int, memory_bytes: int) -> None:
-    """Read bodies until stdin closes."""
-    # NOTE: imported here and before the limit: what is loaded is not counted against a body.
+def _load() -> Callable[[bytes], bytes]:
+    # NOTE: imported before the limit: what is loaded is not counted against a body.
     import planner_api.models.reading
     import planner_api.profiles.reading  # noqa: F401
-    from planner_api.solving.child import die_with_parent, limit_memory
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then decides about us
-    die_with_parent(parent)
-    with contextlib.suppress(OSError):
-        os.nice(5)
-    answers = sys.stdout.buffer
-    if sys.platform == "linux":
-        limit_memory(memory_bytes)
-    ready = b"ready"
-    answers.write(_LENGTH.pack(len(ready)) + ready)
-    answers.flush()
-    tasks = sys.stdin.buffer
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in the middle of whatever it computes
-    while len(head := tasks.read(_LENGTH.size)) == _LENGTH.size:
-        task = msgspec.msgpack.decode(tasks.read(_LENGTH.unpack(head)[0]), type=Task)
+
+    def answer(sent: bytes) -> bytes:
+        task = msgspec.msgpack.decode(sent, type=Task)
         signal.setitimer(signal.ITIMER_PROF, task.seconds)
-        answer = answer_to(task)
+        found = answer_to(task)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        answers.write(_LENGTH.pack(len(answer)) + answer)
-        answers.flush()
+        return found
+
+    return answer
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    serve(int(sys.argv[1]), int(sys.argv[2]), _load)

@@ -1,12 +1,13 @@
-"""A route that answers what it was asked."""
+"""A route that answers what it was asked, and the answer that is a message of the contract."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -35,3 +36,8 @@ class StrictRoute(APIRoute):
 def route_to(router: APIRouter, endpoint: Callable[..., Any]) -> BaseRoute:
     """The route of a router that ends at a function: what a layer that answers in its place counts requests under."""
     return next(route for route in router.routes if getattr(route, "endpoint", None) is endpoint)
+
+
+def reply(message: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with a message of the contract."""
+    return Response(message.model_dump_json(), status_code=status, media_type="application/json", headers=headers)

@@ -12,7 +12,7 @@ from planner_api.compression import unzstd
 from planner_api.devices.principal import principal_of
 from planner_api.http.body import read_large
 from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute
+from planner_api.http.route import StrictRoute, reply
 from planner_api.models import service
 from planner_api.models.reading import read_graph
 
@@ -53,9 +53,7 @@ async def submit_model(request: Request) -> Response:
         caller=principal_of(request.scope),
         quotas=planner.quotas,
     )
-    return Response(
-        receipt.model_dump_json(), status_code=201 if receipt.created else 200, media_type="application/json"
-    )
+    return reply(receipt, 201 if receipt.created else 200)
 
 
 @router.get(

@@ -25,14 +25,7 @@ async def submit(
     caller: Principal = ANONYMOUS,
     quotas: Quotas | None = None,
 ) -> ModelReceipt:
-    """Store a graph; storing it again changes nothing.
-
-    Args:
-        database: where.
-        graph: the model.
-        claimed_hash: the hash its sender computed, if it said so.
-        caller: who sends it.
-        quotas: what a caller may store; None: anything.
+    """Store a graph; storing it again changes nothing. ``claimed_hash`` is what its sender computed, if it said so.
 
     Raises:
         ConflictError: the sender's hash is not this graph's, or another graph stands under this hash.

@@ -19,8 +19,7 @@ async def next_version(session: WriteSession, name: str, now: datetime) -> int:
     """Lock a name (made if it is new) until the transaction ends, and return the number of its next version."""
     await insert_or_ignore(session, NamedModelRow, {"name": name, "created_at": now}, ["name"])
     raised = update(NamedModelRow).where(NamedModelRow.name == name).values(newest=NamedModelRow.newest + 1)
-    statement = raised.returning(NamedModelRow.newest).execution_options(synchronize_session=False)
-    return (await session.execute(statement)).scalar_one()
+    return (await session.execute(raised.returning(NamedModelRow.newest))).scalar_one()
 
 
 async def add_version(session: WriteSession, values: Mapping[str, Any]) -> None:
@@ -81,13 +80,11 @@ async def point(session: WriteSession, name: str, alias: str, version: int) -> N
 async def drop_alias(session: WriteSession, name: str, alias: str) -> bool:
     """Drop an alias; False when there was none."""
     named = ModelAliasRow.name == name, ModelAliasRow.alias == alias
-    gone = await session.execute(delete(ModelAliasRow).where(*named).returning(ModelAliasRow.alias))
-    return gone.first() is not None
+    return await session.touches(delete(ModelAliasRow).where(*named).returning(ModelAliasRow.alias))
 
 
 async def label(session: WriteSession, name: str, version: int, labels: Mapping[str, str]) -> bool:
     """Replace a version's labels; False when there is no such version."""
     named = ModelVersionRow.name == name, ModelVersionRow.version == version
-    statement = update(ModelVersionRow).where(*named).values(labels=dict(labels)).returning(ModelVersionRow.version)
-    changed = await session.execute(statement.execution_options(synchronize_session=False))
-    return changed.first() is not None
+    changed = update(ModelVersionRow).where(*named).values(labels=dict(labels))
+    return await session.touches(changed.returning(ModelVersionRow.version))

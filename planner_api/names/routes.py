@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel
 
 from hope_schema import (
     AliasTarget,
@@ -21,7 +20,7 @@ from planner_api.devices.principal import device_of
 from planner_api.devices.routes import Limit
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute
+from planner_api.http.route import StrictRoute, reply
 from planner_api.names import service
 
 router = APIRouter(tags=["names"], route_class=StrictRoute)
@@ -30,11 +29,6 @@ PlainName = Annotated[str, Path(max_length=100, pattern=PLAIN)]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="The version")]
 AfterName = Annotated[str | None, Query(max_length=100, pattern=PLAIN, description="`next` of the page before")]
 Before = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="`next` of the page before")]
-
-
-def reply(message: BaseModel, status: int = 200) -> Response:
-    """Answer with a message of the contract."""
-    return Response(message.model_dump_json(), status_code=status, media_type="application/json")
 
 
 @router.get("/names", openapi_extra=describe(replies={200: ("One page.", NamedModelPage)}, errors=[422]))

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
 from planner_api.audit.service import Actor, record
-from planner_api.db.engine import Database, ReadSession
+from planner_api.db.engine import Database
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow
+from planner_api.db.told import told
 from planner_api.errors import ConflictError, NotFoundError, model_unknown
 from planner_api.models import repository as models
 from planner_api.names import repository
@@ -47,12 +50,7 @@ async def list_names(database: Database, *, after: str, limit: int) -> NamedMode
         rows = await repository.names(session, after=after, limit=limit)
         aliases = await repository.aliases(session, [row.name for row in rows])
     names = tuple(
-        NamedModel(
-            name=row.name,
-            newest=row.newest,
-            aliases={each.alias: each.version for each in aliases if each.name == row.name},
-            created_at=row.created_at,
-        )
+        told(NamedModel, row, aliases={each.alias: each.version for each in aliases if each.name == row.name})
         for row in rows
     )
     return NamedModelPage(names=names, next=rows.next(lambda row: row.name))
@@ -74,7 +72,7 @@ async def get_version(database: Database, name: str, version: int) -> ModelVersi
         return await find_version(session, name, version)
 
 
-async def find_version(session: ReadSession, name: str, version: int) -> ModelVersion:
+async def find_version(session: AsyncSession, name: str, version: int) -> ModelVersion:
     """One version, in a session that is open. Raises NotFoundError when there is none."""
     rows = await repository.versions(session, name, only=version)
     if not rows:
@@ -115,9 +113,7 @@ async def resolve(
 async def point(database: Database, name: str, alias: str, version: int, actor: Actor) -> ModelVersion:
     """Let an alias stand for a version. Raises NotFoundError when there is no such version."""
     async with database.write() as session:
-        if not await repository.versions(session, name, only=version):
-            known = await repository.find(session, name) is not None
-            raise version_unknown(name, version) if known else name_unknown(name)
+        await find_version(session, name, version)
         before = await repository.lock_alias(session, name, alias)
         _refuse_under_release(before)
         was = None if before is None else before.version
@@ -154,13 +150,6 @@ def _refuse_under_release(row: ModelAliasRow | None) -> None:
 
 def _versions(rows: Sequence[ModelVersionRow], aliases: Sequence[ModelAliasRow]) -> tuple[ModelVersion, ...]:
     return tuple(
-        ModelVersion(
-            name=row.name,
-            version=row.version,
-            model_hash=row.model_hash,
-            labels=row.labels,
-            aliases=tuple(each.alias for each in aliases if each.version == row.version),
-            created_at=row.created_at,
-        )
+        told(ModelVersion, row, aliases=tuple(each.alias for each in aliases if each.version == row.version))
         for row in rows
     )

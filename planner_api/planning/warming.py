@@ -46,7 +46,12 @@ def after_loading(budget: Budget, stage: str) -> Budget:
 @functools.cache
 def load(stage: str) -> None:
     """Put a problem of three ops through a stage, so that whatever it compiles is there."""
-    tiny = Problem(
+    STAGES[stage](tiny())
+
+
+def tiny() -> Problem:
+    """A problem of three ops whose first plan no cheap bound proves."""
+    return Problem(
         machine=Machine.apart(("p", "q")),
         ops=("a", "b", "c"),
         latency_us=np.array([[3.0, 1.0], [1.0, 2.0], [2.0, 3.0]]),
@@ -56,7 +61,6 @@ def load(stage: str) -> None:
         transfer_us=np.ones((4, 3, 3)) - np.eye(3),
         tensors=("x", "a", "b", "c"),
     )
-    STAGES[stage](tiny)
 
 
 def _pieces(tiny: Problem) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from hope_schema import Plan, PlanDiff, PlanHistory, PlanReply, PlanVersion, Results
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, ReadSession
+from planner_api.db.told import told
 from planner_api.errors import NotFoundError, plan_unknown
 from planner_api.plans import repository
 from planner_api.plans.diff import moves
@@ -96,36 +97,15 @@ def _among(versions: list[PlanVersion], plan_id: str, wanted: int) -> PlanVersio
 
 
 def _version(row: Any) -> PlanVersion:
-    return PlanVersion(
-        plan_id=row.plan_id,
-        version=row.version,
-        model_hash=row.model_hash,
-        soc=row.soc,
-        frequency=row.frequency,
-        served=row.version == (row.served_version or row.newest),
-        provisional=row.provisional,
-        profile_version=row.profile_version,
-        makespan_us=row.makespan_us,
-        lower_bound_us=row.lower_bound_us,
-        gap=row.gap,
-        found_by=row.found_by,
-        solve_us=row.solve_us,
-        created_at=row.created_at,
-        results=_results(row),
-    )
-
-
-def _results(row: Any) -> Results:
     mean = row.log_sum / row.timed if row.timed else None
     spread = math.sqrt(max(0.0, row.log_squares / row.timed - mean * mean)) if mean is not None else None
-    return Results(
-        reports=row.reports,
-        runs=row.runs,
-        failures=row.failures,
-        wrong=row.wrong,
+    results = told(
+        Results,
+        row,
         measured_us=None if mean is None else math.exp(mean),
         spread=None if spread is None else math.expm1(spread),
     )
+    return told(PlanVersion, row, served=row.version == (row.served_version or row.newest), results=results)
 
 
 def _plan(found: StoredPlan) -> Plan:

@@ -65,13 +65,9 @@ class Making(ABC):
 
     @abstractmethod
     async def improve(self, session: WriteSession, plan_id: str, waiting: int, *, fresh: bool) -> None:
-        """See to a better plan than the provisional one that this transaction stores.
+        """See to a better plan than the provisional one that this transaction stores; ``fresh``: its row is new.
 
-        Args:
-            session: the transaction.
-            plan_id: the plan's.
-            waiting: how many of its caller's waited before it, as counted in this transaction.
-            fresh: whether its row is new.
+        ``waiting`` is how many of its caller's waited before it, as counted in this transaction.
         """
 
     async def still_holds(self, session: ReadSession, request: PlanRequest, plan_id: str) -> bool:

@@ -96,13 +96,7 @@ async def insert(
 ) -> bool:
     """Claim a plan's row; False when somebody was faster. Who inserts it also enqueues its solve.
 
-    Args:
-        session: where to insert.
-        plan_id: the plan's.
-        request: its key.
-        now: when it was asked for.
-        profile_version: one it need not be queued for again, should it fail before it has a body.
-        asked_by: whose queued solves it counts among.
+    Of ``profile_version`` it need not be queued again, should it fail before it has a body.
     """
     values = {
         "id": plan_id,
@@ -144,8 +138,8 @@ async def hold_back(session: WriteSession, plan_id: str) -> None:
     """
     waits = exists().where(ModelRow.hash == PlanRow.model_hash, ModelRow.rollout != "at_once")
     finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
-    held = update(PlanRow).where(PlanRow.id == plan_id, *finished, waits).values(served_version=PlanRow.version)
-    await session.execute(held.execution_options(synchronize_session=False))
+    held = update(PlanRow).where(PlanRow.id == plan_id, *finished, waits)
+    await session.execute(held.values(served_version=PlanRow.version))
 
 
 async def keep_version(session: WriteSession, values: Mapping[str, Any]) -> None:

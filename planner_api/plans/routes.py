@@ -10,7 +10,7 @@ from hope_schema import PlanDiff, PlanHistory, PlanReply, PlanRequest
 from planner_api.devices.principal import device_of, principal_of
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute
+from planner_api.http.route import StrictRoute, reply
 from planner_api.plans import history
 from planner_api.plans.stored import Answer
 from planner_api.plans.waits import preferred_wait
@@ -96,8 +96,7 @@ async def read_plan(
 )
 async def read_versions(request: Request, plan_id: PlanId) -> Response:
     """List the versions of a plan that are kept, with what was measured of each."""
-    found = await history.history(request.app.state.planner.database, plan_id)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(await history.history(request.app.state.planner.database, plan_id))
 
 
 @router.get(
@@ -112,8 +111,7 @@ async def read_diff(
     other: Annotated[str | None, Query(max_length=128, pattern=ID, description="The plan that `after` is of")] = None,
 ) -> Response:
     """Compare two versions of a plan, or two plans: ops that moved, times predicted and measured."""
-    found = await history.diff(request.app.state.planner.database, plan_id, other or plan_id, before, after)
-    return Response(found.model_dump_json(), media_type="application/json")
+    return reply(await history.diff(request.app.state.planner.database, plan_id, other or plan_id, before, after))
 
 
 def _header(request: Request, name: str) -> bytes | None:

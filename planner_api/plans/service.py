@@ -40,16 +40,7 @@ class Served:
 
 
 class Plans:
-    """Plans of all keys.
-
-    Args:
-        database: where they are stored.
-        profiles: folds what was uploaded before a plan is made of it.
-        cache: the plans served from memory; told when a version is superseded.
-        events: how the news of a version travels.
-        making: how a plan comes to be.
-        splits: which version a device gets of a plan that a release is under way of.
-    """
+    """Plans of all keys."""
 
     def __init__(
         self,

@@ -23,12 +23,7 @@ def preferred_wait(prefer: str) -> float:
 
 
 class Waits:
-    """The requests of this process that wait for better plans.
-
-    Args:
-        events: where the news of a version arrives.
-        newest: returns the newest version of a plan, from memory if it is there.
-    """
+    """The requests of this process that wait for better plans; ``newest`` looks into memory first."""
 
     def __init__(self, events: Events, newest: Callable[[str], Awaitable[StoredPlan | None]]) -> None:
         self._events = events
@@ -41,10 +36,7 @@ class Waits:
     async def better(self, stored: StoredPlan, wait_s: float, receive: Receive) -> StoredPlan:
         """Wait for the version after ``stored`` if that is provisional; return the newest there is then.
 
-        Args:
-            stored: what there is now.
-            wait_s: how long to wait at most.
-            receive: of a request whose body has come; a client that hangs up ends its wait.
+        ``receive`` is that of a request whose body has come: a client that hangs up ends its wait.
         """
         if wait_s <= 0 or not stored.provisional:
             return stored

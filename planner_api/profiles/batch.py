@@ -8,12 +8,11 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from planner_api.db.tables import ProfileRow
 from planner_api.errors import PlannerError
 from planner_api.http.body import Body, inflate
 from planner_api.profiles.folding import Estimates, Folder, estimates
 from planner_api.profiles.plausibility import held_of
-from planner_api.profiles.repository import ProfileHead, counted
+from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.snapshot import next_version
 from planner_api.profiles.statistics import Statistics, device_hash
 
@@ -46,7 +45,7 @@ class Folded:
 class Stored:
     """What is stored of a profile after a batch: its columns, and the body of its new version (None: it has none)."""
 
-    values: dict[str, object]
+    values: dict[str, Any]
     version: int
     snapshot: bytes | None
 
@@ -97,15 +96,26 @@ def say_what_is_held(statistics: Statistics, folded: Folded) -> None:
 
 
 def finish(
-    statistics: Statistics, found: Estimates, soc: str, frequency: str, head: ProfileHead, folded: Folded
+    statistics: Statistics, found: Estimates, soc: str, frequency: str, head: ProfileHead, uploads: int = 1
 ) -> Stored:
-    """Return what is to be stored once a batch is folded."""
+    """Return what is to be stored of changed statistics; ``uploads`` were folded into them, or 1 stands for the change.
+
+    The fence of concurrent folders moves on by as many.
+    """
     version, snapshot = next_version(statistics, found, soc, frequency, head.version)
     values = {
         "statistics": statistics.dump(),
         "version": version,
         **counted(statistics),
-        "rejected": ProfileRow.rejected + folded.refused,
-        "uploads": head.uploads + len(folded.devices),
+        "uploads": head.uploads + uploads,
     }
     return Stored(values, version, snapshot)
+
+
+def counted(statistics: Statistics) -> dict[str, int]:
+    """The columns of a profile that count what its statistics hold."""
+    return {
+        "latencies": len(statistics.latencies.keys),
+        "transfers": len(statistics.transfers.keys),
+        "devices": max((len(devices) for devices in statistics.processors.values()), default=0),
+    }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import hashlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,8 @@ from hope_schema import Observations, Profile
 from planner_api.audit.service import local_actor
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database
-from planner_api.errors import DatabaseAwayError, PlannerError
 from planner_api.http.body import Body
+from planner_api.operators.local import on_database
 from planner_api.profiles.reading import head_of
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
@@ -70,25 +68,10 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     Raises:
         UsageError: a file that is no profile, or a profile that is not there.
     """
-
-    async def main() -> None:
-        database = Database(settings.database_url)
-        try:
-            if options.act in (_export, _import):
-                await options.act(Profiles(database, settings), options)
-            else:
-                await options.act(database, options)
-        finally:
-            await database.close()
-
-    try:
-        asyncio.run(main())
-    except DatabaseAwayError as error:
-        print(f"hope-planner: {error.reason}; was the database migrated? hope-planner migrate", file=sys.stderr)
-        return 1
-    except PlannerError as error:
-        raise UsageError(error.detail) from None
-    return 0
+    by_itself = options.act in (_export, _import)
+    return on_database(
+        settings, lambda database: options.act(Profiles(database, settings) if by_itself else database, options)
+    )
 
 
 async def _export(profiles: Profiles, options: argparse.Namespace) -> None:

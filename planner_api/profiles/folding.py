@@ -304,9 +304,7 @@ def _merge_rows(votes: Votes, uploads: Sequence[tuple[int, Columns]], touched: N
     )
     new = np.take_along_axis(np.arange(all_us.shape[1])[None, :] >= VOTES, order, axis=1)
     kept = all_us[:, :VOTES]
-    centre, window = robust_window(kept)
-    with np.errstate(invalid="ignore"):
-        accepted = np.abs(all_us - centre[:, None]) <= window[:, None]
+    _, accepted = believed(kept, all_us)
     refused = int((new & np.isfinite(all_us) & ~accepted).sum())
 
     settled = votes.settled[touched]
@@ -319,12 +317,12 @@ def _merge_rows(votes: Votes, uploads: Sequence[tuple[int, Columns]], touched: N
     return refused
 
 
-def robust_window(us: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the median of each row's finite values and the distance from it within which a value is accepted."""
-    centre = median(us)
+def believed(us: FloatArray, others: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return the median of each row's finite values, and which of other values lie near enough to be accepted."""
+    centre = median(us)[:, None]
     with np.errstate(invalid="ignore"):
-        deviation = median(np.abs(us - centre[:, None]))
-    return centre, np.maximum(CUT * MAD_TO_SIGMA * deviation, TOLERANCE * centre)
+        deviation = median(np.abs(us - centre))[:, None]
+        return centre, np.abs(others - centre) <= np.maximum(CUT * MAD_TO_SIGMA * deviation, TOLERANCE * centre)
 
 
 def median(values: FloatArray) -> FloatArray:
@@ -341,9 +339,7 @@ def estimate(votes: Votes) -> tuple[FloatArray, FloatArray]:
     """Return (F,) estimates and spreads in microseconds; infinity: unsupported by a majority of the votes."""
     if not votes.keys:
         return np.zeros(0), np.zeros(0)
-    centre, window = robust_window(votes.us)
-    with np.errstate(invalid="ignore"):
-        accepted = np.abs(votes.us - centre[:, None]) <= window[:, None]
+    centre, accepted = believed(votes.us, votes.us)
     n, mean = votes.settled[:, 0], votes.settled[:, 1]
     total = np.where(accepted, votes.us, 0.0).sum(axis=1) + n * mean
     weight = accepted.sum(axis=1) + n
@@ -351,7 +347,7 @@ def estimate(votes: Votes) -> tuple[FloatArray, FloatArray]:
     unsupported = np.isinf(votes.us).sum(axis=1) > np.isfinite(votes.us).sum(axis=1)
     us[unsupported] = np.inf
     reported = median(np.where(accepted, votes.spread, np.nan))
-    between = median(np.where(accepted, np.abs(votes.us - centre[:, None]), np.nan))
+    between = median(np.where(accepted, np.abs(votes.us - centre), np.nan))
     spread = np.where(accepted.sum(axis=1) >= 3, np.fmax(reported, between), reported)
     return us, np.where(np.isfinite(spread), spread, 0.0)
 
@@ -363,9 +359,7 @@ def estimates(statistics: Statistics) -> Estimates:
 
 def refused(us: FloatArray) -> NDArray[np.int64]:
     """Return, per row, how many votes are not believed: outliers, or the fewer on whether it can run at all."""
-    centre, window = robust_window(us)
-    with np.errstate(invalid="ignore"):
-        outliers = (np.isfinite(us) & (np.abs(us - centre[:, None]) > window[:, None])).sum(axis=1)
+    outliers = (np.isfinite(us) & ~believed(us, us)[1]).sum(axis=1)
     unsupported = np.isinf(us).sum(axis=1)
     found: NDArray[np.int64] = np.maximum(outliers, np.minimum(unsupported, np.isfinite(us).sum(axis=1)))
     return found
@@ -406,8 +400,8 @@ def moved(old: FloatArray, new: FloatArray, fraction: float) -> NDArray[np.bool_
 def _forget_old_level(settled: FloatArray, newest: FloatArray) -> None:
     """Drop settled votes that a quorum of the newest ones contradicts."""
     rows = np.flatnonzero((settled[:, 0] > 0) & (np.isfinite(newest).sum(axis=1) >= QUORUM))
-    centre, window = robust_window(newest[rows])
-    settled[rows[np.abs(settled[rows, 1] - centre) > window]] = 0.0
+    _, near = believed(newest[rows], settled[rows, 1:2])
+    settled[rows[~near[:, 0]]] = 0.0
 
 
 def _settle(settled: FloatArray, us: FloatArray) -> None:

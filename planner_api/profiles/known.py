@@ -78,14 +78,9 @@ class Known:
 
 
 def differ(old: Known, new: Known, figures: Figures, processors: Iterable[str] | None, threshold: float) -> bool:
-    """Whether a figure that a plan rests on appeared, vanished or moved by more than ``threshold`` between versions.
+    """Whether a figure that a plan rests on appeared, vanished or moved by more than a fraction between versions.
 
-    Args:
-        old: the version the plan was made from.
-        new: a later version.
-        figures: what the plan's model needs.
-        processors: the plan's candidates; None: all, so that a new processor makes a difference too.
-        threshold: a fraction, 0.1 for ten per cent.
+    ``processors`` are the plan's candidates; None: all, so that a new processor makes a difference too.
     """
     names = list(old.kinds) if processors is None else list(processors)
     if (processors is None and old.kinds != new.kinds) or old.channels != new.channels:

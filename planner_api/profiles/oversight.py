@@ -13,13 +13,14 @@ from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.paging import Page
+from planner_api.db.told import told
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
-from planner_api.profiles.folding import Estimates, estimates, refused
+from planner_api.profiles.batch import finish
+from planner_api.profiles.folding import estimates, refused
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.repository import ProfileHead
-from planner_api.profiles.snapshot import next_version
 from planner_api.profiles.statistics import Key, Statistics, device_hash
 
 FENCE_ATTEMPTS = 10
@@ -33,18 +34,11 @@ async def contributions(
     said = await asyncio.to_thread(statistics.said_by)
     async with database.read() as session:
         rows = await repository.contributions(session, head.id, after=after, limit=limit)
-    page = tuple(
-        Contribution(
-            device_id=row.device_id,
-            uploads=row.uploads,
-            figures=said.get(device_hash(row.device_id), (0, 0))[0],
-            alone=said.get(device_hash(row.device_id), (0, 0))[1],
-            unused=row.unused,
-            last_at=row.last_at,
-        )
-        for row in rows
-    )
-    return ContributionPage(contributions=page, next=rows.next(lambda row: row.device_id))
+    page = []
+    for row in rows:
+        figures, alone = said.get(device_hash(row.device_id), (0, 0))
+        page.append(told(Contribution, row, figures=figures, alone=alone))
+    return ContributionPage(contributions=tuple(page), next=rows.next(lambda row: row.device_id))
 
 
 async def votes(
@@ -175,27 +169,11 @@ async def _rewrite(
         found = await asyncio.to_thread(lambda statistics: estimates(change(statistics)), statistics)
         if statistics.doubted:  # what two said may be one device's word now
             await Predictions(database).doubt(head.id, statistics, found)
-
-        def work(
-            statistics: Statistics = statistics, found: Estimates = found, head: ProfileHead = head
-        ) -> tuple[int, bytes | None, bytes]:
-            return *next_version(statistics, found, soc, frequency, head.version), statistics.dump()
-
-        version, body, dumped = await asyncio.to_thread(work)
-        now = datetime.now(UTC)
-        values = {
-            **repository.counted(statistics),
-            "statistics": dumped,
-            "version": version,
-            "uploads": head.uploads + 1,
-            "updated_at": now,
-        }
+        work = await asyncio.to_thread(finish, statistics, found, soc, frequency, head)
         async with database.write() as session:
-            if await repository.store_statistics(session, head, values):
+            if await repository.store(session, head, work.values, work.snapshot, datetime.now(UTC)):
                 await write_down(session)
-                if body is not None:
-                    await repository.store_version(session, head.id, version, body, now)
-                return body is not None
+                return work.snapshot is not None
     raise ConflictError("profile-busy", "uploads are folded into this profile all the time; try again")
 
 

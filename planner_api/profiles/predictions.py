@@ -66,13 +66,7 @@ class Predictions:
     async def ordered(
         self, body_zstd: bytes, unknown: Sequence[Latency], signatures: Mapping[str, int]
     ) -> list[Latency]:
-        """Latencies that a device is to measure, the most telling first.
-
-        Args:
-            body_zstd: the profile's newest version.
-            unknown: what is asked for.
-            signatures: how often the model runs each op.
-        """
+        """Latencies that a device is to measure, the most telling first; ``signatures``: how often each op runs."""
         from planner_api.prediction.asking import most_telling
 
         profile = await asyncio.to_thread(_parse, body_zstd)

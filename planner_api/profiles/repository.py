@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, Select, delete, distinct, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -24,9 +24,6 @@ from planner_api.db.tables import (
     SocRow,
 )
 from planner_api.db.upsert import insert_or_ignore, upserting
-
-if TYPE_CHECKING:
-    from planner_api.profiles.statistics import Statistics
 
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 KEEP_VERSIONS = timedelta(hours=1)
@@ -262,17 +259,7 @@ async def establish_agreed(session: WriteSession, soc: str, devices: int, now: d
         update(SocRow)
         .where(SocRow.name == soc, SocRow.established_at.is_(None), agreed >= devices)
         .values(established_at=now)
-        .execution_options(synchronize_session=False)
     )
-
-
-def counted(statistics: Statistics) -> dict[str, int]:
-    """The columns of a profile that count what its statistics hold."""
-    return {
-        "latencies": len(statistics.latencies.keys),
-        "transfers": len(statistics.transfers.keys),
-        "devices": max((len(devices) for devices in statistics.processors.values()), default=0),
-    }
 
 
 async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileHead | None:
@@ -305,18 +292,20 @@ async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime)
     return found
 
 
-async def store_statistics(session: WriteSession, before: ProfileHead, values: Mapping[str, Any]) -> bool:
-    """Store folded statistics unless another folder was faster; return whether they were stored."""
-    result = await session.execute(
-        update(ProfileRow)
-        .where(ProfileRow.id == before.id, ProfileRow.uploads == before.uploads)
-        .values(**values)
-        .returning(ProfileRow.id)
-    )
-    return result.first() is not None
+async def store(
+    session: WriteSession, before: ProfileHead, values: Mapping[str, Any], body: bytes | None, now: datetime
+) -> bool:
+    """Store columns of a profile, and the body of a new version, unless another folder was faster; return whether."""
+    same = ProfileRow.id == before.id, ProfileRow.uploads == before.uploads
+    changed = update(ProfileRow).where(*same).values(**values, updated_at=now)
+    if not await session.touches(changed.returning(ProfileRow.id)):
+        return False
+    if body is not None:
+        await _store_version(session, before.id, values["version"], body, now)
+    return True
 
 
-async def store_version(session: WriteSession, profile_id: int, version: int, body: bytes, now: datetime) -> None:
+async def _store_version(session: WriteSession, profile_id: int, version: int, body: bytes, now: datetime) -> None:
     """Store a new version, and drop old ones that no plan rests on."""
     await session.execute(
         insert(ProfileVersionRow).values(profile_id=profile_id, version=version, body_zstd=body, created_at=now)

@@ -12,7 +12,7 @@ from planner_api.compression import unzstd
 from planner_api.devices.principal import principal_of, require_own
 from planner_api.http.body import read_large, read_message
 from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute
+from planner_api.http.route import StrictRoute, reply
 from planner_api.profiles.reading import read_upload
 
 Soc = Annotated[str, Path(max_length=257, pattern=LABEL, description="The SoC")]
@@ -37,7 +37,7 @@ async def upload_observations(request: Request) -> Response:
     head, body = await read_large(request, read_upload, inline=INLINE_BYTES)
     require_own(request.scope, head.device_id)
     receipt = await planner.profiles.accept(head, body, principal_of(request.scope))
-    return Response(receipt.model_dump_json(), status_code=202, media_type="application/json")
+    return reply(receipt, 202)
 
 
 @router.post(
@@ -50,8 +50,7 @@ async def missing_figures(request: Request) -> Response:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
     message = await read_message(request, MissingRequest)
     require_own(request.scope, message.device_id)
-    missing = await request.app.state.planner.profiles.missing(message, principal_of(request.scope))
-    return Response(missing.model_dump_json(), media_type="application/json")
+    return reply(await request.app.state.planner.profiles.missing(message, principal_of(request.scope)))
 
 
 @router.get(

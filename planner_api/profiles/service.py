@@ -24,6 +24,7 @@ from hope_schema import (
 from hope_schema.base import MAX_ROWS
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
+from planner_api.db.tables import ProfileRow
 from planner_api.devices import repository as devices
 from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.quota import Quotas
@@ -196,7 +197,7 @@ class Profiles:
             if self._settings.tokens_required:  # elsewhere everybody is believed
                 await self.predictions.doubt(head.id, known, found)
                 batches.say_what_is_held(known, folded)
-            work: Stored = await asyncio.to_thread(batches.finish, known, found, soc, frequency, head, folded)
+            work: Stored = await asyncio.to_thread(batches.finish, known, found, soc, frequency, head, len(batch))
             if await self._store(head, soc, frequency, folded, work):
                 self._folders[head.id] = (head.uploads + len(batch), folder)
                 while len(self._folders) > REMEMBERED_FOLDERS:
@@ -223,13 +224,12 @@ class Profiles:
                 folded.errors.get(row_id) or folded.unused.get(row_id),
             )
         async with self._database.write() as session:
-            if not await repository.store_statistics(session, head, {**work.values, "updated_at": now}):
+            values = {**work.values, "rejected": ProfileRow.rejected + folded.refused}
+            if not await repository.store(session, head, values, work.snapshot, now):
                 return False
             read = [row_id for row_id in folded.devices if row_id not in folded.errors]
             await repository.mark_folded(session, read, folded.unused, now)
             await repository.mark_unusable(session, folded.errors, now)
-            if work.snapshot is not None:
-                await repository.store_version(session, head.id, work.version, work.snapshot, now)
             await repository.release(session, head.id, list(devices), now)
             await repository.contributed(session, head.id, devices, now)
             await repository.establish_agreed(session, soc, ESTABLISHED_BY, now)

@@ -25,6 +25,7 @@ VOTES = 32
 MAX_FIGURES = MAX_ROWS
 """Most figures of one family: what is published must be a profile by the contract."""
 FAMILIES = ("latencies", "shares", "transfers", "overheads")
+"""Shares are no microseconds but parts of a resource."""
 
 Key = tuple[Any, ...]
 """Latency, share: (signature, kind). Transfer: (dtype, shape, source, target). Overhead: (name, kind), or () for the
@@ -32,7 +33,17 @@ hand-over."""
 FloatArray = NDArray[np.float64]
 Names = NDArray[np.uint64]
 
-_ARRAYS = ("name", "device", "us", "spread", "settled", "count", "published", "held")
+_ARRAYS: dict[str, tuple[tuple[int, ...], type[np.generic], float]] = {
+    "device": ((VOTES,), np.uint64, 0),
+    "us": ((VOTES,), np.float64, np.nan),
+    "spread": ((VOTES,), np.float32, 0),
+    "settled": ((3,), np.float64, 0),
+    "count": ((), np.int64, 0),
+    "published": ((), np.float64, np.nan),
+    "held": ((), np.bool_, 0),
+    "name": ((), np.uint64, 0),
+}
+"""Of each array of ``Votes``: what it has per figure, its type, and what stands there at first."""
 
 
 def figure_hash(key: Key) -> int:
@@ -70,17 +81,20 @@ class Votes:
         held: (F,) whether a figure is held back until another device says it too (see ``plausibility``).
     """
 
+    name: Names
+    device: Names
+    us: FloatArray
+    spread: NDArray[np.float32]
+    settled: FloatArray
+    count: NDArray[np.int64]
+    published: FloatArray
+    held: NDArray[np.bool_]
+
     def __init__(self) -> None:
         self.keys: list[Key] = []
         self.index: dict[Key, int] = {}
-        self.name = np.zeros(0, dtype=np.uint64)
-        self.device = np.zeros((0, VOTES), dtype=np.uint64)
-        self.us = np.full((0, VOTES), np.nan)
-        self.spread = np.zeros((0, VOTES), dtype=np.float32)
-        self.settled = np.zeros((0, 3))
-        self.count = np.zeros(0, dtype=np.int64)
-        self.published = np.full(0, np.nan)
-        self.held = np.zeros(0, dtype=bool)
+        for field in _ARRAYS:
+            setattr(self, field, _blank(field, 0))
         self.lost = False
         """Whether a published figure was dropped since the last version."""
 
@@ -135,15 +149,14 @@ class Votes:
             setattr(self, field, getattr(self, field)[rows])
 
     def _grow(self, added: list[Key]) -> None:
-        more = len(added)
-        self.name = np.concatenate([self.name, np.array([figure_hash(key) for key in added], dtype=np.uint64)])
-        self.device = np.concatenate([self.device, np.zeros((more, VOTES), dtype=np.uint64)])
-        self.us = np.concatenate([self.us, np.full((more, VOTES), np.nan)])
-        self.spread = np.concatenate([self.spread, np.zeros((more, VOTES), dtype=np.float32)])
-        self.settled = np.concatenate([self.settled, np.zeros((more, 3))])
-        self.count = np.concatenate([self.count, np.zeros(more, dtype=np.int64)])
-        self.published = np.concatenate([self.published, np.full(more, np.nan)])
-        self.held = np.concatenate([self.held, np.zeros(more, dtype=bool)])
+        for field in _ARRAYS:
+            setattr(self, field, np.concatenate([getattr(self, field), _blank(field, len(added))]))
+        self.name[-len(added) :] = [figure_hash(key) for key in added]
+
+
+def _blank(field: str, figures: int) -> NDArray[Any]:
+    shape, kind, first = _ARRAYS[field]
+    return np.full((figures, *shape), first, dtype=kind)
 
 
 class Statistics:
@@ -155,30 +168,11 @@ class Statistics:
     """
 
     def __init__(self) -> None:
-        self.families = {name: Votes() for name in FAMILIES}
+        self.latencies, self.shares, self.transfers, self.overheads = (Votes() for _ in FAMILIES)
+        self.families: dict[str, Votes] = {name: getattr(self, name) for name in FAMILIES}
         self.processors: dict[str, list[int]] = {}
         self.channels: dict[str, list[int]] = {}
         self.doubted = False
-
-    @property
-    def latencies(self) -> Votes:
-        """Keys: (signature, kind)."""
-        return self.families["latencies"]
-
-    @property
-    def shares(self) -> Votes:
-        """Keys: (signature, kind); the votes are no microseconds but parts of a resource."""
-        return self.families["shares"]
-
-    @property
-    def transfers(self) -> Votes:
-        """Keys: (dtype, shape, source, target)."""
-        return self.families["transfers"]
-
-    @property
-    def overheads(self) -> Votes:
-        """Keys: (name, kind), and () for the hand-over between lanes."""
-        return self.families["overheads"]
 
     def forget(self, devices: Iterable[int]) -> None:
         """Take back everything that these devices said."""
@@ -231,10 +225,9 @@ class Statistics:
             for name, votes in statistics.families.items():
                 votes.keys = [_tuples(key) for key in head[name]]
                 votes.index = {key: row for row, key in enumerate(votes.keys)}
-                votes.held = np.zeros(len(votes.keys), dtype=bool)
                 for field in _ARRAYS:
-                    if f"{name}.{field}" in arrays:  # nothing was held back by planners that knew no doubts
-                        setattr(votes, field, arrays[f"{name}.{field}"])
+                    kept = f"{name}.{field}"  # nothing was held back by planners that knew no doubts
+                    setattr(votes, field, arrays[kept] if kept in arrays else _blank(field, len(votes.keys)))
         return statistics
 
 

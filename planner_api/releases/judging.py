@@ -16,29 +16,37 @@ PATIENCE = timedelta(days=1)
 """A stage that is over and still has too few reports this long after asks an operator."""
 
 
+KINDS = {
+    "latency": ("slower", "slower", "faster"),
+    "failures": ("failing", "failing", "mended"),
+    "answers": ("answering wrongly", "wrong", "righted"),
+}
+"""Kinds of harm: the word for it, and the columns of a part that count the devices that are worse, and better."""
+
+
 @dataclass(frozen=True)
 class Judgement:
-    """What the counts of a release say: its evidence of each kind of harm, and of all together, natural logarithms."""
+    """What the counts of a release say: its evidence of each kind of harm, as natural logarithms."""
 
-    latency: float
-    failures: float
-    answers: float
+    evidence: dict[str, float]
     reported: int
 
     @property
     def together(self) -> float:
         """The evidence that a release is judged by."""
-        return joint((self.latency, self.failures, self.answers))
+        return joint(list(self.evidence.values()))
 
 
 def judge(parts: Sequence[ReleasePartRow]) -> Judgement:
     """Judge a release by the counts of its parts."""
-    return Judgement(
-        evidence(Pairs(part.slower, part.faster) for part in parts),
-        evidence(Pairs(part.failing, part.mended) for part in parts),
-        evidence(Pairs(part.wrong, part.righted) for part in parts),
-        sum(part.reported for part in parts),
-    )
+    found = {kind: evidence(pairs(part, kind) for part in parts) for kind in KINDS}
+    return Judgement(found, sum(part.reported for part in parts))
+
+
+def pairs(part: ReleasePartRow, kind: str) -> Pairs:
+    """The devices of a part that are worse in one kind, and better."""
+    _, worse, better = KINDS[kind]
+    return Pairs(getattr(part, worse), getattr(part, better))
 
 
 def next_step(row: ReleaseRow, parts: Sequence[ReleasePartRow]) -> Step | None:
@@ -70,13 +78,11 @@ def waits_for(row: ReleaseRow, reported: int) -> str:
 
 def harm(parts: Sequence[ReleasePartRow], found: Judgement) -> str:
     """Say in one sentence what got worse, and where most."""
-    kinds = {
-        "slower": (found.latency, "slower", "faster"),
-        "failing": (found.failures, "failing", "mended"),
-        "answering wrongly": (found.answers, "wrong", "righted"),
-    }
-    word, (_, worse, better) = max(kinds.items(), key=lambda item: item[1][0])
-    bad, good = (sum(getattr(part, name) for part in parts) for name in (worse, better))
-    most = max(parts, key=lambda part: stratum_evidence(Pairs(getattr(part, worse), getattr(part, better))))
-    there = f"{getattr(most, worse)} of {most.reported} devices that reported on {most.soc}"
-    return f"{bad} devices are {word} than before and {good} the other way round; most of all {there}"
+    kind = max(found.evidence, key=found.evidence.__getitem__)
+    total = sum((pairs(part, kind) for part in parts), Pairs())
+    most = max(parts, key=lambda part: stratum_evidence(pairs(part, kind)))
+    there = f"{pairs(most, kind).worse} of {most.reported} devices that reported on {most.soc}"
+    return (
+        f"{total.worse} devices are {KINDS[kind][0]} than before and {total.better} the other way round; "
+        f"most of all {there}"
+    )

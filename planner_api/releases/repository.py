@@ -62,7 +62,7 @@ async def claim_plans(
         wanted.append(PlanRow.soc.in_(socs))
     columns = PlanRow.id, PlanRow.soc, PlanRow.served_version.label("before"), PlanRow.version.label("after")
     taken = update(PlanRow).where(*wanted).values(release_id=release_id).returning(*columns)
-    return (await session.execute(taken.execution_options(synchronize_session=False))).all()
+    return (await session.execute(taken)).all()
 
 
 async def plan_counts(session: AsyncSession, model_hash: str) -> Any:
@@ -81,7 +81,7 @@ async def claim_alias(session: WriteSession, release_id: str, name: str, alias: 
     """Take an alias into a release; return what it stands for, None where it is in one already or not there."""
     free = ModelAliasRow.name == name, ModelAliasRow.alias == alias, ModelAliasRow.release_id.is_(None)
     taken = update(ModelAliasRow).where(*free).values(release_id=release_id).returning(ModelAliasRow.version)
-    return (await session.execute(taken.execution_options(synchronize_session=False))).scalar_one_or_none()
+    return (await session.execute(taken)).scalar_one_or_none()
 
 
 async def socs_of(session: AsyncSession, model_hashes: Sequence[str], socs: Sequence[str]) -> Sequence[str]:
@@ -161,8 +161,7 @@ async def end_plans(session: WriteSession, release_id: str, *, keep: bool) -> No
         values[PlanRow.served_version] = case((PlanRow.version == after, None), else_=after)
     else:
         values[PlanRow.refused_version] = after
-    released = update(PlanRow).where(PlanRow.release_id == release_id).values(values)
-    await session.execute(released.execution_options(synchronize_session=False))
+    await session.execute(update(PlanRow).where(PlanRow.release_id == release_id).values(values))
 
 
 async def take_back_plans(session: WriteSession, release_id: str) -> int:
@@ -177,7 +176,7 @@ async def take_back_plans(session: WriteSession, release_id: str) -> int:
         .values({PlanRow.served_version: before, PlanRow.refused_version: after})
         .returning(PlanRow.id)
     )
-    return len((await session.execute(returned.execution_options(synchronize_session=False))).all())
+    return len((await session.execute(returned)).all())
 
 
 def _of_part(column: Any, release_id: str) -> Any:
@@ -198,8 +197,7 @@ async def take_back_alias(session: WriteSession, row: ReleaseRow) -> int:
     """Point the alias of an ended release to the version before, where it still stands for the release's."""
     named = ModelAliasRow.name == row.name, ModelAliasRow.alias == row.alias, ModelAliasRow.release_id.is_(None)
     returned = update(ModelAliasRow).where(*named, ModelAliasRow.version == row.after).values(version=row.before)
-    returned = returned.returning(ModelAliasRow.alias).execution_options(synchronize_session=False)
-    return len((await session.execute(returned)).all())
+    return len((await session.execute(returned.returning(ModelAliasRow.alias))).all())
 
 
 async def forget_devices(session: WriteSession, release_id: str) -> None:

@@ -11,9 +11,8 @@ from planner_api.audit.service import actor_of
 from planner_api.devices.routes import After, Limit
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute
+from planner_api.http.route import StrictRoute, reply
 from planner_api.models.routes import ModelHash
-from planner_api.names.routes import reply
 from planner_api.releases.service import Releases
 
 router = APIRouter(tags=["releases"], route_class=StrictRoute)

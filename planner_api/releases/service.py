@@ -39,9 +39,7 @@ MAX_REASON = 500
 class Releases:
     """Releases, as operators and the planner's own look-out handle them.
 
-    Args:
-        database: where they stand.
-        splits: told at once of what this process does; other processes look for it.
+    This process's splits are told at once of what it does; other processes look for it.
     """
 
     def __init__(self, database: Database, splits: Splits) -> None:

@@ -39,9 +39,7 @@ class Split:
 class Splits:
     """The releases under way, as this process knows them. Used from one event loop.
 
-    Args:
-        database: where they stand.
-        cache: the plans in memory; those of a release are kept out of it, so that nobody gets one without asking here.
+    Their plans are kept out of the cache, so that nobody gets one without asking here.
     """
 
     def __init__(self, database: Database, cache: PlanCache) -> None:

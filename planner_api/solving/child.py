@@ -1,33 +1,42 @@
-"""What runs inside the killable solver process: read a task, plan, write the answer.
-
-Frames on stdin and stdout are ``length (4 bytes, big-endian) + bytes``: data, never pickles, so that a confused child
-can hand its parent nothing but text. Task: header JSON, graph JSON, profile JSON. Answer: header JSON, plan JSON.
-"""
+"""What runs inside the killable solver process: read a task, plan, answer."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib
-import json
-import os
-import signal
-import struct
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from functools import partial
 
-from hope_schema import Job, LatencyColumns, ModelGraph, Op, Plan, PlanRequest, Processor, Profile, Tensor, merge
+import msgspec
 
-MAX_FRAME = 256 * 1024 * 1024
-"""No frame is longer: the schema's own bounds keep honest graphs far below it."""
+from hope_schema import ModelGraph, Plan, PlanRequest, Profile
+from planner_api.child import serve
 
-_PR_SET_PDEATHSIG = 1
-
+ENTRY = "planner_api.solving.child:solve"
+"""The function a child runs (``module:function``); tests name hostile ones."""
 Solve = Callable[[tuple[ModelGraph, ...], Profile, PlanRequest, float, int], Plan]
 """An entry: (a graph per job, profile, request, budget in seconds, seed) -> plan."""
+
+
+class Task(msgspec.Struct):
+    """A problem as JSON, a graph per job, and the budget of its solve."""
+
+    request: bytes
+    profile: bytes
+    graphs: tuple[bytes, ...]
+    budget_s: float
+    seed: int
+
+
+class Answer(msgspec.Struct):
+    """A plan as JSON and how long it took, or the error; ``permanent``: trying again cannot help."""
+
+    plan: bytes = b""
+    solve_us: float = 0.0
+    error: str = ""
+    permanent: bool = False
+    out_of_memory: bool = False
 
 
 def solve(graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
@@ -47,150 +56,47 @@ def solve(graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest
     )
 
 
-def read_frame(stream: BinaryIO) -> bytes | None:
-    """The next frame; ``None`` at the end of the stream or when it breaks off in the middle of one."""
-    head = stream.read(4)
-    if len(head) < 4:
-        return None
-    (length,) = struct.unpack(">I", head)
-    if length > MAX_FRAME:
-        raise ValueError(f"a frame of {length} bytes; at most {MAX_FRAME} are allowed")
-    body = stream.read(length)
-    return body if len(body) == length else None
-
-
-def write_frame(stream: BinaryIO, body: bytes) -> None:
-    """Write one frame (without flushing)."""
-    stream.write(struct.pack(">I", len(body)))
-    stream.write(body)
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent dies, and leave at once if it died before we could ask."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _watch_parent(parent: int) -> None:
-    """Where there is no PDEATHSIG: a busy child still notices within a second that its parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
-
-
-def limit_memory(extra_bytes: int) -> None:
-    """Allow ``extra_bytes`` of address space beyond what the imported libraries hold already."""
-    import resource
-
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        mapped = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + extra_bytes, mapped + extra_bytes))
-
-
-def _load(entry: str) -> Solve:
-    module, _, name = entry.partition(":")
-    function: Solve = getattr(importlib.import_module(module), name)
-    return function
-
-
 def _warm(entry: str) -> Solve:
     """Load the entry, and pay for loading (or compiling) the numba kernels before the first task's clock runs."""
-    function = _load(entry)
-    if function is solve:
+    module, _, name = entry.partition(":")
+    function: Solve = getattr(importlib.import_module(module), name)
+    if entry == ENTRY:  # not by identity: the child runs this module under another name
         # NOTE: imported here, because a worker shares this module with its child but never plans by itself.
-        from planner_api.planning.warming import warm
+        from planner_api.planning import Budget, optimise
+        from planner_api.planning.bound import lower_bound
+        from planner_api.planning.warming import tiny, warm
 
         warm()
-        graph, profile, request = _exercise()
-        function((graph,), profile, request, 0.2, 0)
+        optimise(tiny(), "auto", Budget(rounds=1))  # what it needs beside kernels is loaded too
+        lower_bound(tiny(), Budget(rounds=1))
     return function
 
 
-def _exercise(count: int = 8) -> tuple[ModelGraph, Profile, PlanRequest]:
-    """A small problem with branches and uneven costs: what it needs beside kernels is loaded too."""
-    widths = range(count)
-    tensors = [Tensor(name="t", shape=(1,), dtype="float32")]
-    tensors += [Tensor(name=f"t{i}", shape=(1,), dtype="float32") for i in widths]
-    ops = [
-        Op(type="Op", attributes={"i": i}, inputs=("t" if i < 3 else f"t{i - 3}",), outputs=(f"t{i}",)) for i in widths
-    ]
-    graph = ModelGraph(
-        name="warm", tensors=tuple(tensors), ops=tuple(ops), inputs=("t",), outputs=tuple(f"t{i}" for i in widths[-3:])
-    )
-    processors = tuple(
-        Processor(id=name, runtime="r", version="1", threads=1, core_class=name, resources=(name,))
-        for name in ("a", "b")
-    )
-    rows = [
-        (op.signature, kind.kind, 1.0 + (7 * i + 3 * j) % 11)
-        for i, op in enumerate(merge(graph))
-        for j, kind in enumerate(processors)
-    ]
-    columns = LatencyColumns(
-        signature=tuple(row[0] for row in rows),
-        kind=tuple(row[1] for row in rows),
-        us=tuple(row[2] for row in rows),
-        spread_us=(0.0,) * len(rows),
-        count=(1,) * len(rows),
-    )
-    profile = Profile(soc="warm", frequency="max", processors=processors, latencies=columns, version=1)
-    return graph, profile, PlanRequest(jobs=(Job(model_hash=graph.model_hash),), soc="warm", frequency="max")
-
-
-def _answer(function: Solve, task: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, object], bytes]:
+def _answer(function: Solve, task: Task) -> Answer:
     from planner_api.planning.problem import PlanningError
 
-    profile, *graphs = bodies
     started = time.perf_counter()
     try:
         found = function(
-            tuple(ModelGraph.model_validate_json(graph) for graph in graphs),
-            Profile.model_validate_json(profile),
-            PlanRequest.model_validate_json(task["request"]),
-            task["budget_s"],
-            task["seed"],
+            tuple(ModelGraph.model_validate_json(graph) for graph in task.graphs),
+            Profile.model_validate_json(task.profile),
+            PlanRequest.model_validate_json(task.request),
+            task.budget_s,
+            task.seed,
         )
     except MemoryError:
-        return {"ok": False, "memory": True, "error": "the solver ran out of its memory limit"}, b""
+        return Answer(error="the solver ran out of its memory limit", out_of_memory=True)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure becomes a stored cause
-        permanent = isinstance(error, PlanningError)
-        return {"ok": False, "permanent": permanent, "error": f"{type(error).__name__}: {error}"[:2000]}, b""
+        return Answer(error=f"{type(error).__name__}: {error}"[:2000], permanent=isinstance(error, PlanningError))
     solve_us = (time.perf_counter() - started) * 1e6
-    return {"ok": True, "solve_us": solve_us}, found.model_dump_json().encode()
+    return Answer(found.model_dump_json().encode(), solve_us)
 
 
-def main(entry: str, parent: int, memory_bytes: int) -> None:
-    """Serve tasks until stdin closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then decides about us
-    die_with_parent(parent)
-    with contextlib.suppress(OSError):
-        os.nice(5)  # answering devices goes before improving plans where both share cores
-    # Solver libraries print to fd 1 from C; the answers therefore go to a private copy of it.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+def _load(entry: str) -> Callable[[bytes], bytes]:
     function = _warm(entry)
-    if memory_bytes > 0 and sys.platform == "linux":
-        limit_memory(memory_bytes)
-    tasks = sys.stdin.buffer
-    write_frame(answers, b"ready")
-    answers.flush()
-    while True:
-        header = read_frame(tasks)
-        if header is None:
-            return
-        task = json.loads(header)
-        bodies = [body for _ in range(1 + task["graphs"]) if (body := read_frame(tasks)) is not None]
-        if len(bodies) < 1 + task["graphs"]:
-            return
-        reply, body = _answer(function, task, bodies)
-        write_frame(answers, json.dumps(reply).encode())
-        write_frame(answers, body)
-        answers.flush()
+    return lambda task: msgspec.msgpack.encode(_answer(function, msgspec.msgpack.decode(task, type=Task)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    parent, memory_bytes, entry = sys.argv[1:]
+    serve(int(parent), int(memory_bytes), partial(_load, entry))

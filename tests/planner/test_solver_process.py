@@ -52,14 +52,14 @@ def test_an_endless_solve_is_killed_and_the_next_one_gets_a_new_child() -> None:
     """The time limit ends a solve that ignores SIGTERM."""
 
     async def scenario(solver: SolverProcess) -> None:
-        await solver.warm()
+        await solver.start()
         pid = solver.pid
         assert pid is not None
         with pytest.raises(SolveError, match="time limit") as caught:
             await solve(solver)
         assert not caught.value.permanent
         assert not psutil.pid_exists(pid)
-        await solver.warm()
+        await solver.start()
         assert solver.pid not in (None, pid)
 
     run("endless", scenario, timeout_s=0.5)
@@ -107,7 +107,7 @@ def test_a_cancelled_solve_leaves_no_answer_behind() -> None:
     """Cancelling half-way kills the child, so that its late answer is not taken for the next one's."""
 
     async def scenario(solver: SolverProcess) -> None:
-        await solver.warm()
+        await solver.start()
         task = asyncio.create_task(solve(solver))
         await asyncio.sleep(0.2)
         task.cancel()
@@ -125,7 +125,7 @@ from tests.planner.solving_help import GRAPH, PROFILE, REQUEST
 
 async def main():
     solver = SolverProcess(timeout_s=60, memory_bytes=0, entry="tests.planner.entries:endless")
-    await solver.warm()
+    await solver.start()
     print(solver.pid, flush=True)
     await solver.solve((GRAPH,), PROFILE, REQUEST, budget_s=60)
 
@@ -160,3 +160,19 @@ def test_a_warm_child_has_every_kernel() -> None:
         "assert anneal.signatures\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_child_that_is_ready_has_loaded_what_it_plans_with() -> None:
+    """The child of production, as a worker starts it, has the compiler's and the solver's libraries once it is up."""
+
+    async def main() -> None:
+        solver = SolverProcess(timeout_s=60, memory_bytes=0)
+        try:
+            await solver.start()
+            loaded = " ".join(region.path for region in psutil.Process(solver.pid).memory_maps())
+            assert "llvmlite" in loaded
+            assert "highspy" in loaded
+        finally:
+            await solver.kill()
+
+    asyncio.run(main())

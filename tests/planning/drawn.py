@@ -10,6 +10,7 @@ import numpy as np
 
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.problem import Job, Machine, Problem
+from tests.planning.machines import apart
 
 
 def draw(
@@ -102,7 +103,7 @@ def _hope(random: np.random.Generator, p: int, hope: bool) -> Machine:
     if random.random() < 0.3:
         conflicts |= random.random((p, p)) < 0.4
         conflicts |= conflicts.T
-    return Machine.apart([f"p{k}" for k in range(p)], conflicts, queued=not hope and random.random() < 0.3)
+    return apart([f"p{k}" for k in range(p)], conflicts, queued=not hope and random.random() < 0.3)
 
 
 def _rich(random: np.random.Generator, p: int, scale: float, often: float) -> Machine:

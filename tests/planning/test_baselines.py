@@ -7,7 +7,6 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,22 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.figures import COLUMNS, TITLES
+from benchmarks.mulayer import mulayer_us
 from benchmarks.phones import main, replay
 from benchmarks.phones import plan as benchmarked
 from benchmarks.profiles import phone_problem
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.construct.greedy import super_ops, top_k
-from planner_api.planning.construct.mulayer import mulayer_us
-from planner_api.planning.construct.partitiontuner import levels, tune, tuned
-from planner_api.planning.construct.partitiontuner.branches import branches
-from planner_api.planning.construct.partitiontuner.groups import Restriction, Traits, find_groups, profile, restrict
-from planner_api.planning.construct.partitiontuner.sequential import op_seq, partitions, type_seq
-from planner_api.planning.construct.rounds import overlapped
+from planner_api.planning.construct.partitiontuner import branches, levels, tune
+from planner_api.planning.construct.rounds import in_rounds, overlapped
 from planner_api.planning.construct.single import singles
 from planner_api.planning.methods import solve
 from tests import CAMPAIGN
 from tests.planning.drawn import draw
+from tests.planning.partitions import fuse, op_seq, partitions, type_seq
 from tests.planning.phones import FOLDER, phone
 
 REPLAYED = [
@@ -116,9 +113,10 @@ def test_partitiontuner_takes_14_in_sequence_and_12_5_in_parallel():
     problem = table_1()
     units = tune(problem, GROUPS)
     assert units == [((0,), 0), ((1,), 0), ((2,), 1), ((3, 4), 1), ((5, 6), 0), ((7,), 0)]
-    found = tuned(problem, units, GROUPS)
-    for schedule, golden in ((found.sequential(), 14.0), (found.parallel(), 12.5)):
-        check(found.problem, schedule)
+    fused = fuse(problem, [members for members, _ in units], GROUPS)
+    for rounds, golden in (([[unit] for unit in fused.lists.order], 14.0), (levels(fused), 12.5)):
+        schedule = in_rounds(fused, [processor for _, processor in units], rounds)
+        check(fused, schedule)
         assert schedule.makespan_us == pytest.approx(golden)
 
 
@@ -129,8 +127,11 @@ def test_type_seq_takes_23_5_and_op_seq_14_5():
     assert by_type == [1, 0, 1, 1, 1, 1, 1, 0]
     assert op_seq(problem) == [0, 0, 1, 1, 0, 0, 0, 0]
     for assignment, golden in ((by_type, 23.5), (op_seq(problem), 14.5)):
-        found = tuned(problem, partitions(problem, GROUPS, assignment), GROUPS)
-        assert found.sequential().makespan_us == pytest.approx(golden)
+        units = partitions(problem, GROUPS, assignment)
+        fused = fuse(problem, [members for members, _ in units], GROUPS)
+        rounds = [[unit] for unit in fused.lists.order]
+        taken = in_rounds(fused, [processor for _, processor in units], rounds)
+        assert taken.makespan_us == pytest.approx(golden)
 
 
 def test_branches_are_maximal_chains_and_parallel_ones_share_a_level():
@@ -154,34 +155,13 @@ def test_levels_are_equal_exactly_for_the_same_ends_and_run_in_topological_order
             assert lists.before[two] == [one]
             assert lists.after[one] == [two]
         inputs = frozenset(tensor for tensor in lists.reads[branch.ops[0]] if lists.producer[tensor] < 0)
-        ends[branch.id] = (tuple(lists.before[branch.ops[0]]), inputs, tuple(lists.after[branch.ops[-1]]))
+        ends[branch] = (tuple(lists.before[branch.ops[0]]), inputs, tuple(lists.after[branch.ops[-1]]))
     for one, two in itertools.combinations(found, 2):
-        assert (one.level == two.level) == (ends[one.id] == ends[two.id])
+        assert (one.level == two.level) == (ends[one] == ends[two])
     home = {op: branch for branch in found for op in branch.ops}
     for op, before in enumerate(lists.before):
         for earlier in before:
             assert home[earlier] is home[op] or home[earlier].level < home[op].level
-
-
-def test_groups_are_runs_of_types_measured_once_per_identity():
-    """Conv+ReLU within a branch; one measurement per identity; what an NPU does not take is not there."""
-    problem = table_1()
-    groups = find_groups(problem, TYPES, [("Conv", "Relu")])
-    assert groups == [(3, 4), (5, 6)]
-    measured = []
-
-    def measure(group: tuple[int, ...]) -> tuple[float, float]:
-        measured.append(group)
-        return 10.5, 2.5
-
-    assert profile(groups, lambda group: "same", measure) == {(3, 4): (10.5, 2.5), (5, 6): (10.5, 2.5)}
-    assert measured == [(3, 4)]
-    sizes = {0: (3, 64), 2: (16, 32), 3: (32, 48), 5: (24, 16)}
-    traits = [Traits(type_, *sizes.get(op, (0, 0))) for op, type_ in enumerate(TYPES)]
-    everywhere = replace(problem, latency_us=np.ones((8, 2)))
-    narrower, kept = restrict(everywhere, GROUPS, traits, 1, Restriction())
-    assert np.flatnonzero(np.isfinite(narrower.latency_us[:, 1])).tolist() == [2, 3]
-    assert kept == {(3, 4): [10.5, 2.5], (5, 6): [1.5, math.inf]}
 
 
 def test_mosaic_runs_one_slice_after_the_other():

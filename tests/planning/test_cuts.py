@@ -15,7 +15,7 @@ from hypothesis.strategies import DataObject
 
 from hope_schema import Cut
 from hope_schema.cutting import regions
-from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise, simulate
+from planner_api.planning import Budget, PlanningError, Problem, check, optimise, simulate
 from planner_api.planning.bound.fluid import fluid
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.methods import solve
@@ -26,6 +26,7 @@ from planner_api.planning.split.choices import Choices
 from planner_api.planning.split.plan import homes_of
 from planner_api.planning.split.search import CutSearch, found_by, search_cuts
 from planner_api.planning.split.ways import ways
+from tests.planning import machines
 from tests.planning.cuttable import ELEMENT_US, FIXED, MOVE_US, cuttable
 
 
@@ -190,7 +191,7 @@ def test_codl_says_what_it_needs():
     problem = cuttable([[100.0, 100.0]], [[]])
     with pytest.raises(PlanningError, match="nothing is known of their parts"):
         solve(replace(problem, cutter=None), "codl", Budget(0.0))
-    apart = Machine.apart(("gang", "core"), np.ones((2, 2), dtype=np.bool_))
+    apart = machines.apart(("gang", "core"), np.ones((2, 2), dtype=np.bool_))
     with pytest.raises(PlanningError, match="side by side"):
         solve(cuttable([[100.0, 100.0]], [[]], machine=apart), "codl", Budget(0.0))
     found = optimise(replace(problem, cutter=None), "codl", Budget(0.0)).solution

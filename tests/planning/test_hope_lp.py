@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from planner_api.planning import Budget, check, simulate
 from planner_api.planning.construct.partial import Partial
+from planner_api.planning.highs import Program, SolverFailed, run
 from planner_api.planning.ilp import solve_part
-from planner_api.planning.ilp.highs import Program, SolverFailed, run
 from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import bisect, partition, up_rank
 from planner_api.planning.ilp.start import greedy_order, start

@@ -35,6 +35,7 @@ from planner_api.planning.search.search import Search
 from planner_api.planning.warming import warm
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum, shuffled
+from tests.planning.machines import apart
 from tests.planning.phones import phone
 
 CASES = 1000 if CAMPAIGN else 24
@@ -166,7 +167,7 @@ def beside_idle_ones(problem: Problem, idle: int) -> Problem:
     conflicts[idle:, idle:] = problem.conflicts
     return replace(
         problem,
-        machine=Machine.apart((*(f"idle{k}" for k in range(idle)), *problem.processors), conflicts),
+        machine=apart((*(f"idle{k}" for k in range(idle)), *problem.processors), conflicts),
         latency_us=np.hstack([np.full((n, idle), np.inf), problem.latency_us]),
         transfer_us=transfer,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from hope_schema import Cause, Channel, ModelGraph, Plan, Profile, merge
 from planner_api.planning import Budget, PlanningError, methods, optimise, plan
-from planner_api.planning.ilp.highs import SolverFailed
+from planner_api.planning.highs import SolverFailed
 from planner_api.planning.judge.causes import next_best
 from planner_api.planning.optimise import FIRST_AID
 from tests.planning.drawn import draw

@@ -25,6 +25,7 @@ from planner_api.planning import (
 from planner_api.planning.judge.simulator import in_start_order
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, shuffled
+from tests.planning.machines import apart
 from tests.planning.oracle import timing
 
 
@@ -34,7 +35,7 @@ def small(queued: bool = False, conflicts: np.ndarray | None = None, **changes: 
     transfer[:, 0, 1], transfer[:, 1, 0] = 10.0, 1.0
     columns: dict[str, object] = {
         "ops": ("a", "b", "c", "d"),
-        "machine": Machine.apart(("cpu", "gpu"), conflicts, queued=queued),
+        "machine": apart(("cpu", "gpu"), conflicts, queued=queued),
         "latency_us": np.array([[4.0, 5.0], [6.0, 3.0], [6.0, 3.0], [2.0, 9.0]]),
         "producer": np.arange(4),
         "reads": ((), (0,), (0,), (1, 2)),

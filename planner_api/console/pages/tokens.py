@@ -12,7 +12,7 @@ from planner_api.audit.service import actor_of, record
 from planner_api.console import repository as sessions
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
-from planner_api.devices import repository
+from planner_api.devices import repository, service
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.errors import InvalidError, NotFoundError
 from planner_api.http.route import StrictRoute
@@ -75,11 +75,8 @@ async def revoke(request: Request, number: Number) -> Response:
     await read_form(request)
     planner = request.app.state.planner
     async with planner.database.write() as session:
-        hashes = await repository.revoke(session, token_id=number)
-        if not hashes:
+        if not await service.revoke(session, planner.events, token_id=number):
             raise NotFoundError("token-unknown", "There is no such token, or it is revoked already.")
-        for token_hash in hashes:
-            await planner.events.revoke(session, token_hash)
         await record(session, actor_of(request.scope), "token.revoke", f"token:{number}")
     return RedirectResponse("/console/tokens", status_code=303)
 

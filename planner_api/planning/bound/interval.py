@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner_api.planning.budget import Budget
+from planner_api.planning.highs import Program
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import BoolArray, FloatArray, IntArray, Problem
 from planner_api.planning.problem.symmetry import equal_processors, resource_kinds
@@ -99,11 +100,13 @@ class _Program:
         self.work = [self.latency * self.share * part for part, _ in groups]
         self.parts = [part for _, part in groups]
         # Columns: x by op and class, then the finish of each op, then the value, then y and z.
-        self.upper = list(self.supported.astype(float).ravel())
+        self.program = Program()
+        for upper in self.supported.astype(float).ravel().tolist():
+            self.program.column(0.0, upper)
         self.finish = n * self.width
-        self.value = self.finish + n
-        self.upper += [math.inf] * (n + 1)
-        self.rows: list[tuple[NDArray[np.int64], FloatArray, float, float]] = []
+        for _ in range(n):
+            self.program.column(0.0, math.inf)
+        self.value = self.program.column(-math.inf if problem.objective == "lateness" else 0.0, math.inf, cost=1.0)
         self.moves: dict[tuple[int, int], tuple[int, float]] = {}
         self.queued: dict[tuple[int, int], tuple[int, float]] = {}
         self.launches: dict[tuple[int, int], int] = {}
@@ -114,7 +117,7 @@ class _Program:
         self._load_rows()
         self._hubs()
         self.known: set[tuple[int, int, int]] = set()
-        self.solver = self._pass()
+        self.solver = self.program.solver()
 
     def _resource_groups(self, first: list[int]) -> list[tuple[FloatArray, FloatArray]]:
         """For each group of equal resources what one processor of each class takes of it: computing, and otherwise."""
@@ -172,17 +175,12 @@ class _Program:
         """Minus or plus the op's share at a place, as columns."""
         return {self.x(op, k): sign for k in range(self.width) if self.place[k] == place}
 
-    def _row(self, terms: dict[int, float], low: float = 0.0, high: float = math.inf) -> None:
-        columns = np.fromiter(terms.keys(), dtype=np.int64, count=len(terms))
-        self.rows.append((columns, np.fromiter(terms.values(), dtype=np.float64, count=len(terms)), low, high))
-
-    def _column(self) -> int:
-        self.upper.append(1.0)
-        return len(self.upper) - 1
+    def _row(self, terms: dict[int, float], low: float = 0.0) -> None:
+        self.program.at_least(terms.items(), low)
 
     def _place_rows(self) -> None:
         for op in range(len(self.lists.latency)):
-            self._row({self.x(op, k): 1.0 for k in range(self.width)}, 1.0, 1.0)
+            self.program.row([(self.x(op, k), 1.0) for k in range(self.width)], 1.0, 1.0)
 
     def _move_rows(self) -> None:
         """y[t, l] >= x[reader, l] - x[producer, l]; what cannot be moved must not be."""
@@ -211,7 +209,7 @@ class _Program:
                     for terms in rows:
                         self._row(terms)
                 elif costly:
-                    column = self._column()
+                    column = self.program.column(0.0, 1.0)
                     kind = self.moves if queues == {-1} else self.queued
                     kind[tensor, target] = column, cost / self.unit
                     for terms in rows:
@@ -225,7 +223,7 @@ class _Program:
         for k in np.flatnonzero(self.launch).tolist():
             for op in range(len(lists.latency)):
                 if self.supported[op, k] and lists.reads[op]:
-                    self.launches[op, k] = self._column()
+                    self.launches[op, k] = self.program.column(0.0, 1.0)
             for tensor, producer in enumerate(lists.producer):
                 readers = [op for op in lists.readers[tensor] if (op, k) in self.launches]
                 pays = {self.launches[op, k]: 1.0 for op in readers}
@@ -276,7 +274,7 @@ class _Program:
                     for k in range(self.width):
                         cost = float(problem.transfer_us[tensor, self.place[k], problem.machine.host]) / self.unit
                         if math.isinf(cost):
-                            self.upper[self.x(op, k)] = 0.0
+                            self.program.upper[self.x(op, k)] = 0.0
                         elif cost > 0.0:
                             export[self.x(op, k)] = min(export.get(self.x(op, k), 0.0), -cost)
             if export or not lists.after[op]:
@@ -397,27 +395,6 @@ class _Program:
         self.launch_column: IntArray = np.full((n, self.width), -1)
         for (op, k), index in self.launches.items():
             self.launch_column[op, k] = index
-
-    def _pass(self) -> highspy.Highs:
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(self.upper), len(self.rows)
-        lp.col_cost_ = np.zeros(len(self.upper))
-        lp.col_cost_[self.value] = 1.0
-        lower = np.zeros(len(self.upper))
-        if self.problem.objective == "lateness":
-            lower[self.value] = -math.inf
-        lp.col_lower_, lp.col_upper_ = lower, np.array(self.upper)
-        lp.row_lower_ = np.array([row[2] for row in self.rows])
-        lp.row_upper_ = np.array([row[3] for row in self.rows])
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in self.rows)]).astype(np.int32)
-        lp.a_matrix_.index_ = np.concatenate([row[0] for row in self.rows]).astype(np.int32)
-        lp.a_matrix_.value_ = np.concatenate([row[1] for row in self.rows])
-        solver = highspy.Highs()
-        for name, value in {"output_flag": False, "threads": 1, "random_seed": 0}.items():
-            solver.setOptionValue(name, value)
-        solver.passModel(lp)
-        return solver
 
     def solve(self, seconds: float) -> float | None:
         """The optimum in microseconds, or None when the solver did not reach it in time."""

@@ -11,10 +11,10 @@ import heapq
 import math
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.partial import Partial, runnable
+from planner_api.planning.construct.partial import Partial, runnable, stuck
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import Solution
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem import Problem
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
@@ -37,7 +37,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
             if end < cost:
                 cost, processor = end, candidate
         if processor < 0:
-            raise PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
+            raise stuck(problem, op)
         queues[processor].append(op)
         for rival in lists.rivals[processor]:
             expected_end[rival] = max(expected_end[rival], cost)

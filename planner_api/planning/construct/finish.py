@@ -6,13 +6,14 @@ What HEFT does on HOPE's machine, without its insertion, on all of ours: shares,
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Sequence
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import upward_rank
-from planner_api.planning.construct.partial import runnable
+from planner_api.planning.construct.listing import by_rank, upward_rank
+from planner_api.planning.construct.partial import runnable, stuck
 from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.methods import Solution
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem import Problem
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
@@ -21,12 +22,21 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.
     """
-    decoder, lists = Decoder(problem), problem.lists
-    rank = upward_rank(problem)
-    depth = {op: place for place, op in enumerate(lists.order)}
-    for op in sorted(range(len(problem.ops)), key=lambda op: (-rank[op], depth[op])):
-        end, processor = min((decoder.times(op, p).finish, p) for p in runnable(lists.latency[op]))
+    order = by_rank(problem, upward_rank(problem))
+    return Solution(placed(Decoder(problem), order, range(problem.host)).schedule(), "finish")
+
+
+def placed(decoder: Decoder, ops: Sequence[int], among: Container[int]) -> Decoder:
+    """The same with more ops, each where it finishes first among some processors; anywhere, if none supports it.
+
+    Raises:
+        PlanningError: an op's inputs cannot reach any processor that supports it.
+    """
+    problem = decoder.problem
+    for op in ops:
+        able = runnable(problem.lists.latency[op])
+        end, processor = min((decoder.times(op, p).finish, p) for p in [p for p in able if p in among] or able)
         if math.isinf(end):
-            raise PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
+            raise stuck(problem, op)
         decoder.place(op, processor)
-    return Solution(decoder.schedule(), "finish")
+    return decoder

@@ -8,18 +8,16 @@ stays on which the stretch ends first: all cores for the stem of a network, halv
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import upward_rank
-from planner_api.planning.construct.partial import runnable
+from planner_api.planning.construct.finish import placed
+from planner_api.planning.construct.listing import by_rank, upward_rank
 from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.methods import Solution
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem import Problem
 
 STRETCH: Final = 10
 """Ops that are placed on one grain: about a cell's branches. Of 5 to 80, 10 and 20 gave the shortest plans."""
@@ -42,23 +40,9 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.
     """
-    rank = upward_rank(problem)
-    depth = {op: place for place, op in enumerate(problem.lists.order)}
-    order = sorted(range(len(problem.ops)), key=lambda op: (-rank[op], depth[op]))
+    order = by_rank(problem, upward_rank(problem))
     decoder, choices = Decoder(problem), grains(problem)
     for first in range(0, len(order), STRETCH):
-        tries = [_placed(decoder.copy(), order[first : first + STRETCH], grain) for grain in choices]
+        tries = [placed(decoder.copy(), order[first : first + STRETCH], grain) for grain in choices]
         decoder = min(tries, key=lambda one: one.latest)
     return Solution(decoder.schedule(), "grain")
-
-
-def _placed(decoder: Decoder, ops: Sequence[int], grain: frozenset[int]) -> Decoder:
-    """The same with more ops, each where it finishes first in the grain; anywhere, if nothing there supports it."""
-    problem = decoder.problem
-    for op in ops:
-        able = list(runnable(problem.lists.latency[op]))
-        end, processor = min((decoder.times(op, p).finish, p) for p in [p for p in able if p in grain] or able)
-        if math.isinf(end):
-            raise PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
-        decoder.place(op, processor)
-    return decoder

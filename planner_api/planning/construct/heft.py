@@ -8,10 +8,11 @@ import math
 import numpy as np
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.partial import runnable
+from planner_api.planning.construct.listing import by_rank
+from planner_api.planning.construct.partial import runnable, stuck
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import Solution
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem import Problem
 
 
 def _rank(problem: Problem) -> list[float]:
@@ -101,16 +102,14 @@ def solve(problem: Problem, budget: Budget) -> Solution:
         PlanningError: an op's inputs cannot reach any processor that supports it.
     """
     lines = _Lines(problem)
-    rank = _rank(problem)
-    depth = {op: place for place, op in enumerate(problem.lists.order)}
-    for op in sorted(range(len(problem.ops)), key=lambda op: (-rank[op], depth[op])):
+    for op in by_rank(problem, _rank(problem)):
         choices = []
         for processor in runnable(problem.lists.latency[op]):
             begin, end = lines.earliest(op, processor)
             choices.append((end, processor, begin))
         end, processor, begin = min(choices)
         if math.isinf(end):
-            raise PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
+            raise stuck(problem, op)
         lines.place(op, processor, begin, end)
-    sequence = sorted(range(len(problem.ops)), key=lambda op: (lines.start[op], depth[op]))
+    sequence = sorted(problem.lists.order, key=lambda op: lines.start[op])
     return Solution(simulate(problem, lines.home, sequence), "heft")

@@ -26,6 +26,11 @@ def upward_rank(problem: Problem) -> list[float]:
     return rank
 
 
+def by_rank(problem: Problem, rank: Sequence[float]) -> list[int]:
+    """The ops by descending rank; of equals the first in topological order."""
+    return sorted(problem.lists.order, key=lambda op: -rank[op])
+
+
 def list_order(problem: Problem, assignment: Sequence[int]) -> list[int]:
     """Order a placement by list scheduling with upward rank, blocking transfers charged to the first consumer.
 

@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 from planner_api.planning.budget import Budget
+from planner_api.planning.construct.partial import stuck
 from planner_api.planning.construct.rounds import in_rounds
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
@@ -73,7 +74,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
                 if cost < math.inf and (key not in longer or cost < longer[key].cost):
                     longer[key] = _State(cost, key, (processor, state.past))
         if not longer:
-            raise PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
+            raise stuck(problem, op)
         frontier = [frontier[index] for index in kept] + written
         states = sorted(longer.values(), key=lambda state: state.cost)[:WIDTH]
     assignment = [0] * len(problem.ops)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from planner_api.planning.problem import Problem
+from planner_api.planning.problem import PlanningError, Problem
 
 
 class Partial:
@@ -92,6 +92,11 @@ class Partial:
         self.start[op], self.finish[op] = begin, end
         self.home[op] = processor
         self.sequence.append(op)
+
+
+def stuck(problem: Problem, op: int) -> PlanningError:
+    """The error for an op that ends nowhere."""
+    return PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
 
 
 def runnable(latency: list[float]) -> list[int]:

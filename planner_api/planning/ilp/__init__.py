@@ -11,7 +11,7 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.construct import greedy
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.partial import Partial
-from planner_api.planning.ilp.highs import SolverFailed, run
+from planner_api.planning.highs import SolverFailed, run
 from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import partition
 from planner_api.planning.ilp.start import ends, greedy_order, start
@@ -71,17 +71,10 @@ def solve(problem: Problem, budget: Budget) -> Solution:
 def solve_part(
     problem: Problem, fixed: Partial, part: Sequence[int], seconds: float = math.inf, nodes: int | None = None
 ) -> tuple[Partial, bool]:
-    """Append a part to a schedule at its optimum.
-
-    Args:
-        problem: the problem.
-        fixed: the schedule so far; left as it is.
-        part: convex window in topological order.
-        seconds: time limit.
-        nodes: limit on branch-and-bound nodes.
+    """Append a part, a convex window in topological order, to a schedule, which is left as it is, at its optimum.
 
     Returns:
-        The longer schedule, and whether the part is proven optimal.
+        The longer schedule, and whether the part is proven optimal within so many seconds and branch-and-bound nodes.
 
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.

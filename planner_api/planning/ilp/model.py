@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 import networkx as nx
 
 from planner_api.planning.construct.partial import Partial
-from planner_api.planning.ilp.highs import Program
+from planner_api.planning.highs import Program
 from planner_api.planning.problem import Problem
 
 
@@ -92,7 +92,6 @@ class Window:
         self.spends: list[dict[int, list[tuple[int, float]]]] = [
             {p: [(x, self.lists.latency[op][p])] for p, x in self.on[i].items()} for i, op in enumerate(self.ops)
         ]
-        self.delay: list[list[tuple[int, float]]] = [[] for _ in self.ops]
 
     def _meet(self, i: int, k: int) -> list[tuple[int, int]]:
         """Pairs of processors on which two ops would exclude each other."""

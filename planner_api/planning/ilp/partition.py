@@ -32,7 +32,7 @@ def up_rank(vertices: Sequence[int], before: Graph) -> dict[int, int]:
     return rank
 
 
-def bisect(vertices: Sequence[int], before: Graph, epsilon: float = EPSILON) -> tuple[list[int], list[int], int]:
+def bisect(vertices: Sequence[int], before: Graph) -> tuple[list[int], list[int], int]:
     """Cut a part in two at the upward rank with the smallest vertex cut, then the smallest imbalance.
 
     Returns:
@@ -50,6 +50,7 @@ def bisect(vertices: Sequence[int], before: Graph, epsilon: float = EPSILON) -> 
         choices.append((max(below, size - below), count[level], abs(size - 2 * below), level))
     if not choices:
         return list(vertices), [], last
+    epsilon = EPSILON
     while True:
         allowed = [choice[1:] for choice in choices if choice[0] <= (1 + epsilon) * size / 2]
         if allowed:
@@ -58,7 +59,7 @@ def bisect(vertices: Sequence[int], before: Graph, epsilon: float = EPSILON) -> 
         epsilon += EPSILON_STEP
 
 
-def partition(vertices: Sequence[int], before: Graph, limit: int = NT, epsilon: float = EPSILON) -> list[list[int]]:
+def partition(vertices: Sequence[int], before: Graph, limit: int = NT) -> list[list[int]]:
     """Parts of at most ``limit`` vertices, in an order in which every edge points forward.
 
     A level wider than the limit cannot be cut and stays whole.
@@ -69,7 +70,7 @@ def partition(vertices: Sequence[int], before: Graph, limit: int = NT, epsilon: 
         if len(part) <= limit:
             done.append(part)
             continue
-        first, second, _ = bisect(part, before, epsilon)
+        first, second, _ = bisect(part, before)
         if second:
             todo.extend((second, first))
         else:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from planner_api.planning.construct.partial import Partial, runnable
-from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.construct.partial import Partial, runnable, stuck
+from planner_api.planning.problem import Problem
 
 Value = TypeVar("Value")
 Past = tuple[int, int, "Past | None"]
@@ -48,7 +48,7 @@ def greedy_order(problem: Problem, fixed: Partial, order: Sequence[int]) -> Part
     for op in order:
         end, processor = min((partial.interval(op, p)[1], p) for p in runnable(problem.lists.latency[op]))
         if math.isinf(end):
-            raise PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
+            raise stuck(problem, op)
         partial.place(op, processor)
     return partial
 

@@ -125,12 +125,6 @@ class State(NamedTuple):
     counts: IntArray
 
 
-def _flat(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
-    at = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in rows], out=at[1:])
-    return at, np.fromiter((item for row in rows for item in row), dtype=np.int64, count=int(at[-1]))
-
-
 def arrays(problem: Problem) -> Arrays:
     """Flatten a problem for the kernels."""
     lists, machine = problem.lists, problem.machine
@@ -148,8 +142,6 @@ def arrays(problem: Problem) -> Arrays:
         latency=np.ascontiguousarray(problem.latency_us),
         share=np.ascontiguousarray(problem.shares),
         rivals=np.ascontiguousarray(problem.conflicts),
-        **dict(zip(("uses_at", "uses"), _flat([np.flatnonzero(row).tolist() for row in machine.uses]), strict=True)),
-        **dict(zip(("near_at", "near"), _flat([np.flatnonzero(row).tolist() for row in machine.near]), strict=True)),
         place=np.ascontiguousarray(machine.place),
         launch=np.ascontiguousarray(machine.launch_us),
         lag=machine.lag_us,
@@ -162,7 +154,15 @@ def arrays(problem: Problem) -> Arrays:
         release=np.ascontiguousarray(problem.release_us),
         due=problem.due_us.copy(),
         is_output=np.ascontiguousarray(problem.is_output),
-        **_edges(lists),
+        **_flattened(
+            uses=[np.flatnonzero(row).tolist() for row in machine.uses],
+            near=[np.flatnonzero(row).tolist() for row in machine.near],
+            reads=lists.reads,
+            writes=lists.writes,
+            readers=lists.readers,
+            before=lists.before,
+            after=lists.after,
+        ),
         export=export,
         tail=tails(problem, export, problem.due_us),
         queued=bool((machine.busy >= 0).any()),
@@ -171,10 +171,12 @@ def arrays(problem: Problem) -> Arrays:
     )
 
 
-def _edges(lists: object) -> dict[str, IntArray]:
+def _flattened(**nested: Sequence[Sequence[int]]) -> dict[str, IntArray]:
+    """Of each ``x`` the fields ``x`` and ``x_at`` of ``Arrays``."""
     flat: dict[str, IntArray] = {}
-    for name in ("reads", "writes", "readers", "before", "after"):
-        flat[f"{name}_at"], flat[name] = _flat(getattr(lists, name))
+    for name, rows in nested.items():
+        flat[f"{name}_at"] = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        flat[name] = np.fromiter((item for row in rows for item in row), dtype=np.int64)
     return flat
 
 

@@ -82,36 +82,16 @@ class Machine:
             raise PlanningError("handover_us must be finite and not negative")
 
     @classmethod
-    def apart(cls, processors: Sequence[str], conflicts: BoolArray | None = None, *, queued: bool = False) -> Machine:
-        """Every processor at a place of its own, nothing but moves between them: HOPE's machine.
-
-        Args:
-            processors: P names.
-            conflicts: (P, P) symmetric, True where two share a resource; None: nothing is shared.
-            queued: each ordered pair of places has a queue for its moves; else they take the reader's time (eq. 1).
-        """
+    def apart(cls, processors: Sequence[str]) -> Machine:
+        """Every processor at a place of its own, nothing shared, nothing but moves between them: HOPE's machine."""
         p = len(processors)
-        pairs = [] if conflicts is None else [(a, b) for a in range(p) for b in range(a) if conflicts[a, b]]
-        uses = np.zeros((p, p + len(pairs)), dtype=np.bool_)
-        uses[:, :p] = np.eye(p, dtype=np.bool_)
-        for resource, pair in enumerate(pairs, start=p):
-            uses[list(pair), resource] = True
-        places = (*(f"@{name}" for name in processors), HOST)
-        busy = np.full((p + 1, p + 1), -1, dtype=np.int64)
-        queues: list[str] = []
-        if queued:
-            for a, source in enumerate(places):
-                for b, target in enumerate(places):
-                    if a != b:
-                        busy[a, b] = len(queues)
-                        queues.append(f"{source}>{target}")
         return cls(
             processors=tuple(processors),
-            uses=uses,
-            places=places,
+            uses=np.eye(p, dtype=np.bool_),
+            places=(*(f"@{name}" for name in processors), HOST),
             place=np.arange(p),
-            busy=busy,
-            queues=tuple(queues),
+            busy=np.full((p + 1, p + 1), -1, dtype=np.int64),
+            queues=(),
             launch_us=np.zeros(p),
             end_us=np.zeros(p),
             slowdown=np.ones(p),

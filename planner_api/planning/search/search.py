@@ -65,13 +65,12 @@ class Search:
         """The best schedule, timed by the simulator."""
         return simulate(self.problem, self._state.assignment.tolist(), self._state.sequence.tolist())
 
-    def round(self, moves: int = MOVES, pool: Executor | None = None, op: int | None = None) -> tuple[float, ...]:
+    def round(self, moves: int = MOVES, pool: Executor | None = None) -> tuple[float, ...]:
         """Anneal a window, or two that do not touch (in a large problem); the schedule never gets worse.
 
         Args:
             moves: per window.
             pool: where the second window runs beside the first; the result is the same without it.
-            op: that the only window holds; None: windows lie anywhere.
 
         Returns:
             The best value as each window sees it (the schedule's own is timed anew).
@@ -88,7 +87,7 @@ class Search:
         if self.value_us <= best[0]:
             best = self.value_us, s.assignment.copy(), s.sequence.copy()
         merged = s.assignment.copy(), s.sequence.copy()
-        windows = self._windows() if op is None else [self._around(int(np.flatnonzero(s.sequence == op)[0]))]
+        windows = self._windows()
         if len(windows) > 1:
             for mine, other in zip(self._state, self._spare, strict=True):
                 np.copyto(other, mine)
@@ -115,13 +114,6 @@ class Search:
     def _window(self, first: int, last: int) -> tuple[int, int]:
         width = min(last - first, int(self._random.integers(*WINDOW, endpoint=True)))
         low = int(self._random.integers(first, last - width, endpoint=True))
-        return low, low + width
-
-    def _around(self, position: int) -> tuple[int, int]:
-        """A window that holds a position."""
-        n = len(self.problem.ops)
-        width = min(n, int(self._random.integers(*WINDOW, endpoint=True)))
-        low = min(max(0, position - int(self._random.integers(0, width))), n - width)
         return low, low + width
 
     def _anneal(self, s: State, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:

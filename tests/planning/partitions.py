@@ -1,13 +1,31 @@
-"""TypeSeq and OpSeq, the two policies that PartitionTuner is compared with: an op at a time, all in sequence."""
+"""What PartitionTuner is compared with, TypeSeq and OpSeq, and how placements over fused groups are timed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from planner_api.planning.construct.partitiontuner.branches import branches
-from planner_api.planning.construct.partitiontuner.groups import Groups, Members
-from planner_api.planning.problem import Problem
+import numpy as np
+
+from planner_api.planning import Problem
+from planner_api.planning.construct.partitiontuner import Groups, Members, branches, unit_us
+
+
+def fuse(problem: Problem, units: Sequence[Members], groups: Groups) -> Problem:
+    """The same problem with each unit, a single op or a group, as one op."""
+    index = {op: unit for unit, members in enumerate(units) for op in members}
+    latency = np.array([unit_us(problem, members, groups) for members in units], dtype=np.float64)
+    return replace(
+        problem,
+        ops=tuple("+".join(problem.ops[op] for op in members) for members in units),
+        latency_us=latency,
+        producer=np.array([index.get(int(op), -1) for op in problem.producer], dtype=np.int64),
+        reads=tuple(
+            tuple(dict.fromkeys(t for op in m for t in problem.reads[op] if int(problem.producer[t]) not in m))
+            for m in units
+        ),
+    )
 
 
 def type_seq(

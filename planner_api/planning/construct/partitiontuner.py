@@ -1,9 +1,8 @@
-"""PartitionTuner (Yu et al. 2023) and the two policies it is compared with, TypeSeq and OpSeq.
+"""PartitionTuner (Yu et al. 2023): the graph as branches, maximal chains, each mapped by dynamic programming.
 
-The graph is cut into branches, maximal chains. Each is mapped by dynamic programming over the profiles of single ops
-and of fused groups; branches of one level, with the same input and output node, run side by side where they are on
-different processors, and everything else runs in sequence. A group profile holds no transfers here: they are charged
-as the cost model says, so that an op pays for what it really has to fetch.
+It maps over the profiles of single ops and of fused groups; branches of one level, with the same input and output node,
+run side by side where they are on different processors, and everything else runs in sequence. A group profile holds no
+transfers here: they are charged as the cost model says, so that an op pays for what it really has to fetch.
 """
 
 from __future__ import annotations
@@ -14,28 +13,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.partitiontuner.branches import Branch, branches
-from planner_api.planning.construct.partitiontuner.groups import Groups, Members, fuse, unit_us
 from planner_api.planning.construct.rounds import in_rounds
-from planner_api.planning.judge.simulator import Schedule
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 
+Members = tuple[int, ...]
+"""Ops in a row of one branch that run as one."""
+Groups = Mapping[Members, Sequence[float]]
+"""Latency of each group, in microseconds per processor (``inf``: not there)."""
+
 
 @dataclass(frozen=True)
-class Tuned:
-    """A mapping over a problem whose chosen groups have become single ops."""
+class Branch:
+    """A maximal chain of ops (definition 1), in order.
 
-    problem: Problem
-    assignment: tuple[int, ...]
+    Branches of one ``level`` are parallel: they have the same input and the same output node (definition 2). Levels
+    are numbered in an order in which every edge between two of them points forward.
+    """
 
-    def sequential(self) -> Schedule:
-        """The units one after the other."""
-        return in_rounds(self.problem, self.assignment, [[unit] for unit in self.problem.lists.order])
+    level: int
+    ops: tuple[int, ...]
 
-    def parallel(self) -> Schedule:
-        """Level after level, the branches of each side by side where processors allow it."""
-        return in_rounds(self.problem, self.assignment, levels(self.problem))
+
+def branches(problem: Problem) -> list[Branch]:
+    """The branches of a graph, in topological order of their heads."""
+    lists = problem.lists
+    chains: list[list[int]] = []
+    home: dict[int, list[int]] = {}
+    for op in lists.order:
+        before = lists.before[op]
+        if len(before) == 1 and len(lists.after[before[0]]) == 1:
+            home[op] = home[before[0]]
+        else:
+            home[op] = []
+            chains.append(home[op])
+        home[op].append(op)
+    levels: dict[object, int] = {}
+    found = []
+    for chain in chains:
+        # A graph input is a node too.
+        inputs = [tensor for tensor in lists.reads[chain[0]] if lists.producer[tensor] < 0]
+        ends = (*lists.before[chain[0]], None, *sorted(inputs)), tuple(lists.after[chain[-1]])
+        found.append(Branch(levels.setdefault(ends, len(levels)), tuple(chain)))
+    return found
 
 
 def levels(problem: Problem) -> list[list[int]]:
@@ -45,11 +65,6 @@ def levels(problem: Problem) -> list[list[int]]:
     for op in problem.lists.order:
         rounds[level[op]].append(op)
     return [rounds[number] for number in sorted(rounds)]
-
-
-def tuned(problem: Problem, units: Sequence[tuple[Members, int]], groups: Groups) -> Tuned:
-    """A placement of units as a problem of its own."""
-    return Tuned(fuse(problem, [members for members, _ in units], groups), tuple(p for _, p in units))
 
 
 def tune(problem: Problem, groups: Groups) -> list[tuple[Members, int]]:
@@ -109,6 +124,11 @@ def _map(problem: Problem, branch: Branch, groups: Groups, home: Mapping[int, in
         units.append((members, step[1]))
         place -= len(members)
     return units[::-1]
+
+
+def unit_us(problem: Problem, members: Members, groups: Groups) -> Sequence[float]:
+    """Latency of a single op or a group, in microseconds per processor."""
+    return groups[members] if len(members) > 1 else problem.lists.latency[members[0]]
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:

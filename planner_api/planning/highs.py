@@ -1,9 +1,9 @@
-"""One mixed-integer program, one run of HiGHS, one checked status."""
+"""A linear program, with or without integers, and what HiGHS makes of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import highspy
@@ -26,7 +26,7 @@ TUNING = {
 }
 """Options of HiGHS that halve the time of HOPE's subproblems."""
 
-Terms = Sequence[tuple[int, float]]
+Terms = Iterable[tuple[int, float]]
 """A linear expression: (column, coefficient) pairs; a column stands at most once."""
 
 
@@ -73,6 +73,27 @@ class Program:
         self.row_lower.append(lower)
         self.row_upper.append(upper)
 
+    def solver(self, **options: float) -> highspy.Highs:
+        """HiGHS with the program loaded, on one thread. Raises SolverFailed where it refuses that."""
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(self.cost), len(self.row_lower)
+        lp.col_cost_ = np.array(self.cost)
+        lp.col_lower_, lp.col_upper_ = np.array(self.lower), np.array(self.upper)
+        lp.row_lower_, lp.row_upper_ = np.array(self.row_lower), np.array(self.row_upper)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.array(self.starts, dtype=np.int32)
+        lp.a_matrix_.index_ = np.array(self.columns, dtype=np.int32)
+        lp.a_matrix_.value_ = np.array(self.values)
+        if any(self.integer):
+            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+            lp.integrality_ = [kinds[integer] for integer in self.integer]
+        solver = highspy.Highs()
+        for name, value in {"output_flag": False, "threads": 1, "random_seed": 0, **options}.items():
+            solver.setOptionValue(name, value)
+        if solver.passModel(lp) == highspy.HighsStatus.kError:
+            raise SolverFailed("HiGHS refused the model")
+        return solver
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -104,34 +125,12 @@ def run(
     Raises:
         SolverFailed: infeasible, unbounded, out of time without a solution, or an error inside HiGHS.
     """
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = len(program.cost), len(program.row_lower)
-    lp.col_cost_ = np.array(program.cost)
-    lp.col_lower_, lp.col_upper_ = np.array(program.lower), np.array(program.upper)
-    lp.row_lower_, lp.row_upper_ = np.array(program.row_lower), np.array(program.row_upper)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.array(program.starts, dtype=np.int32)
-    lp.a_matrix_.index_ = np.array(program.columns, dtype=np.int32)
-    lp.a_matrix_.value_ = np.array(program.values)
-    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-    lp.integrality_ = [kinds[integer] for integer in program.integer]
-    solver = highspy.Highs()
-    options = {
-        "output_flag": False,
-        "threads": 1,
-        "random_seed": 0,
-        "mip_rel_gap": gap,
-        "mip_abs_gap": 1e-6,
-        **TUNING,
-    }
+    options: dict[str, float] = {"mip_rel_gap": gap, "mip_abs_gap": 1e-6, **TUNING}
     if math.isfinite(seconds):
         options["time_limit"] = max(seconds, 0.0)
     if nodes is not None:
         options["mip_max_nodes"] = nodes
-    for name, value in options.items():
-        solver.setOptionValue(name, value)
-    if solver.passModel(lp) == highspy.HighsStatus.kError:
-        raise SolverFailed("HiGHS refused the model")
+    solver = program.solver(**options)
     if start is not None:
         solver.setSolution(len(start), np.array(list(start), dtype=np.int32), np.array(list(start.values())))
     solver.run()
