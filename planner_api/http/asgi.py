@@ -10,6 +10,7 @@ Scope = MutableMapping[str, Any]
 Headers = list[tuple[bytes, bytes]]
 Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
 
+REQUEST_ID = b"x-request-id"
 MAX_REQUEST_ID = 128
 GIVEN_ID = re.compile(rb"[A-Za-z0-9._\-]{1,%d}" % MAX_REQUEST_ID)
 """An ``X-Request-ID`` that is taken over; any other is replaced."""

@@ -7,7 +7,9 @@ bytes of a head alone, at half the requests per second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sized
+import re
+from collections.abc import Sequence, Sized
+from functools import lru_cache
 from typing import Any
 from weakref import WeakSet
 
@@ -16,6 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from planner_api.http.asgi import GIVEN_ID, REQUEST_ID
 from planner_api.http.error import HttpError
 from planner_api.http.problems import answer
 
@@ -31,8 +34,8 @@ What takes too long is seen up to two looks late."""
 
 _WATCHED: WeakSet[ServerState] = WeakSet()
 """Servers whose connections are looked at; while they have any."""
-_CONTROL = bytes({*range(32), 127} - {9, 10, 13})
-"""What no header may hold, beside the ends of lines."""
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header may hold."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -79,6 +82,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refusal = HttpError(431, "head-too-large", f"a request may have {MAX_FIELDS} header fields")
             raise self._refusal
         super().on_headers_complete()
+        self.cycle.__class__ = _Answering  # uvicorn makes one of its own
 
     def on_body(self, body: bytes) -> None:
         """Take in a piece of the body."""
@@ -90,10 +94,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread = 0
         self._in_body = False
         super().on_message_complete()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.__class__ = _Answering  # uvicorn makes one of its own
-        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Have answered: go on with what waits (uvicorn's own also sets a timer for the next request)."""
@@ -107,8 +107,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Say why this connection ends, and end it."""
         headers, body = answer(self._refusal, None, None)
-        headers = [*self.server_state.default_headers, *headers, (b"connection", b"close")]
-        self.transport.write(_head(self._refusal.status, headers) + body)
+        headers += [*self.server_state.default_headers, (b"connection", b"close")]
+        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[self._refusal.status], _lines(headers), body))
         self.transport.close()
 
     def look(self, now: float) -> None:
@@ -188,31 +188,33 @@ class _Answering(RequestResponseCycle):
 
     def _hold(self, message: Any) -> bool:
         """Make the head of an answer that says how long it is, or has no body; False for any other."""
-        headers, status = message["headers"], message["status"]
-        length = 0 if status in (204, 304) else None
-        for name, value in headers:
-            if name == b"content-length":
-                length = int(value)
-            elif name in (b"connection", b"transfer-encoding"):
-                return False
-        if length is None or not self.keep_alive or self.scope["method"] == "HEAD":
+        headers, status, line = message["headers"], message["status"], b""
+        if headers and headers[-1][0] == REQUEST_ID and GIVEN_ID.fullmatch(headers[-1][1]):
+            *headers, (_, identity) = headers
+            line = b"x-request-id: %b\r\n" % identity
+        lines, named = _looked_at((*self.default_headers, *headers))
+        length = b"0" if status in (204, 304) else named.get(b"content-length")
+        if length is None or b"connection" in named or b"transfer-encoding" in named:
             return False
-        self._held = _head(status, [*self.default_headers, *headers])
-        self.response_started, self.chunked_encoding, self.expected_content_length = True, False, length
+        if not self.keep_alive or self.scope["method"] == "HEAD":
+            return False
+        self._held = b"%b%b%b\r\n" % (STATUS_LINE[status], lines, line)
+        self.response_started, self.chunked_encoding, self.expected_content_length = True, False, int(length)
         self.waiting_for_100_continue = False
         return True
 
 
-def _head(status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """The head of an answer. Raises RuntimeError for a header that is more than one line, or none."""
-    head = b"%b%b\r\n" % (STATUS_LINE[status], b"".join([b"%b: %b\r\n" % pair for pair in headers]))
-    if (
-        head.count(b"\n") != len(headers) + 2
-        or head.count(b"\r") != len(headers) + 2
-        or head.translate(None, _CONTROL) != head
-    ):
+def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Headers as they are sent. Raises RuntimeError for one that is more than one line, or none."""
+    if _CONTROL.search(b"".join(map(b"".join, headers))):
         raise RuntimeError("a header of the answer is no line of text")
-    return head
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers])
+
+
+@lru_cache(maxsize=256)
+def _looked_at(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, dict[bytes, bytes]]:
+    """Headers as they are sent, and by name: those of a plan in memory are the same ones until the date changes."""
+    return _lines(headers), dict(headers)
 
 
 class _Flow(FlowControl):

@@ -11,7 +11,7 @@ import structlog
 
 from planner_api.devices.principal import principal_of
 from planner_api.errors import NotFoundError, PlannerError
-from planner_api.http.asgi import GIVEN_ID, Asgi, Scope, route_of
+from planner_api.http.asgi import GIVEN_ID, REQUEST_ID, Asgi, Scope, route_of
 from planner_api.http.problems import send_problem
 from planner_api.ops.logs import request_id
 from planner_api.ops.metrics import Metrics
@@ -35,7 +35,7 @@ class Observe:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serve one request."""
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id")
+        given = headers.get(REQUEST_ID)
         if given is None or not GIVEN_ID.fullmatch(given):
             given = b"%b%06x" % (self._prefix, next(self._numbers))
         state = scope.setdefault("state", {})
@@ -50,7 +50,7 @@ class Observe:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], (b"x-request-id", given)]}
+                message = {**message, "headers": [*message["headers"], (REQUEST_ID, given)]}
             return send(message)
 
         try:
