@@ -20,6 +20,8 @@ examples:
   hope-agent explain net.onnx --html net.html      a chart of the plan and of a run, one file for any browser
   hope-agent explain inception_v1 --json           one JSON object on stdout
 """
+NUMBERS: Final = frozenset({2, 4, 5})
+"""Columns that are set to the right."""
 
 
 @click.command(epilog=EXAMPLES)
@@ -49,22 +51,34 @@ def explain(given: Given, *, html: Path | None, as_json: bool) -> int:
 
 def _show(explanation: Explanation) -> None:
     from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
 
-    from agent_sdk.cli.report import list_rows, show_notes
+    from agent_sdk.cli.report import show_notes
+    from agent_sdk.errors import printable
 
     console = Console()
-    columns = ("op", "type", "segment", "processor", "predicted µs", "measured µs", "next best µs", "why")
-    rows = []
-    before = ""
+    rows: list[tuple[str, ...]] = [("op", "type", "seg", "processor", "plan µs", "run µs", "next best")]
     for op in explanation.ops:
         other = "" if op.next_best_us is None else f"{op.next_best_us:.1f} {op.next_best}"
         segment = "" if op.segment is None else str(op.segment)
         took = "" if op.measured_us is None else f"{op.measured_us:.1f}"
-        why = "with the one above" if op.super_op == before else f"{op.cause.replace('_', ' ')}: {op.why}"
-        rows.append((op.op, op.type, segment, op.processor, f"{op.predicted_us:.1f}", took, other, why))
+        cells = (op.op, op.type, segment, op.processor, f"{op.predicted_us:.1f}", took, other)
+        rows.append(tuple(printable(cell) for cell in cells))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *lines = (
+        "  ".join(cell.rjust(width) if place in NUMBERS else cell.ljust(width) for place, cell, width in row).rstrip()
+        for row in (zip(range(len(widths)), row, widths, strict=True) for row in rows)
+    )
+    if lines:
+        console.print(head, style="bold", soft_wrap=True)
+    before = ""
+    for op, line in zip(explanation.ops, lines, strict=True):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if op.super_op != before:
+            why = Text(printable(f"{op.cause.replace('_', ' ')}: {op.why}"), style="dim")
+            console.print(Padding(why, (0, 0, 0, 4), expand=False))
         before = op.super_op
-    if rows:
-        console.print(list_rows(explanation.model, columns, rows))
     console.print(f"{explanation.model}: {explanation.why}", markup=False, highlight=False)
     if explanation.planned_us is not None:
         planned_ms, run_ms = explanation.planned_us / 1e3, explanation.measured_us / 1e3
