@@ -30,6 +30,8 @@ from planner_api.planning.split.ways import Ways, ways
 
 JOINT_SHARE = 0.65
 """Part of the budget for choosing cuts; the rest anneals what they make."""
+TRIAL_SHARE = 0.25
+"""Part of that, by the end of which cuts must have half of what would be enough: where they gain, they gain at once."""
 WINDOW = (8, 30)
 """Shortest and longest window, in ops."""
 LANES = 2
@@ -126,7 +128,7 @@ def search_cuts(
     Args:
         problem: with its cutter.
         whole: the plan to begin with.
-        budget: its rounds count for either part of each search.
+        budget: its rounds count for each part of each search.
         target_us: no plan is shorter.
         enough_us: what cuts must come to, or better, to be worth going on with.
     """
@@ -141,9 +143,12 @@ def search_cuts(
 
 def _lane(choices: Choices, search: CutSearch, budget: Budget, target_us: float, enough_us: float) -> CutPlan | None:
     """What one search finds; None where that is too little, or its cuts cannot be made."""
-    search.run(budget.within(JOINT_SHARE * min(budget.seconds, budget.left())), target_us)
-    if search.value_us > enough_us or (search.modes.parts == 1).all():
-        return None
+    joint = JOINT_SHARE * min(budget.seconds, budget.left())
+    halfway = (search.value_us + enough_us) / 2
+    for share, least in ((TRIAL_SHARE, halfway), (1 - TRIAL_SHARE, enough_us)):
+        search.run(budget.within(share * joint), target_us)
+        if search.value_us > least or (search.modes.parts == 1).all():
+            return None
     try:
         found = found_by(search, choices)
     except CutError:
