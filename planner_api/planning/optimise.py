@@ -115,7 +115,8 @@ def _believing(problem: Problem, budget: Budget) -> Solution:
     """The best plan for the figures as they stand.
 
     Whole ops first. Where cutting some is worth what it costs to work side by side, and the bound of plans with cuts
-    leaves room for a gain beyond ``NOISE``, the rest of the budget goes to a search for cuts around that plan.
+    leaves room for a gain beyond ``NOISE``, the rest of the budget goes to a search for cuts around that plan. Where
+    they turn out to gain less, what is left goes to whole ops again.
 
     Raises:
         PlanningError: no method finds a legal plan.
@@ -123,15 +124,18 @@ def _believing(problem: Problem, budget: Budget) -> Solution:
     if problem.cutter is None or budget.left() <= 0 or budget.rounds == 0:
         return _whole(problem, budget)
     budget = after_loading(after_loading(budget, "pieces"), "search")
-    whole = _whole(replace(problem, cutter=None), budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())))
+    uncut = replace(problem, cutter=None)
+    whole = _whole(uncut, budget.within(WHOLE_SHARE * min(budget.seconds, budget.left())))
     best, bound = whole, trivial(problem)
     enough = (1 - NOISE) * whole.schedule.value_us
     if bound.us < enough:
         budget = after_loading(budget, "cuts")
         from planner_api.planning.split.search import search_cuts
 
-        found = search_cuts(problem, whole.schedule, budget, bound.us + CLOSED * bound.us)
-        if found.schedule.value_us < enough:
+        found = search_cuts(problem, whole.schedule, budget, bound.us + CLOSED * bound.us, enough)
+        if found is None or found.schedule.value_us > enough:
+            best = _searched(uncut, whole, budget, whole.bound or bound)
+        else:
             best = Solution(found.schedule, "cuts", cuts=tuple(found.cuts.values()), cut=found.problem)
     return replace(best, bound=_clipped(bound, best))
 
@@ -158,16 +162,22 @@ def _whole(problem: Problem, budget: Budget) -> Solution:
             best = Solution(pieces.schedule, "articulation")
     if not closed(best, bound):
         budget = after_loading(budget, "search")
-        from planner_api.planning.search.search import Search
-
         with ThreadPoolExecutor(1) as pool:
             proof = pool.submit(lower_bound, problem, budget)
-            search = Search(problem, best.schedule, budget.seed)
-            search.run(budget, bound.us + CLOSED * abs(bound.us))
+            best = _searched(problem, best, budget, bound)
             bound = max(bound, proof.result(), key=lambda one: one.us)
-        if search.value_us < best.schedule.value_us:
-            best = Solution(search.schedule(), "annealing", rounds=search.rounds)
     return replace(best, bound=_clipped(bound, best))
+
+
+def _searched(problem: Problem, best: Solution, budget: Budget, bound: Bound) -> Solution:
+    """What annealing makes of a plan of whole ops until the budget ends or nothing is left to gain."""
+    from planner_api.planning.search.search import Search
+
+    search = Search(problem, best.schedule, budget.seed)
+    search.run(budget, bound.us + CLOSED * abs(bound.us))
+    if search.value_us >= best.schedule.value_us:
+        return best
+    return Solution(search.schedule(), "annealing", rounds=search.rounds)
 
 
 def _clipped(bound: Bound, found: Solution) -> Bound:

@@ -23,7 +23,7 @@ from planner_api.planning.problem.cuts import cut_problem
 from planner_api.planning.search.search import Search
 from planner_api.planning.split import codl
 from planner_api.planning.split.choices import Choices
-from planner_api.planning.split.plan import homes_of
+from planner_api.planning.split.plan import homes_of, realised
 from planner_api.planning.split.search import CutSearch, found_by, search_cuts
 from planner_api.planning.split.ways import ways
 from tests.planning import machines
@@ -114,6 +114,44 @@ def test_the_search_for_cuts_sees_what_the_simulator_sees(data: DataObject):
         assert [(part.start, part.stop) for part in own] == [
             (int(search.modes.start[op, k]), int(search.modes.stop[op, k])) for k in range(len(own))
         ]
+
+
+def test_a_plan_with_cuts_takes_as_long_in_the_order_of_its_turns():
+    """What a round sorts before it anneals stays as long: an op whose parts begin apart is overtaken by no other."""
+    random = np.random.default_rng(0)
+    latency = random.uniform(50, 300, size=(14, 2)).tolist()
+    problem = cuttable(latency, [[], *([int(random.integers(0, op))] for op in range(1, 14))])
+    begun = solve(problem, "heft", Budget(0.0)).schedule
+    search = CutSearch(problem, ways(problem, Choices(problem)), begun, 0)
+    for _ in range(40):
+        search.round(moves=300)
+        assert search.round(moves=0) == pytest.approx(search.value_us, rel=1e-12)
+    assert (search.modes.parts > 1).any()
+
+
+def test_a_slice_of_what_stands_on_a_processor_is_made_there():
+    """One reads all of a tensor on the second processor, half of an op a slice of it: it is moved there once."""
+    problem = cuttable([[100.0, 100.0]] * 3, [[], [0], [0]])
+    homes = {"t0": (0,), "t1": (0, 1), "t2": (1,)}
+    begins = {"t0": (0.0,), "t1": (100.0, 250.0), "t2": (100.0,)}
+    plan = realised(problem, {"t1": Cut(op="t1", axis=2, at=(5,))}, homes, begins)
+    check(plan.problem, plan.schedule)
+    moved = [plan.problem.tensors[move.tensor] for move in plan.schedule.transfers if move.finish_us > move.start_us]
+    assert [name for name in moved if name.startswith("t0")] == ["t0"]
+
+
+def test_where_cuts_gain_too_little_whole_ops_are_searched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a plan of cuts that is worth it what is left is spent on the plan that has none."""
+    latency = np.random.default_rng(1).uniform(50, 300, size=(12, 2)).tolist()
+    problem = cuttable(latency, [[], *([max(0, op - 3)] for op in range(1, 12))])
+    searched: list[float] = []
+    real = Search.run
+    monkeypatch.setattr(Search, "run", lambda self, *turn: searched.append(self.value_us) or real(self, *turn))
+    monkeypatch.setattr("planner_api.planning.split.search.search_cuts", lambda *_: None)
+    found = optimise(problem, "auto", Budget(rounds=2)).solution
+    assert searched
+    assert not found.cuts
+    assert found.schedule.value_us <= searched[-1]
 
 
 INTERPRETED = """

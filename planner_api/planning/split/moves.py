@@ -126,12 +126,27 @@ def _choose(w: Ways, m: Modes, op: int, random: np.ndarray) -> None:
 
 
 @inlined_kernel
-def _whole(a: Arrays, m: Modes, op: int, home: int) -> None:
-    if a.latency[op, home] < np.inf:
-        m.home[op, 0] = home
-    elif not a.latency[op, m.home[op, 0]] < np.inf:
-        return
-    m.parts[op] = 1
+def _whole(a: Arrays, m: Modes, op: int, home: int) -> bool:
+    """Put an op whole on a processor, or where its first part is; False where that changes nothing."""
+    if not a.latency[op, home] < np.inf:
+        home = m.home[op, 0]
+    if not a.latency[op, home] < np.inf or (m.parts[op] == 1 and m.home[op, 0] == home):
+        return False
+    m.parts[op], m.home[op, 0] = 1, home
+    return True
+
+
+@inlined_kernel
+def _passes_rival(a: Arrays, s: Joint, source: int, target: int) -> bool:
+    """Whether an op moved to another position passes one that cannot run beside it: else no time changes."""
+    m, op = s.modes, s.sequence[source]
+    for at in range(min(source, target), max(source, target) + 1):
+        other = s.sequence[at]
+        for part in range(m.parts[op] if at != source else 0):
+            for k in range(m.parts[other]):
+                if a.rivals[m.home[op, part], m.home[other, k]]:
+                    return True
+    return False
 
 
 @inner_kernel
@@ -153,7 +168,7 @@ def propose(
     kind = uniform(random)
     if kind < 0.25:
         target = slot(a, s, op, low, high, random)
-        if target == position:
+        if not _passes_rival(a, s, position, target):
             return 0, high, -1, -1
         shift(s, position, target)
         return 0, min(position, target), position, target
@@ -166,12 +181,13 @@ def propose(
     model, tie = op, 1
     if uniform(random) < 0.3:
         tie = 0
-    changes, first, link = ZERO, high, op
+    changes, link = ZERO, op
     for turn in range(wanted):
         before = changes
         changes = _note(s, link, number, changes)
+        made = False
         if action < 0.33:
-            _whole(a, m, link, home)
+            made = _whole(a, m, link, home)
         elif action < 0.75:
             made = turn > 0 and m.parts[model] > 1 and _cut(a, w, m, link, model, ZERO)
             if turn == 0:
@@ -189,18 +205,20 @@ def propose(
             if made:
                 m.chained[link] = tie
         elif m.parts[link] > 1:
-            if action < 0.92:
-                _cut(a, w, m, link, link, lean)
-            else:
+            made = action >= 0.92 or _cut(a, w, m, link, link, lean)
+            if action >= 0.92:
                 m.chained[link] = 1 - m.chained[link]
-        changes = _settle(a, w, s, link, low, number, changes)
-        if changes < 0:
-            return changes, high, -1, -1
-        if changes > before:
-            first = min(first, s.position[link])
+        if made:
+            changes = _settle(a, w, s, link, low, number, changes)
+            if changes < 0:
+                return changes, high, -1, -1
+        elif changes > before:
+            changes -= 1
+            s.touched[link] = 0
         link = next_link(a, s, link, high, random)
         if link < 0:
             break
+    first = high
     for change in range(changes):
         first = min(first, s.position[s.changed[change]])
     return changes, first, -1, -1

@@ -52,13 +52,16 @@ def realised(
             turn[op] = max([turn[op], *(turn[earlier] for earlier in lists.before[op])])
     place = {op: index for index, op in enumerate(lists.order)}
     sequence = sorted(range(len(made)), key=lambda op: (turn[op], place[op]))
-    return CutPlan(cuts, cut, simulate(cut, homes_of(cut, made, homes), sequence))
+    return CutPlan(cuts, cut, simulate(cut, homes_of(cut, made, homes, turn), sequence))
 
 
-def homes_of(cut: Problem, made: Sequence[Piece], homes: Mapping[str, Sequence[int]]) -> list[int]:
+def homes_of(
+    cut: Problem, made: Sequence[Piece], homes: Mapping[str, Sequence[int]], turn: Sequence[float] | None = None
+) -> list[int]:
     """A processor for every op of a cut problem: parts where ``homes`` says, slices and joins where they move least.
 
-    A slice is made where what it reads is, a join where it is read first.
+    A slice is made where what it reads is, or stands anyway because somebody else reads it there; a join where it is
+    read first.
     """
     home = [-1] * len(made)
     for op in cut.lists.order:
@@ -69,5 +72,12 @@ def homes_of(cut: Problem, made: Sequence[Piece], homes: Mapping[str, Sequence[i
             home[op] = home[cut.lists.before[op][0]]
     for op in reversed(cut.lists.order):
         if home[op] < 0:
-            home[op] = home[(cut.lists.after[op] or cut.lists.before[op])[0]]
+            readers = cut.lists.after[op] or cut.lists.before[op][:1]
+            home[op] = home[min(readers, key=turn.__getitem__) if turn else readers[0]]
+    for op, piece in enumerate(made):
+        if piece.kind == "slice":
+            there = {home[reader] for reader in cut.lists.after[op]}
+            others = {home[other] for other in cut.lists.readers[cut.reads[op][0]] if made[other].kind != "slice"}
+            if len(there) == 1 and there <= others:
+                (home[op],) = there
     return home

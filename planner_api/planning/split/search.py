@@ -1,7 +1,8 @@
 """The search for cuts: placement, order and cuts annealed together, then what they make, as any problem is searched.
 
-What lies before a window is frozen. Behind it ``MARGIN`` ops more are timed with every move, because they read what it
-makes; the rest enters as longest paths to the end. Every window's result is timed anew and taken if it is no worse.
+What lies before a window is frozen. Behind it ops are timed with every move as far as any reads what the window reads
+or makes, because another may now pay for a move; the rest enters as longest paths to the end. Every result of a window
+is timed anew and taken if it is no worse.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from planner_api.planning.split.ways import Ways, ways
 
 JOINT_SHARE = 0.65
 """Part of the budget for choosing cuts; the rest anneals what they make."""
+TRIAL_SHARE = 0.25
+"""Part of that, by the end of which cuts must have half of what would be enough: where they gain, they gain at once."""
 WINDOW = (8, 30)
 """Shortest and longest window, in ops."""
-MARGIN = 60
-"""Ops behind a window that are timed with it."""
 LANES = 2
 """Searches side by side."""
 
@@ -47,6 +48,9 @@ class CutSearch:
     def __init__(self, problem: Problem, table: Ways, whole: Schedule, seed: int) -> None:
         self.problem = problem
         self._arrays, self._ways = arrays(problem), table
+        lists = problem.lists
+        tensors = [(*reads, *writes) for reads, writes in zip(lists.reads, lists.writes, strict=True)]
+        self._beside = [{reader for tensor in own for reader in lists.readers[tensor]} for own in tensors]
         self._random = np.random.default_rng(seed)
         self._word = self._random.integers(1, 2**63, size=1, dtype=np.uint64)
         self._number = 0
@@ -82,14 +86,14 @@ class CutSearch:
         """Anneal one window; the plan never gets worse. Returns what the window believes its best takes."""
         s, n = self._joint, len(self.problem.ops)
         best, plan = self.value_us, self._plan()
-        first = np.where(np.arange(s.begin.shape[1]) < s.modes.parts[:, None], s.begin, math.inf).min(axis=1)
-        s.sequence[:] = s.sequence[np.argsort(first[s.sequence], kind="stable")]
+        s.sequence[:] = s.sequence[np.argsort(s.turn[s.sequence], kind="stable")]
         self.value_us = self._time()
         if self.value_us <= best:
             best, plan = self.value_us, self._plan()
         width = min(n, int(self._random.integers(*WINDOW, endpoint=True)))
         low = int(self._random.integers(0, n - width, endpoint=True))
-        end = min(n, low + width + MARGIN)
+        reached = (reader for op in s.sequence[low : low + width].tolist() for reader in self._beside[op])
+        end = max([low + width, *(1 + int(s.position[reader]) for reader in reached)])
         turn = (low, low + width, end, self._number, moves, self._hot, self._cold)
         believed = anneal_cuts(self._arrays, self._ways, s, *turn, self._word)
         self._number += moves
@@ -114,32 +118,37 @@ class CutSearch:
         return float(time_all(self._arrays, self._ways, self._joint, self._number))
 
 
-def search_cuts(problem: Problem, whole: Schedule, budget: Budget, target_us: float) -> CutPlan:
-    """The best plan with cuts that the budget buys, or the one without that it starts from.
+def search_cuts(
+    problem: Problem, whole: Schedule, budget: Budget, target_us: float, enough_us: float = math.inf
+) -> CutPlan | None:
+    """The best plan with cuts that the budget buys; None, before the budget ends, where cuts gain too little.
 
     Searches with several seeds run side by side: where they end differs by more than what one finds in twice the time.
 
     Args:
         problem: with its cutter.
         whole: the plan to begin with.
-        budget: its rounds count for either part of each search.
+        budget: its rounds count for each part of each search.
         target_us: no plan is shorter.
+        enough_us: what cuts must come to, or better, to be worth going on with.
     """
     choices = choices_of(problem)
     table = ways(problem, choices)
+    searches = [CutSearch(problem, table, whole, LANES * budget.seed + lane) for lane in range(LANES)]
     with ThreadPoolExecutor(LANES) as pool:
-        lanes = [pool.submit(_lane, problem, choices, table, whole, budget, lane, target_us) for lane in range(LANES)]
-        found = [lane.result() for lane in lanes]
-    plain = CutPlan({}, problem, whole)
-    return min([plain, *(plan for plan in found if plan and plan.cuts)], key=lambda plan: plan.schedule.value_us)
+        lanes = [pool.submit(_lane, choices, search, budget, target_us, enough_us) for search in searches]
+        found = [plan for lane in lanes if (plan := lane.result())]
+    return min(found, key=lambda plan: plan.schedule.value_us, default=None)
 
 
-def _lane(
-    problem: Problem, choices: Choices, table: Ways, whole: Schedule, budget: Budget, lane: int, target_us: float
-) -> CutPlan | None:
-    """What one search finds; None where its cuts cannot be made."""
-    search = CutSearch(problem, table, whole, LANES * budget.seed + lane)
-    search.run(budget.within(JOINT_SHARE * min(budget.seconds, budget.left())), target_us)
+def _lane(choices: Choices, search: CutSearch, budget: Budget, target_us: float, enough_us: float) -> CutPlan | None:
+    """What one search finds; None where that is too little, or its cuts cannot be made."""
+    joint = JOINT_SHARE * min(budget.seconds, budget.left())
+    halfway = (search.value_us + enough_us) / 2
+    for share, least in ((TRIAL_SHARE, halfway), (1 - TRIAL_SHARE, enough_us)):
+        search.run(budget.within(share * joint), target_us)
+        if search.value_us > least or (search.modes.parts == 1).all():
+            return None
     try:
         found = found_by(search, choices)
     except CutError:

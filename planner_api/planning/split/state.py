@@ -42,6 +42,8 @@ class Joint(NamedTuple):
         modes, undo, best: now; what a trial changed, one row a change; the best of a window.
         sequence, position: (n,) ops by position; positions by op.
         begin, finish: (n, K) microseconds of each part.
+        turn: (n,) when an op begins, or what stands before it on its resources or makes what it reads: in this order
+            everything takes as long.
         ends_at: (n + 1, R) when each resource is free; peak_at: (n + 1,) largest finish so far.
         payer, key: (T, K, L) position of the op that moves a part of a tensor to a place (n: nobody), and what of it.
         tail: (n, K) longest way from a part's finish through those that read it past the window to the end.
@@ -58,6 +60,7 @@ class Joint(NamedTuple):
     position: IntArray
     begin: FloatArray
     finish: FloatArray
+    turn: FloatArray
     ends_at: FloatArray
     peak_at: FloatArray
     payer: IntArray
@@ -113,6 +116,7 @@ def joint(a: Arrays, w: Ways, assignment: IntArray, sequence: IntArray) -> Joint
         position=position,
         begin=zeros((n, k)),
         finish=zeros((n, k)),
+        turn=zeros(n),
         ends_at=zeros((n + 1, resources)),
         peak_at=np.full(n + 1, FAR),
         payer=np.full((t, k, places), n, dtype=np.int64),

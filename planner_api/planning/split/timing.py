@@ -272,6 +272,28 @@ def drop(s: Joint, first: int) -> None:
             s.finish[op, part] = s.old_finish[at, part]
 
 
+@inlined_kernel
+def _find_turns(a: Arrays, s: Joint) -> None:
+    """Turns of a timed plan: parts of an op begin at different times, and nothing may overtake another on the way."""
+    m = s.modes
+    for u in range(len(s.ends)):
+        s.ends[u] = 0.0
+    for at in range(len(s.sequence)):
+        op = s.sequence[at]
+        turn = s.begin[op, 0]
+        for part in range(1, m.parts[op]):
+            turn = min(turn, s.begin[op, part])
+        for b in range(a.before_at[op], a.before_at[op + 1]):
+            turn = max(turn, s.turn[a.before[b]])
+        for part in range(m.parts[op]):
+            for u in range(a.uses_at[m.home[op, part]], a.uses_at[m.home[op, part] + 1]):
+                turn = max(turn, s.ends[a.uses[u]])
+        for part in range(m.parts[op]):
+            for u in range(a.uses_at[m.home[op, part]], a.uses_at[m.home[op, part] + 1]):
+                s.ends[a.uses[u]] = turn
+        s.turn[op] = turn
+
+
 @kernel
 def time_all(a: Arrays, w: Ways, s: Joint, number: int) -> float:
     """Time the whole plan, its modes and sequence as they are: the latest end in microseconds."""
@@ -287,6 +309,7 @@ def time_all(a: Arrays, w: Ways, s: Joint, number: int) -> float:
     value = time_stretch(a, w, s, ZERO, n, n, number, np.inf, 0.0)
     if value < np.inf:
         keep(a, s, ZERO, n)
+        _find_turns(a, s)
     return float(value)
 
 
