@@ -101,13 +101,13 @@ class Console:
         if changes:
             check_origin(scope)
         if (path == LOGIN and changes) or path in OIDC:
-            refuse_for(self._per_address.hit(address_of(scope)))
+            await refuse_for(self._per_address.hit(address_of(scope)))
         secret = cookie_of(scope)
         session = await self._session(secret)
         request.state.session = session
         if session is not None:
             scope["state"]["principal"] = session.principal
-            refuse_for(self._per_bearer.hit(session.principal.name))
+            await refuse_for(self._per_bearer.hit(session.principal.name))
             if changes and not session.may_change and path != LOGOUT:
                 raise ForbiddenError("read-only", "You signed in to look only; nothing was changed.")
             if changes and secret is None:

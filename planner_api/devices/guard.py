@@ -35,6 +35,9 @@ OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 ENTRANCES = frozenset({"/devices", "/devices/proof"})
 """Where devices post that have no token of this planner, or do not know yet that they have: the routes themselves say
 whom they answer."""
+REFUSED_S = 0.1
+"""How long who asks too often waits for hearing so."""
+ENDED = "this token has expired; a device gets a new one with `hope-agent enrol`"
 NO_TOKEN = "this planner needs a token; a device gets its own with `hope-agent enrol`"
 
 ASKED_AT_ONCE = 500
@@ -185,22 +188,25 @@ class Guard:
             given = _authorization(scope)  # of every path, so that all refuse two alike
             if path not in OPEN:
                 if path in ENTRANCES and scope["method"] == "POST":
-                    refuse_for(self._per_address.hit(address_of(scope)))
+                    await refuse_for(self._per_address.hit(address_of(scope)))
                 elif given is not None:
                     token_hash = _hash_of(given)
                     known = self._tokens.known(token_hash) or await self._look_up(scope, token_hash)
-                    self._admit(scope, known)
-                    scope["state"]["principal"] = known.principal
+                    if known.expires_at + LEEWAY_S < time.time():
+                        raise UnauthorisedError(ENDED)
+                    if wait_s := self._per_token.hit(known.principal.name):
+                        await refuse_for(wait_s)
+                    self._admit(scope, known.principal)
                 elif self._required:
                     raise UnauthorisedError(NO_TOKEN)
         except UnauthorisedError:
-            refuse_for(self._per_address.hit(address_of(scope)))
+            await refuse_for(self._per_address.hit(address_of(scope)))
             raise
         await self._app(scope, receive, send)
 
     async def _look_up(self, scope: Scope, token_hash: str) -> Known:
         """Ask for a token that is not remembered. Raises TooOftenError for an address of too many guesses."""
-        refuse_for(self._per_address.wait(address_of(scope)))
+        await refuse_for(self._per_address.wait(address_of(scope)))
         known = await self._tokens.look_up(token_hash)
         if known is None:
             raise UnauthorisedError(
@@ -208,21 +214,21 @@ class Guard:
             )
         return known
 
-    def _admit(self, scope: Scope, known: Known) -> None:
-        principal = known.principal
-        if known.expires_at + LEEWAY_S < time.time():
-            raise UnauthorisedError("this token has expired; a device gets a new one with `hope-agent enrol`")
-        if wait_s := self._per_token.hit(principal.name):
-            refuse_for(wait_s)
+    def _admit(self, scope: Scope, principal: Principal) -> None:
         if not principal.may(scope["method"], scope["path"]):
             raise ForbiddenError("scope-missing", "this token does not allow this; it takes an operator's")
         if principal.device_id is not None:
             self._tokens.saw(principal.device_id)
+        scope["state"]["principal"] = principal
 
 
-def refuse_for(wait_s: float) -> None:
-    """Raise TooOftenError unless there is nothing to wait for."""
+async def refuse_for(wait_s: float) -> None:
+    """Raise TooOftenError after a moment, unless there is nothing to wait for.
+
+    NOTE: who floods gets ten refusals a second on a connection; answered at once, they would keep everybody waiting.
+    """
     if wait_s:
+        await asyncio.sleep(min(wait_s, REFUSED_S))
         raise TooOftenError("too-many-requests", "too many requests; slow down", retry_after_s=wait_s)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -117,6 +117,7 @@ async def read_large(request: Request, reading: Reading[Result], *, inline: int)
             await held.enter_async_context(planner.large_bodies.turn(owner))
 
         body = await read_body(request, limit=settings.max_body_bytes, before_large=take_turn)
+        refuse_declared(body, settings.max_inflated_bytes)
         try:
             text: bytes | bytearray | None = inflate(body, limit=min(inline, settings.max_inflated_bytes))
         except TooLargeError:
@@ -141,16 +142,29 @@ def inflate(body: Body, *, limit: int) -> bytes | bytearray:
     Raises:
         HttpError: 413 beyond ``limit``, or for what inflates beyond measure; 400 for damaged data.
     """
-    limit = min(limit, ALWAYS_BYTES + MOST_EXPANDED * len(body.raw))
+    limit = refuse_declared(body, limit)
     match body.encoding:
         case "identity":
-            if len(body.raw) > limit:
-                raise TooLargeError(" after decompression", limit)
             return body.raw
         case "gzip":
             return _gunzip(body.raw, limit)
         case "zstd":
             return _unzstd(body.raw, limit)
+
+
+def refuse_declared(body: Body, limit: int) -> int:
+    """Return to how many bytes a body may inflate at most. Raises HttpError where it says itself that it has more.
+
+    What it says is only ever a reason to refuse it, before the work of finding out.
+    """
+    limit = min(limit, ALWAYS_BYTES + MOST_EXPANDED * len(body.raw))
+    declared = len(body.raw)
+    if body.encoding == "zstd":  # gzip says so at its end, where a damaged body says anything
+        with suppress(zstandard.ZstdError):  # damaged, which inflating it says
+            declared = zstandard.frame_content_size(body.raw)
+    if declared > limit:
+        raise TooLargeError(" after decompression", limit)
+    return limit
 
 
 def _gunzip(raw: bytes, limit: int) -> bytearray:

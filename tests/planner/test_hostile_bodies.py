@@ -32,7 +32,7 @@ from hope_schema import (
 )
 from planner_api.db.engine import Database
 from planner_api.errors import UnavailableError
-from planner_api.http.body import MOST_EXPANDED, Body, is_slow
+from planner_api.http.body import MOST_EXPANDED, Body, inflate, is_slow
 from planner_api.http.error import HttpError
 from planner_api.http.problems import answer
 from planner_api.http.reader import Reader
@@ -361,3 +361,16 @@ def test_a_body_pays_for_what_it_takes_and_for_nothing_else(monkeypatch: pytest.
             await reader.kill()
 
     asyncio.run(main())
+
+
+def test_what_says_that_it_is_too_large_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame's own word for its size is enough to refuse it, and none is not enough to take it in."""
+    text = bytes(3 * 2**20)
+    silent = zstandard.ZstdCompressor(write_content_size=False).compress(text)
+    with pytest.raises(HttpError) as refused:
+        inflate(Body(silent, "zstd"), limit=2**20)
+    assert refused.value.status == 413
+    monkeypatch.setattr("planner_api.http.body._unzstd", lambda *_: pytest.fail("it was inflated"))
+    with pytest.raises(HttpError) as refused:
+        inflate(Body(zstandard.compress(text), "zstd"), limit=2**20)
+    assert refused.value.status == 413

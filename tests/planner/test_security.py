@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,10 +17,12 @@ from sqlalchemy import insert, select, update
 from hope_schema import DeviceReport, Enrolment, EnrolmentReceipt, MeasuredRun, Missing
 from planner_api.db.engine import sync_engine
 from planner_api.db.tables import ClaimRow, DeviceRow, TokenRow
+from planner_api.devices import guard
 from planner_api.devices import repository as devices
 from planner_api.devices.principal import Principal
 from planner_api.devices.rate import RateLimit
 from planner_api.devices.tokens import hash_token, new_token
+from planner_api.errors import TooOftenError
 from tests.planner.samples import (
     FREQUENCY,
     SOC,
@@ -253,6 +256,22 @@ def test_too_many_requests_are_told_when_to_return(sqlite_url: str) -> None:
         assert int(refused.headers["retry-after"]) in (1, 2)
         assert refused.json()["type"] == "urn:hope:too-many-requests"
         assert api.client.get("/fleet", headers=bearer(second)).status_code == 200
+
+
+def test_who_floods_waits_for_each_refusal() -> None:
+    """A caller beyond its rate is refused after others, who came later, have been answered."""
+    order: list[str] = []
+
+    async def answered(name: str, wait_s: float) -> None:
+        with contextlib.suppress(TooOftenError):
+            await guard.refuse_for(wait_s)
+        order.append(name)
+
+    async def all_at_once() -> None:
+        await asyncio.gather(answered("flood", 3.0), *(answered(f"other {number}", 0.0) for number in range(3)))
+
+    asyncio.run(all_at_once())
+    assert order == ["other 0", "other 1", "other 2", "flood"]
 
 
 def test_guessing_tokens_is_slowed_down(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
