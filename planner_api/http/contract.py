@@ -18,8 +18,8 @@ from planner_api.http.error import MEDIA_TYPE
 REF = "#/components/schemas/{model}"
 
 ALWAYS = (400, 401, 403, 422, 429, 500, 503)
-"""What any route may answer: no request of HTTP, no or a wrong token, not allowed, a parameter that it does not know, too many requests,
-our fault, the database is away."""
+"""What any route may answer: no request of HTTP, no or a wrong token, not allowed, a parameter that it does not know,
+too many requests, our fault, the database is away."""
 WITH_BODY = (408, 413, 415, 422)
 """What any route that reads a body may answer too."""
 
