@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from agent_sdk.files import Kept
+from agent_sdk.files import Kept, one_at_a_time
 from agent_sdk.forking import TemporaryFolder
 from agent_sdk.paths import cache_directory
 
@@ -113,22 +113,23 @@ def built(folder: Path) -> Path:
     if sys.platform != "linux":
         raise Unavailable(f"the native lanes are for Linux, this is {sys.platform}")
     path = _library_in(folder)
-    if path.exists():
-        try:
-            _load(path)
-        except (Unavailable, OSError) as error:
-            log.info("%s does not load and is built again: %s", path, error)
-        else:
-            return path
-    said = ["no C compiler was found; install one, or the 'compiler' extra"]
-    for command in compilers():
-        try:
-            _compile(command, path)
-        except (OSError, subprocess.SubprocessError) as error:
-            detail = (getattr(error, "stderr", None) or "").strip().splitlines()
-            said.append(f"{' '.join(command[:3])}: {detail[0] if detail else error}")
-        else:
-            return path
+    with one_at_a_time(path.with_suffix(".lock"), BUILD_S):  # what another process has loaded is never replaced
+        if path.exists():
+            try:
+                _load(path)
+            except (Unavailable, OSError) as error:
+                log.info("%s does not load and is built again: %s", path, error)
+            else:
+                return path
+        said = ["no C compiler was found; install one, or the 'compiler' extra"]
+        for command in compilers():
+            try:
+                _compile(command, path)
+            except (OSError, subprocess.SubprocessError) as error:
+                detail = (getattr(error, "stderr", None) or "").strip().splitlines()
+                said.append(f"{' '.join(command[:3])}: {detail[0] if detail else error}")
+            else:
+                return path
     raise Unavailable("; ".join(said[1:] or said))
 
 
@@ -158,7 +159,7 @@ def _compile(command: list[str], path: Path) -> None:
             timeout=BUILD_S,
             cwd=scratch,
         )
-        made.replace(path)  # whole or not at all, whoever else builds it
+        made.replace(path)  # whole or not at all
 
 
 def _load(path: Path) -> ctypes.CDLL:

@@ -131,7 +131,20 @@ def test_a_library_in_the_cache_that_is_broken_is_built_again(
     whole = native.built(empty_cache)
     whole.write_bytes(whole.read_bytes()[:100])
     assert runs_right(frozen, reference) is NativeLoop
-    assert [path.name for path in empty_cache.iterdir()] == [whole.name]
+    assert {path.name for path in empty_cache.iterdir()} == {whole.name, whole.with_suffix(".lock").name}
+
+
+def test_processes_that_start_at_once_load_what_one_of_them_built(tmp_path: Path) -> None:
+    """A library that some process has loaded is never replaced by another's build."""
+    program = "import os, sys; from pathlib import Path; from agent_sdk import native; " + (
+        "print(os.stat(native.built(Path(sys.argv[1]))).st_ino)"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    inodes = {process.communicate(timeout=120)[0].strip() for process in started}
+    assert inodes == {str(path.stat().st_ino) for path in tmp_path.glob("*.so")}
 
 
 def test_a_folder_that_is_named_relative_is_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
