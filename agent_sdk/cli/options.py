@@ -191,14 +191,13 @@ _OPTIONS: Final = (
         metavar="S",
         help="seconds a call to the planner may take before what is at hand answers",
     ),
-    click.option("--huge-pages", is_flag=True, help="put this process's memory into huge pages"),
     click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="of weights and inputs"),
     click.option("--quiet", is_flag=True, help="no progress"),
     click.option("-v", "--verbose", is_flag=True, help="say who answers, and why, on stderr"),
 )
 _AGENT: Final = (
     "planner", "token", "soc", "frequency", "method", "processors", "precision", "measuring_s", "wait_s",
-    "planner_timeout_s", "huge_pages",
+    "planner_timeout_s",
 )  # fmt: skip
 """Those of these options that an agent is made with."""
 
