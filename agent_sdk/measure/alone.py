@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 
 import numpy as np
 
@@ -40,20 +39,12 @@ def time_executable(
     deadline: float,
     *,
     enough_us: float = ENOUGH_US,
-    after: Callable[[Callable[[], None]], object] | None = None,
+    after: Callable[[], object] | None = None,
 ) -> Timing:
-    """Time a compiled segment on the calling thread, bound to the processor's cores meanwhile.
-
-    ``after`` is given the bound call after each run, outside what is timed.
-    """
-    processor, call = executable.processor, bound(executable)
-    with bound_to(processor.caller_cores):
-        return measure(
-            call,
-            deadline=deadline,
-            enough_us=enough_us,
-            after=partial(after, call) if after else None,
-        )
+    """Time a compiled segment as ``measure`` does, on the calling thread, bound to the processor's cores meanwhile."""
+    call = bound(executable)
+    with bound_to(executable.processor.caller_cores):
+        return measure(call, deadline=deadline, enough_us=enough_us, after=after)
 
 
 def bound(executable: Executable) -> Callable[[], None]:

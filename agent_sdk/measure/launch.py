@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -37,7 +38,7 @@ def launch_us(processor: Processor, rows: int, deadline: float) -> float:
 
 def _rested_us(processor: Processor, model: Model, deadline: float) -> float:
     with closing(processor.compile(whole_network(model))) as executable:
-        return time_executable(executable, deadline, after=lambda _: time.sleep(REST_S)).us
+        return time_executable(executable, deadline, after=partial(time.sleep, REST_S)).us
 
 
 def _chain(length: int, rows: int) -> bytes:

@@ -17,9 +17,9 @@ from openvino import opset13 as opset
 from agent_sdk.device.cores import bound_to, name_cores
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.alone import time_executable, whole_network
+from agent_sdk.measure.alone import bound, whole_network
 from agent_sdk.measure.attribution import share_out
-from agent_sdk.measure.timing import LONG_US, Timing
+from agent_sdk.measure.timing import LONG_US, Timing, measure
 from agent_sdk.model import Model, extract
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import (
@@ -156,7 +156,9 @@ class OpenVinoProcessor(Processor):
         compiled = self.compiled(self.read(segment), PERF_COUNT=True)
         runs: list[dict[str, float]] = []
         with closing(OpenVinoExecutable(self, segment, compiled)) as executable:
-            time_executable(executable, deadline, enough_us=LONG_US, after=lambda call: runs.append(kernel_times(call)))
+            call = bound(executable)
+            with bound_to(self.caller_cores):
+                measure(call, deadline=deadline, enough_us=LONG_US, after=lambda: runs.append(kernel_times(call)))
         runs = runs[len(runs) // 4 :]
         always = [name for name in runs[0] if all(name in run for run in runs)]
         kernels = {name: [run[name] for run in runs] for name in always}
