@@ -299,6 +299,11 @@ class Executable(ABC):
             raise ProcessorLost(f"{self.processor.id}: the segment was closed")
         return self._compiled
 
+    @property
+    def where(self) -> str:
+        """What an error message of a run begins with."""
+        return f"{self.processor.id}, segment ending in '{self.segment.ops[-1]}'"
+
     @abstractmethod
     def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> BoundCall:
         """Prepare a call that reads ``inputs`` and writes ``outputs``.

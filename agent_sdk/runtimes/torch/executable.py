@@ -112,13 +112,12 @@ class TorchCall(BoundCall):
         self._executable = executable
         self._inputs, self._outputs = dict(inputs), dict(outputs)
         self._sources: dict[str, DeviceTensor] = {}
-        where = f"{executable.processor.id}, segment ending in '{executable.segment.ops[-1]}'"
         try:
             with executable.processor.precision.switched():
                 self._recording = self._fastest(ways)
         except Exception as error:
-            raise translated(error, where, partial(_uncaptured)) from error
-        self._calls = self._recording.calls(where, asleep=executable.beside)
+            raise translated(error, executable.where, _uncaptured) from error
+        self._calls = self._recording.calls(executable.where, asleep=executable.beside)
         self.native = self._calls.native if self._calls is not None else ()
 
     def _fastest(self, ways: list[Way]) -> Recording:
@@ -179,8 +178,7 @@ class TorchCall(BoundCall):
             self.launch()
             self._executable.processor.driver.synchronise(asleep=self._executable.beside)
         except Exception as error:
-            where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
-            raise translated(error, where, ProcessorLost) from error
+            raise translated(error, self._executable.where, ProcessorLost) from error
 
     def failure(self, place: int, status: int) -> ProcessorError:
         assert self._calls is not None

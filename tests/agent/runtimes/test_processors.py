@@ -32,7 +32,7 @@ from agent_sdk.runtimes import OutOfMemory, Processor, ProcessorLost, Segment, U
 from agent_sdk.runtimes.base import segment_of
 from agent_sdk.runtimes.host import aligned_empty
 from agent_sdk.runtimes.ort.graph import LEVELS
-from agent_sdk.runtimes.ort.processor import OrtProcessor, session_options
+from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import TensorType, merge
 from hope_schema.graph import DType
 from tests.agent.models import one_op_model
@@ -235,7 +235,7 @@ def test_a_gangs_workers_are_bound_to_the_other_cores(processors: dict[str, Proc
 
 def test_single_cores_start_no_threads() -> None:
     """One thread means the caller's: no worker that could spin beside it."""
-    options = session_options((0,), LEVELS[0])
+    options = OrtProcessor(Soc("test", "test", {0: "core"}), frozenset({0})).options(LEVELS[0])
     assert options.intra_op_num_threads == 1
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
@@ -365,7 +365,7 @@ def test_an_accelerator_does_not_compute_on_the_callers_thread(runtime: str, acc
     ("what", "instead", "meaning", "said"),
     [
         (
-            "agent_sdk.runtimes.ort.processor.profile_folder",
+            "agent_sdk.runtimes.ort.processor.TemporaryFolder",
             Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
             OutOfMemory,
             "tracing: .*No space left",
