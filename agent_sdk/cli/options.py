@@ -65,6 +65,14 @@ def refuse_unwritable(option: str, file: Path) -> None:
         raise InputError(f"{option}: '{file}' is a directory; give a file in it")
 
 
+def write(what: str, file: Path, data: bytes) -> None:
+    """Write a file. Raises InputError where that cannot be done."""
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise InputError(f"cannot write {what} to '{file}': {error.strerror}") from error
+
+
 @dataclass(frozen=True)
 class Given:
     """A network, and how to load it, as the command line says; ``agent`` are arguments of ``Agent``."""
