@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from agent_sdk.measure.alone import time_executable, whole_network
 from agent_sdk.model import Model, read_model
-from agent_sdk.runtimes import Processor
+from agent_sdk.runtimes.base import Processor
 
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""

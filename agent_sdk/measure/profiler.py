@@ -28,6 +28,7 @@ from functools import partial
 from typing import Final
 
 from agent_sdk.device.cores import bound_to
+from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.alone import bound, time_segment, whole_network
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
@@ -37,17 +38,16 @@ from agent_sdk.measure.timing import NOTHING, Timing, measure, scaled, take_turn
 from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import Model
 from agent_sdk.model.weights import copies_at_once
-from agent_sdk.runtimes import (
+from agent_sdk.runtimes.base import (
     CompilationFailed,
     OutOfMemory,
     Processor,
-    ProcessorError,
     ProcessorLost,
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
+    segment_of,
 )
-from agent_sdk.runtimes.base import segment_of
 from agent_sdk.runtimes.host import HostPlace
 from hope_schema import (
     HOST,

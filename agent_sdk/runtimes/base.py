@@ -316,13 +316,6 @@ class Executable(ABC):
         """Free the compiled segment. Calls bound before must not be made any more. Idempotent."""
         self._compiled = None
 
-    def run(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer] | None = None) -> Mapping[str, Buffer]:
-        """Run once and return the output buffers, freshly allocated unless given."""
-        if outputs is None:
-            outputs = {name: self.processor.place.allocate(kind) for name, kind in self.output_types.items()}
-        self.bind(inputs, outputs)()
-        return outputs
-
 
 class Processor(ABC):
     """A runtime on a set of hardware resources.

@@ -19,7 +19,7 @@ from agent_sdk.planner.field import Field
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.prepared import Opened
 from agent_sdk.rounding import SWITCH
-from agent_sdk.runtimes import Processor
+from agent_sdk.runtimes.base import Processor
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan

@@ -22,7 +22,7 @@ from agent_sdk.errors import ExecutionError
 from agent_sdk.measure.witness import Witness
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
-from agent_sdk.runtimes import OutOfMemory
+from agent_sdk.runtimes.base import OutOfMemory
 from agent_sdk.selection.opening import _Opening
 from agent_sdk.selection.rivals import compiled_singles, likeliest
 from agent_sdk.selection.serving import Serving

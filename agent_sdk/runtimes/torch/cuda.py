@@ -17,8 +17,7 @@ import torch
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.native import address
-from agent_sdk.runtimes import OutOfMemory, ProcessorLost
-from agent_sdk.runtimes.base import Bound, NativeCall, lacks_memory
+from agent_sdk.runtimes.base import Bound, NativeCall, OutOfMemory, ProcessorLost, lacks_memory
 
 AGAIN: Final[Mapping[str, int]] = {"cuStreamQuery": 600}
 """What is asked again as long as it says this: that a stream's work is not finished."""

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from agent_sdk.runtimes import CompilationFailed, ProcessorError, ProcessorLost, Segment, WrongOutput
-from agent_sdk.runtimes.base import BoundCall, Buffer, Executable
+from agent_sdk.errors import ProcessorError
+from agent_sdk.runtimes.base import (
+    BoundCall,
+    Buffer,
+    CompilationFailed,
+    Executable,
+    ProcessorLost,
+    Segment,
+    WrongOutput,
+)
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory, Recording, record
 from agent_sdk.runtimes.torch.kernel import Kernel, translated
 from agent_sdk.runtimes.torch.listing import listed

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from agent_sdk.runtimes import UnsupportedOp
+from agent_sdk.runtimes.base import UnsupportedOp
 from agent_sdk.runtimes.host import FOREIGN
 from hope_schema import TensorType
 

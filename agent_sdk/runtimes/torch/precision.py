@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from agent_sdk.runtimes import UnsupportedOp
+from agent_sdk.runtimes.base import UnsupportedOp
 from hope_schema import TensorType
 
 _SWITCHES = threading.RLock()

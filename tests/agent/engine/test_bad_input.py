@@ -49,7 +49,7 @@ from tests.agent.engine.generate import (
 )
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
-from tests.agent.runtimes.networks import bfloat16_model
+from tests.agent.runtimes.networks import bfloat16_model, run_once
 
 WATCHDOG_S = 30.0
 MIXED = "ort@0,ort@1,ov@0,ov@1"
@@ -203,7 +203,7 @@ def starved(runtime: str) -> tuple[str, str]:
             said = str(error)
         finally:
             resource.setrlimit(resource.RLIMIT_AS, limits)
-        made = processor.compile(segment).run({"x": np.ones((1, 2048), np.float32)})["y"]
+        made = run_once(processor.compile(segment), {"x": np.ones((1, 2048), np.float32)})["y"]
         return said, str(np.unique(made))
 
 
