@@ -129,7 +129,6 @@ class PlannerClient:
         self._encoding: wire.Encoding = encoding
         self._attempts = max(1, attempts)
         self._sleep = sleep
-        self._jitter = random.Random()
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
         if token := os.environ.get(TOKEN_VARIABLE) if token is None else token:
             headers["Authorization"] = _bearer(token)
@@ -240,7 +239,7 @@ class PlannerClient:
         attempt = 0
         while True:
             attempt += 1
-            pause, cause = self._backoff(attempt), None
+            pause, cause = _backoff(attempt), None
             try:
                 request = self._http.build_request(method, path, content=body, headers=headers)
                 async with asyncio.timeout(None if left_s is None else max(0.0, until - time.monotonic())):
@@ -300,10 +299,6 @@ class PlannerClient:
             error.retry_after_s = answer.retry_after_s
         return error
 
-    def _backoff(self, attempt: int) -> float:
-        """Seconds to wait before the next attempt: full jitter, so that a fleet does not return in step."""
-        return self._jitter.uniform(0.0, min(MAX_WAIT_S, BACKOFF_S * 2 ** (attempt - 1)))
-
 
 @dataclass(frozen=True)
 class _Answer:
@@ -325,6 +320,11 @@ class _Answer:
             return None if when is None else max(0.0, email.utils.mktime_tz(when) - time.time())
         except (ValueError, OverflowError):
             return None
+
+
+def _backoff(attempt: int) -> float:
+    """Seconds to wait before the next attempt: full jitter, so that a fleet does not return in step."""
+    return random.uniform(0.0, min(MAX_WAIT_S, BACKOFF_S * 2 ** (attempt - 1)))
 
 
 def _shown(url: str | httpx.URL) -> str:

@@ -82,27 +82,27 @@ Buffer: TypeAlias = Any
 """Memory of one tensor on one processor; only the processor that made it looks inside."""
 
 
-class UnsupportedOp(ProcessorError):  # noqa: N818  the tree reads as prose
+class UnsupportedOp(ProcessorError):
     """The runtime cannot run an op on this processor."""
 
 
-class CompilationFailed(ProcessorError):  # noqa: N818
+class CompilationFailed(ProcessorError):
     """The runtime refused a segment for a reason other than an unsupported op."""
 
 
-class SilentFallback(ProcessorError):  # noqa: N818
+class SilentFallback(ProcessorError):
     """The runtime accepted a segment but would run (part of) it on another device."""
 
 
-class WrongOutput(ProcessorError):  # noqa: N818
+class WrongOutput(ProcessorError):
     """A segment returned a shape or an element type that the graph does not declare."""
 
 
-class OutOfMemory(ProcessorError):  # noqa: N818
+class OutOfMemory(ProcessorError):
     """A buffer or a compiled segment did not fit into the processor's memory, or its files on the disk."""
 
 
-class ProcessorLost(ProcessorError):  # noqa: N818
+class ProcessorLost(ProcessorError):
     """The runtime failed while running, its device disappeared, or the operating system refused it a file."""
 
 

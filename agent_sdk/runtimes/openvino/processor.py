@@ -221,8 +221,8 @@ class PythonRequest:
         self.request = compiled.create_infer_request()
         self._ports = {"input": compiled.inputs, "output": compiled.outputs}
         # The wrapped C++ call: the Python method above it looks for new inputs and wraps the results first.
-        infer = getattr(super(ov.InferRequest, self.request), "infer")  # noqa: B009
-        self.infer: Callable[[], object] = partial(infer, {}, share_outputs=True, decode_strings=False)
+        wrapped: Any = super(ov.InferRequest, self.request)
+        self.infer: Callable[[], object] = partial(wrapped.infer, {}, share_outputs=True, decode_strings=False)
 
     def set(self, kind: str, index: int, array: np.ndarray) -> None:
         """Have the ``input`` or ``output`` of this index in an array."""

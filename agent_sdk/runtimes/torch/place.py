@@ -33,7 +33,7 @@ class DevicePlace(Place):
     def from_host(self, array: np.ndarray, into: DeviceTensor | None = None) -> DeviceTensor:
         try:
             if into is None:
-                kind = TensorType(shape=array.shape, dtype=str(array.dtype))  # type: ignore[arg-type]
+                kind = TensorType.model_validate({"shape": array.shape, "dtype": str(array.dtype)})
                 into = empty(kind, self._device)
             copy_queue(self._device).copy_in(array, into)
         except RuntimeError as error:
