@@ -9,23 +9,9 @@ import numpy as np
 
 from agent_sdk.device.cores import bound_to
 from agent_sdk.measure.timing import ENOUGH_US, Timing, measure
-from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Buffer, Executable, Processor, Segment
 from agent_sdk.runtimes.host import aligned_empty
 from hope_schema import TensorType
-
-
-def whole_network(model: Model) -> Segment:
-    """The whole model as one segment."""
-    graph = model.graph
-    return Segment(
-        model=model,
-        ops=tuple(op.id for op in graph.topological_ops),
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        exports=frozenset(graph.outputs),
-        imports=frozenset(graph.inputs),
-    )
 
 
 def time_segment(processor: Processor, segment: Segment, deadline: float) -> Timing:

@@ -14,9 +14,9 @@ from typing import Final
 
 from onnx import TensorProto, helper
 
-from agent_sdk.measure.alone import time_executable, whole_network
+from agent_sdk.measure.alone import time_executable
 from agent_sdk.model import Model, read_model
-from agent_sdk.runtimes.base import Processor
+from agent_sdk.runtimes.base import Processor, whole_network
 
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""

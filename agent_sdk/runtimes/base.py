@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -39,8 +39,8 @@ import numpy as np
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.timing import Timing
+from hope_schema import Op, SuperOp, TensorType
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import SuperOp, TensorType
 
 if TYPE_CHECKING:
     from agent_sdk.model import Model
@@ -151,17 +151,21 @@ class Segment:
         if not self.exports <= set(self.outputs) or not self.imports <= set(self.inputs):
             raise ValueError("a segment exports only its outputs and imports only its inputs")
 
+    @classmethod
+    def plain(cls, model: Model, ops: Iterable[Op], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Segment:
+        """With every boundary tensor in the plain layout."""
+        return cls(model, tuple(op.id for op in ops), inputs, outputs, frozenset(outputs), frozenset(inputs))
+
 
 def segment_of(super_op: SuperOp, model: Model) -> Segment:
-    """A segment of one super-op alone, with every boundary tensor in the plain layout."""
-    return Segment(
-        model=model,
-        ops=tuple(op.id for op in super_op.ops),
-        inputs=super_op.inputs,
-        outputs=super_op.outputs,
-        exports=frozenset(super_op.outputs),
-        imports=frozenset(super_op.inputs),
-    )
+    """A segment of one super-op alone."""
+    return Segment.plain(model, super_op.ops, super_op.inputs, super_op.outputs)
+
+
+def whole_network(model: Model) -> Segment:
+    """The whole model as one segment."""
+    graph = model.graph
+    return Segment.plain(model, graph.topological_ops, graph.inputs, graph.outputs)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from openvino import opset13 as opset
 from agent_sdk.device.cores import bound_to
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.alone import bound, whole_network
+from agent_sdk.measure.alone import bound
 from agent_sdk.measure.attribution import share_out
 from agent_sdk.measure.timing import LONG_US, Timing, measure
 from agent_sdk.model import Model, extract
@@ -34,6 +34,7 @@ from agent_sdk.runtimes.base import (
     UnsupportedOp,
     WrongOutput,
     machines_fault,
+    whole_network,
 )
 from agent_sdk.runtimes.host import HostProcessor, OutputMark
 from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core

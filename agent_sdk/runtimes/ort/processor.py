@@ -17,7 +17,7 @@ import onnxruntime as ort
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
 from agent_sdk.forking import TemporaryFolder
-from agent_sdk.measure.alone import time_executable, whole_network
+from agent_sdk.measure.alone import time_executable
 from agent_sdk.measure.timing import LONG_US, Timing
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import (
@@ -31,6 +31,7 @@ from agent_sdk.runtimes.base import (
     UnsupportedOp,
     WrongOutput,
     machines_fault,
+    whole_network,
 )
 from agent_sdk.runtimes.host import HostProcessor, aligned_empty
 from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session

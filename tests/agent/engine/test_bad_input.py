@@ -30,11 +30,10 @@ from agent_sdk.device.discovery import discover
 from agent_sdk.device.soc import Soc, read_soc
 from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
 from agent_sdk.errors import HopeError, PlanMismatchError, ProcessorError
-from agent_sdk.measure.alone import whole_network
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.paths import CACHE_VARIABLE
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput
+from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput, whole_network
 from agent_sdk.runtimes.ort import processor as ort
 from hope_schema import ModelGraph, Plan, merge
 from tests.agent.cores import GONE

@@ -25,7 +25,6 @@ from agent_sdk.device.cores import bound_to
 from agent_sdk.device.discovery import discover
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError, UnknownNameError
-from agent_sdk.measure.alone import whole_network
 from agent_sdk.model import read_model
 from agent_sdk.native import LOOP_VARIABLE
 from agent_sdk.runtimes.base import (
@@ -36,6 +35,7 @@ from agent_sdk.runtimes.base import (
     UnsupportedOp,
     WrongOutput,
     segment_of,
+    whole_network,
 )
 from agent_sdk.runtimes.host import aligned_empty
 from agent_sdk.runtimes.ort.graph import LEVELS

@@ -21,7 +21,6 @@ from agent_sdk import Agent  # noqa: E402
 from agent_sdk.device import discovery  # noqa: E402
 from agent_sdk.device.soc import Soc, accelerator_names  # noqa: E402
 from agent_sdk.engine import Device, Executor, build_program  # noqa: E402
-from agent_sdk.measure.alone import whole_network  # noqa: E402
 from agent_sdk.model import Model, read_model  # noqa: E402
 from agent_sdk.runtimes.base import (  # noqa: E402
     CompilationFailed,
@@ -29,6 +28,7 @@ from agent_sdk.runtimes.base import (  # noqa: E402
     ProcessorLost,
     UnsupportedOp,
     segment_of,
+    whole_network,
 )
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed  # noqa: E402
 from agent_sdk.runtimes.torch.executable import TorchExecutable, ways_of  # noqa: E402
