@@ -77,8 +77,6 @@ class Agent(Closes):
         measuring_s: seconds that each ``load`` may measure for, once the planner can predict what it does not know.
         wait_s: seconds the planner may hold a plan back to improve it; None takes what it has at once.
         planner_timeout_s: seconds any other call to a remote planner may take; then what is at hand answers.
-        huge_pages: put this process's memory into huge pages once a network is ready. All of it, the application's
-            too, which saves address translation and costs the kernel some work.
         cache: where plans, the embedded planner's database and this device's id are kept.
         progress: hears about phases and steps.
 
@@ -100,7 +98,6 @@ class Agent(Closes):
         measuring_s: float = A_LITTLE_S,
         wait_s: float | None = None,
         planner_timeout_s: float = DEADLINE_S,
-        huge_pages: bool = False,
         cache: str | os.PathLike[str] | None = None,
         progress: ProgressListener | None = None,
     ) -> None:
@@ -144,7 +141,7 @@ class Agent(Closes):
             progress=progress,
         )
         self._field = None if embedded is not None else Field(obtainer.tell)
-        self._opener = Opener(obtainer, self.device.processors, self._field, huge_pages)
+        self._opener = Opener(obtainer, self.device.processors, self._field)
         self._runtimes = {own.compiler.runtime for own in planned if own.compiler is not None}
         self._crashes = Crashes(self._kept.path / "probes", self.device.processors.values(), frozen.lights)
         kinds = [processor.spec.kind for processor in self.device.processors.values()]

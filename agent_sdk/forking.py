@@ -12,7 +12,6 @@ import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 FORKED: Final = (
@@ -53,9 +52,7 @@ class TemporaryFolder:
     def __enter__(self) -> Path:
         return self.path
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
 

@@ -243,7 +243,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--minutes", type=float, default=math.inf, metavar="M", help="have patience for no longer than that, all told"
     )
-    parser.add_argument("--huge-pages", action="store_true", help="put this process's memory into huge pages")
     parser.add_argument("--wait", type=float, metavar="S", help="let the planner improve each plan for up to S seconds")
     parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write a Perfetto trace of every plan there")
     parser.add_argument("--segmentation", action="store_true", help="also measure what cutting costs on one core")
@@ -264,7 +263,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.models.split(",")
     here = Agent(
         processors=options.processors,
-        huge_pages=options.huge_pages,
         wait_s=options.wait,
         measuring_s=min(THOROUGH_S, 60 * options.minutes / len(names)),
     )

@@ -39,10 +39,9 @@ import numpy as np
 import torch
 
 from agent_sdk.agent import Agent
-from agent_sdk.measure.alone import whole_network
 from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.obtaining import THOROUGH_S
-from agent_sdk.runtimes.base import Segment
+from agent_sdk.runtimes.base import Segment, whole_network
 from agent_sdk.runtimes.torch.executable import TorchCall, TorchExecutable
 from agent_sdk.runtimes.torch.kernel import Line, build
 from agent_sdk.runtimes.torch.precision import Precision

@@ -18,7 +18,7 @@ from planner_api.planning.problem.transfers import elements, fit
 CPU, GPU = 0, 1
 
 
-class BadProfile(ValueError):  # noqa: N818 - says what it is
+class BadProfile(ValueError):
     """A profile file that cannot be used; the message names the file and the reason."""
 
 

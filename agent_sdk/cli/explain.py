@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from agent_sdk.cli.options import Given, loads_a_network, refuse_unwritable
-from agent_sdk.errors import InputError
+from agent_sdk.cli.options import Given, loads_a_network, refuse_unwritable, write
 
 if TYPE_CHECKING:
     from agent_sdk.explain import Explanation
@@ -41,10 +40,7 @@ def explain(given: Given, *, html: Path | None, as_json: bool) -> int:
     if html is not None:
         from agent_sdk.explain import to_html
 
-        try:
-            html.write_text(to_html(explanation), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write the page to '{html}': {error.strerror}") from error
+        write("the page", html, to_html(explanation).encode())
         click.echo(f"wrote {html}", err=True)
     return 0
 

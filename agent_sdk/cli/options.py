@@ -65,6 +65,14 @@ def refuse_unwritable(option: str, file: Path) -> None:
         raise InputError(f"{option}: '{file}' is a directory; give a file in it")
 
 
+def write(what: str, file: Path, data: bytes) -> None:
+    """Write a file. Raises InputError where that cannot be done."""
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise InputError(f"cannot write {what} to '{file}': {error.strerror}") from error
+
+
 @dataclass(frozen=True)
 class Given:
     """A network, and how to load it, as the command line says; ``agent`` are arguments of ``Agent``."""
@@ -191,14 +199,13 @@ _OPTIONS: Final = (
         metavar="S",
         help="seconds a call to the planner may take before what is at hand answers",
     ),
-    click.option("--huge-pages", is_flag=True, help="put this process's memory into huge pages"),
     click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="of weights and inputs"),
     click.option("--quiet", is_flag=True, help="no progress"),
     click.option("-v", "--verbose", is_flag=True, help="say who answers, and why, on stderr"),
 )
 _AGENT: Final = (
     "planner", "token", "soc", "frequency", "method", "processors", "precision", "measuring_s", "wait_s",
-    "planner_timeout_s", "huge_pages",
+    "planner_timeout_s",
 )  # fmt: skip
 """Those of these options that an agent is made with."""
 

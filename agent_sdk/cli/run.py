@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from agent_sdk.cli.options import Given, loads_a_network, positive, refuse_unwritable
-from agent_sdk.errors import InputError
+from agent_sdk.cli.options import Given, loads_a_network, positive, refuse_unwritable, write
 
 if TYPE_CHECKING:
     from agent_sdk.cli.report import RunReport
-    from agent_sdk.engine.program import Program
-    from agent_sdk.engine.trace import Trace
 
 MAX_RUNS: Final = 100_000
 EXAMPLES: Final = """\b
@@ -62,7 +59,9 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
     if not report.correct:
         click.echo(f"hope-agent: wrong answer: {_what_differs(report)}", err=True)
     if trace is not None:
-        _write_trace(trace, recorded, planned)
+        from agent_sdk.explain import to_perfetto
+
+        write("the trace", trace, json.dumps(to_perfetto(recorded, planned)).encode())
     return 0 if report.correct else 1
 
 
@@ -74,12 +73,3 @@ def _what_differs(report: RunReport) -> str:
         f"the outputs differ from the whole model's by {error:.2e} of the largest value, "
         f"more than --tolerance {report.tolerance:.2e}"
     )
-
-
-def _write_trace(file: Path, trace: Trace, plan: Program) -> None:
-    from agent_sdk.explain import to_perfetto
-
-    try:
-        file.write_text(json.dumps(to_perfetto(trace, plan)))
-    except OSError as error:
-        raise InputError(f"cannot write the trace to '{file}': {error.strerror}") from error

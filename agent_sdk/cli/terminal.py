@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
@@ -66,9 +65,7 @@ class TerminalProgress(ProgressListener):
             self._open.callback(self._over.set)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def phase(self, text: str, most_s: float | None = None) -> None:

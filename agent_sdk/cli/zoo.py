@@ -10,7 +10,7 @@ from types import ModuleType
 import click
 from click.shell_completion import CompletionItem
 
-from agent_sdk.cli.options import SEED, networks
+from agent_sdk.cli.options import SEED, networks, write
 from agent_sdk.errors import InputError
 
 
@@ -62,11 +62,7 @@ def build_network(name: str, output: Path | None, seed: int) -> int:
     if output is None:
         click.echo(found.path(name, seed))
         return 0
-    data = found.build(name, seed).SerializeToString(deterministic=True)
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        raise InputError(f"cannot write '{output}': {error.strerror}") from error
+    write("the network", output, found.build(name, seed).SerializeToString(deterministic=True))
     click.echo(output)
     return 0
 

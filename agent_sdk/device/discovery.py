@@ -156,12 +156,8 @@ def _runtimes(
 
 
 def _onnxruntime(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
-    def accelerators() -> Makers:
-        for provider in installed_providers():
-            make = partial(OrtProcessor, soc, frozenset(soc.cores), provider, frozen=frozen)
-            yield make().id, make
-
     on_cores = partial(OrtProcessor, soc, frozen=frozen)
+    accelerators = partial(_driven, on_cores, soc, installed_providers())
     return _Runtime("ort", accelerators, on_cores, tuple(plain_configurations(soc, frozen)))
 
 
@@ -170,15 +166,15 @@ def _openvino(soc: Soc, frozen: FrozenGraphs) -> _Runtime:
     from agent_sdk.runtimes.openvino import processor as openvino
     from agent_sdk.runtimes.openvino.plain import PlainOpenVino
 
-    devices = openvino.accelerators()  # at once, because where the runtime does not start it has no CPU either
-
-    def accelerators() -> Makers:
-        for device in devices:
-            make = partial(openvino.OpenVinoProcessor, soc, frozenset(soc.cores), device, lights=frozen.lights)
-            yield make().id, make
-
     on_cores = partial(openvino.OpenVinoProcessor, soc, lights=frozen.lights)
+    accelerators = partial(_driven, on_cores, soc, openvino.accelerators())
     return _Runtime("ov", accelerators, on_cores, (partial(PlainOpenVino, soc, lights=frozen.lights),))
+
+
+def _driven(make: Callable[..., Processor], soc: Soc, devices: Iterable[str]) -> Makers:
+    for device in devices:
+        one = partial(make, frozenset(soc.cores), device)
+        yield one().id, one
 
 
 def _torch_accelerators(soc: Soc, precision: str) -> Makers:

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 
 import numpy as np
 
 from agent_sdk.device.cores import bound_to
 from agent_sdk.measure.timing import ENOUGH_US, Timing, measure
-from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Buffer, Executable, Processor, Segment
 from agent_sdk.runtimes.host import aligned_empty
 from hope_schema import TensorType
-
-
-def whole_network(model: Model) -> Segment:
-    """The whole model as one segment."""
-    graph = model.graph
-    return Segment(
-        model=model,
-        ops=tuple(op.id for op in graph.topological_ops),
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        exports=frozenset(graph.outputs),
-        imports=frozenset(graph.inputs),
-    )
 
 
 def time_segment(processor: Processor, segment: Segment, deadline: float) -> Timing:
@@ -40,20 +25,12 @@ def time_executable(
     deadline: float,
     *,
     enough_us: float = ENOUGH_US,
-    after: Callable[[Callable[[], None]], object] | None = None,
+    after: Callable[[], object] | None = None,
 ) -> Timing:
-    """Time a compiled segment on the calling thread, bound to the processor's cores meanwhile.
-
-    ``after`` is given the bound call after each run, outside what is timed.
-    """
-    processor, call = executable.processor, bound(executable)
-    with bound_to(processor.caller_cores):
-        return measure(
-            call,
-            deadline=deadline,
-            enough_us=enough_us,
-            after=partial(after, call) if after else None,
-        )
+    """Time a compiled segment as ``measure`` does, on the calling thread, bound to the processor's cores meanwhile."""
+    call = bound(executable)
+    with bound_to(executable.processor.caller_cores):
+        return measure(call, deadline=deadline, enough_us=enough_us, after=after)
 
 
 def bound(executable: Executable) -> Callable[[], None]:

@@ -14,7 +14,7 @@ from agent_sdk.engine import Event, Work
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.loops import Instruction, loop_for
 from agent_sdk.measure.timing import summarise
-from agent_sdk.runtimes import Processor, ProcessorLost
+from agent_sdk.runtimes.base import Processor, ProcessorLost
 
 HANDOVERS: Final = 64
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
 from onnx import TensorProto, helper
 
-from agent_sdk.measure.alone import time_executable, whole_network
+from agent_sdk.measure.alone import time_executable
 from agent_sdk.model import Model, read_model
-from agent_sdk.runtimes import Processor
+from agent_sdk.runtimes.base import Processor, whole_network
 
 CHAIN: Final = 8
 """Kernels by which the longer chain exceeds the shorter one, for telling launches from kernels."""
@@ -37,7 +38,7 @@ def launch_us(processor: Processor, rows: int, deadline: float) -> float:
 
 def _rested_us(processor: Processor, model: Model, deadline: float) -> float:
     with closing(processor.compile(whole_network(model))) as executable:
-        return time_executable(executable, deadline, after=lambda _: time.sleep(REST_S)).us
+        return time_executable(executable, deadline, after=partial(time.sleep, REST_S)).us
 
 
 def _chain(length: int, rows: int) -> bytes:

@@ -22,7 +22,7 @@ from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.alone import bound, time_segment
 from agent_sdk.measure.timing import summarise, take_turns
 from agent_sdk.model import Model
-from agent_sdk.runtimes.base import Processor, Segment
+from agent_sdk.runtimes.base import Processor, Segment, segment_of
 from hope_schema import SuperOp, merge
 
 STRETCH: Final = 40
@@ -62,7 +62,7 @@ def slowdown(processor: Processor, others: Sequence[Processor], model: Model, de
     pressure = len({name for other in beside for name in other.spec.resources} & left) / max(1, len(left))
     if not beside or not pressure:
         return None
-    segment = stretch_of(model)
+    segment = segment_of_all(stretch(model), model)
     with ExitStack() as opened:
         call, *calls = [bound(opened.enter_context(closing(each.compile(segment)))) for each in (processor, *beside)]
         with kept_busy(beside, calls) as at_work, bound_to(processor.caller_cores):
@@ -145,27 +145,14 @@ def _pairs(model: Model) -> list[tuple[SuperOp, SuperOp]]:
     return [(a, b) for a, b in pairwise(row) if set(a.outputs) & set(b.inputs)][:PAIRS]
 
 
-def stretch(model: Model) -> list[SuperOp]:
+def stretch(model: Model) -> tuple[SuperOp, ...]:
     """The super-ops in the middle of a network, in a topological order."""
-    place = {op.id: index for index, op in enumerate(model.graph.topological_ops)}
-    row = sorted(merge(model.graph), key=lambda super_op: place[super_op.ops[-1].id])
+    row = merge(model.graph)
     start = max(0, (len(row) - STRETCH) // 2)
     return row[start : start + STRETCH]
 
 
-def stretch_of(model: Model) -> Segment:
-    """The same as one segment."""
-    return segment_of_all(stretch(model), model)
-
-
 def segment_of_all(super_ops: Sequence[SuperOp], model: Model) -> Segment:
-    """Several super-ops as one segment, with plain borders."""
-    graph = model.graph
-    place = {op.id: index for index, op in enumerate(graph.topological_ops)}
-    ops = sorted((op for super_op in super_ops for op in super_op.ops), key=lambda op: place[op.id])
-    inside = {op.id for op in ops}
-    made = {name for op in ops for name in op.outputs}
-    read = {name for op in graph.ops if op.id not in inside for name in op.inputs} | set(graph.outputs)
-    inputs = tuple(dict.fromkeys(name for op in ops for name in op.inputs if name not in made))
-    outputs = tuple(name for op in ops for name in op.outputs if name in read)
-    return Segment(model, tuple(op.id for op in ops), inputs, outputs, frozenset(outputs), frozenset(inputs))
+    """Several super-ops, in a topological order, as one segment with plain borders."""
+    ops = tuple(op for super_op in super_ops for op in super_op.ops)
+    return segment_of(SuperOp(graph=model.graph, ops=ops), model)

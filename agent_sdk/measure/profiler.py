@@ -28,7 +28,8 @@ from functools import partial
 from typing import Final
 
 from agent_sdk.device.cores import bound_to
-from agent_sdk.measure.alone import bound, time_segment, whole_network
+from agent_sdk.errors import ProcessorError
+from agent_sdk.measure.alone import bound, time_segment
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
 from agent_sdk.measure.moves import channels, time_move
@@ -37,17 +38,17 @@ from agent_sdk.measure.timing import NOTHING, Timing, measure, scaled, take_turn
 from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import Model
 from agent_sdk.model.weights import copies_at_once
-from agent_sdk.runtimes import (
+from agent_sdk.runtimes.base import (
     CompilationFailed,
     OutOfMemory,
     Processor,
-    ProcessorError,
     ProcessorLost,
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
+    segment_of,
+    whole_network,
 )
-from agent_sdk.runtimes.base import segment_of
 from agent_sdk.runtimes.host import HostPlace
 from hope_schema import (
     HOST,
@@ -309,13 +310,7 @@ class _Profiling:
 
     def launches(self) -> dict[str, float]:
         """What launching a segment costs per kind, beyond its kernels."""
-        found = {}
-        for kind, processor in self.by_kind.items():
-            try:
-                found[kind] = launch_us(processor, ROWS * processor.spec.threads, self.deadline)
-            except ProcessorError as error:
-                log.info("launch cost not measured: %s", error)
-        return found
+        return _per_kind(self.by_kind, lambda own: launch_us(own, ROWS * own.spec.threads, self.deadline))
 
     def slowdowns(self, deadline: float) -> dict[str, float]:
         """By how much each kind is slowed down while its neighbours work, the widest kinds first."""
@@ -335,13 +330,8 @@ class _Profiling:
 
     def ends(self, launch_us: Mapping[str, float]) -> dict[str, float]:
         """What the end of a segment costs per kind where another lane reads what it made."""
-        found = {}
-        for kind, launch in launch_us.items():
-            try:
-                found[kind] = end_us(self.by_kind[kind], self.model, launch, self.deadline)
-            except ProcessorError as error:
-                log.info("a segment's end was not measured: %s", error)
-        return found
+        launched = {kind: self.by_kind[kind] for kind in launch_us}
+        return _per_kind(launched, lambda own: end_us(own, self.model, launch_us[own.spec.kind], self.deadline))
 
     def latency_columns(self) -> LatencyColumns:
         rows = list(self.latencies.items())
@@ -365,6 +355,17 @@ class _Profiling:
             spread_us=tuple(timing.spread_us for _, timing in rows),
             count=tuple(timing.count for _, timing in rows),
         )
+
+
+def _per_kind(processors: Mapping[str, Processor], cost: Callable[[Processor], float]) -> dict[str, float]:
+    """What something costs each kind, as far as it can be measured."""
+    found = {}
+    for kind, processor in processors.items():
+        try:
+            found[kind] = cost(processor)
+        except ProcessorError as error:
+            log.info("a fixed cost was not measured: %s", error)
+    return found
 
 
 def _on_its_cores(processor: Processor, call: Callable[[], None]) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from agent_sdk.engine import Program
 from agent_sdk.engine.trace import Trace
+from agent_sdk.measure.neighbours import MOST
 from agent_sdk.measure.timing import middle_half
 from hope_schema import (
     HOST,
@@ -42,8 +43,6 @@ RUNS: Final = 3
 """Runs that say something about a plan."""
 ENOUGH: Final = 8
 """Segments of a kind from which a launch and a slowdown can be told apart."""
-MOST: Final = 16.0
-"""Nobody is slowed down by more than that; what looks like it is other work."""
 ONE_BY_ONE: Final = 1.01
 """Steps that together take no more than so many times their segment's time follow one another."""
 LEAST: Final = 0.05

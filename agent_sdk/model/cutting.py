@@ -146,8 +146,7 @@ def part_of_constant(tensor: onnx.TensorProto, region: Region, folder: Path | No
         made.data_location = onnx.TensorProto.EXTERNAL
         offset = (place.offset or 0) + start * each
         for key, value in (("location", place.location), ("offset", offset), ("length", (stop - start) * each)):
-            entry = made.external_data.add()
-            entry.key, entry.value = key, str(value)
+            made.external_data.add(key=key, value=str(value))
         return made
     file = (folder or Path()) / place.location
     values = np.memmap(file, kind, "r", offset=place.offset or 0, shape=tuple(tensor.dims))

@@ -166,8 +166,7 @@ def _load_external(proto: onnx.ModelProto, folder: Path | None, where: str) -> N
             # NOTE: a tensor without a length takes the rest of its file; bound it before a byte is read.
             info = external_data_helper.ExternalDataInfo(tensor)
             if info.length is None:
-                entry = tensor.external_data.add()
-                entry.key, entry.value = "length", str(expected)
+                tensor.external_data.add(key="length", value=str(expected))
             elif info.length != expected:
                 raise ModelError(f"{where}: weights '{tensor.name}' need {expected} bytes, {info.length} are declared")
             left -= expected

@@ -210,6 +210,5 @@ class WeightsFile(Closes):
         self._file.write(raw)
         made.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (("location", self._name), ("offset", offset), ("length", len(raw))):
-            entry = made.external_data.add()
-            entry.key, entry.value = key, str(value)
+            made.external_data.add(key=key, value=str(value))
         return made

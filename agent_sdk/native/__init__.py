@@ -36,7 +36,7 @@ BUILD_S: Final = 120.0
 log = logging.getLogger(__name__)
 
 
-class Unavailable(Exception):  # noqa: N818  reads as prose
+class Unavailable(Exception):
     """Why there is no library."""
 
 

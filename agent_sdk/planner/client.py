@@ -15,8 +15,8 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 from urllib.parse import quote
 
@@ -26,6 +26,7 @@ from pydantic import BaseModel, ValidationError
 from agent_sdk.errors import (
     InputError,
     ModelUnknownError,
+    PlannerError,
     PlannerProtocolError,
     PlannerUnavailableError,
     RateLimitedError,
@@ -128,7 +129,6 @@ class PlannerClient:
         self._encoding: wire.Encoding = encoding
         self._attempts = max(1, attempts)
         self._sleep = sleep
-        self._jitter = random.Random()
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
         if token := os.environ.get(TOKEN_VARIABLE) if token is None else token:
             headers["Authorization"] = _bearer(token)
@@ -143,9 +143,7 @@ class PlannerClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -154,20 +152,20 @@ class PlannerClient:
 
     async def submit_model(self, graph: ModelGraph) -> ModelReceipt:
         """``POST /models``: make the graph known. Repeating it is harmless."""
-        return await self._post("/models", graph, ModelReceipt, key=graph.model_hash)
+        return _parse(await self._call("POST", "/models", graph, key=graph.model_hash), ModelReceipt)
 
     async def model(self, model_hash: str) -> ModelGraph:
         """``GET /models/{hash}``: the graph the planner holds. Raises ``NotFoundError`` when it holds none."""
-        answer, request_id = await self._call("GET", f"/models/{model_hash}")
-        return _parse(answer.body, ModelGraph, request_id)
+        return _parse(await self._call("GET", f"/models/{model_hash}"), ModelGraph)
 
     async def missing(self, request: MissingRequest) -> Missing:
         """``POST /profiles/missing``: what this device should measure. Raises ``ModelUnknownError``."""
-        return await self._post("/profiles/missing", request, Missing)
+        return _parse(await self._call("POST", "/profiles/missing", request), Missing)
 
     async def upload(self, observations: Observations, *, attempts: int | None = None) -> UploadReceipt:
         """``POST /profiles``: send measured figures, at most ``attempts`` times. The upload id makes that harmless."""
-        return await self._post("/profiles", observations, UploadReceipt, key=observations.upload_id, attempts=attempts)
+        answer = await self._call("POST", "/profiles", observations, key=observations.upload_id, attempts=attempts)
+        return _parse(answer, UploadReceipt)
 
     async def plan(self, request: PlanRequest, *, wait_s: float | None = None) -> ServedPlan:
         """``POST /plans``: the plan for a key, solved now if need be. Raises ``ModelUnknownError``.
@@ -175,15 +173,8 @@ class PlannerClient:
         ``wait_s`` asks the planner to hold the answer up to that many seconds for an improved plan.
         """
         headers = {} if wait_s is None else {"Prefer": f"wait={max(0, round(wait_s))}"}
-        answer, request_id = await self._call(
-            "POST",
-            "/plans",
-            body=request.model_dump_json().encode(),
-            key=digest(request.model_dump(mode="json")),
-            headers=headers,
-            patience_s=wait_s or 0.0,
-        )
-        return _served(answer, request_id)
+        key = digest(request.model_dump(mode="json"))
+        return _served(await self._call("POST", "/plans", request, key=key, headers=headers, patience_s=wait_s or 0.0))
 
     async def revalidate(self, copy: ServedPlan) -> ServedPlan:
         """``GET /plans/{id}`` with ``If-None-Match``: the copy itself if it is still the newest, else the newer one.
@@ -191,10 +182,10 @@ class PlannerClient:
         Raises ``NotFoundError`` when the planner no longer holds the plan.
         """
         headers = {"If-None-Match": copy.etag} if copy.etag else {}
-        answer, request_id = await self._call("GET", f"/plans/{copy.reply.plan_id}", headers=headers)
+        answer = await self._call("GET", f"/plans/{copy.reply.plan_id}", headers=headers)
         if answer.status == httpx.codes.NOT_MODIFIED:
             return ServedPlan(copy.reply, copy.etag, "unchanged")
-        return _served(answer, request_id)
+        return _served(answer)
 
     async def enrol(self, claim: str, request: Enrolment) -> EnrolmentReceipt:
         """``POST /devices``: exchange a claim token for a token of this device's own, shown this once.
@@ -202,19 +193,16 @@ class PlannerClient:
         Raises ``AuthenticationError`` for a claim that is unknown, spent or expired, ``ConflictError`` when the device
         is enrolled already. NOTE: not retried, because a claim is spent by the first attempt that arrives.
         """
-        body = request.model_dump_json().encode()
-        answer, request_id = await self._call(
-            "POST", "/devices", body=body, headers={"Authorization": _bearer(claim)}, attempts=1
-        )
-        return _parse(answer.body, EnrolmentReceipt, request_id)
+        headers = {"Authorization": _bearer(claim)}
+        return _parse(await self._call("POST", "/devices", request, headers=headers, attempts=1), EnrolmentReceipt)
 
     async def prove(self, request: ProofRequest) -> Proof:
         """``POST /devices/proof``: what proves that it knows the device's token. Raises ``NotFoundError`` elsewhere."""
-        return await self._post("/devices/proof", request, Proof)
+        return _parse(await self._call("POST", "/devices/proof", request), Proof)
 
     async def report(self, device_id: str, report: DeviceReport) -> None:
         """``PUT /devices/{id}/report``: versions, and measured against predicted times; the newest report stands."""
-        await self._call("PUT", f"/devices/{quote(device_id)}/report", body=report.model_dump_json().encode())
+        await self._call("PUT", f"/devices/{quote(device_id)}/report", report)
 
     async def submitting(self, graph: ModelGraph, call: Callable[[], Awaitable[Result]]) -> Result:
         """Await ``call()``; if the planner does not know the model, send its graph once and try again."""
@@ -224,73 +212,59 @@ class PlannerClient:
             await self.submit_model(graph)
             return await call()
 
-    async def _post(
-        self, path: str, message: BaseModel, kind: type[Answer], key: str | None = None, attempts: int | None = None
-    ) -> Answer:
-        body = message.model_dump_json().encode()
-        answer, request_id = await self._call("POST", path, body=body, key=key, attempts=attempts)
-        return _parse(answer.body, kind, request_id)
-
     async def _call(
         self,
         method: str,
         path: str,
+        message: BaseModel | None = None,
         *,
-        body: bytes | None = None,
         key: str | None = None,
         headers: dict[str, str] | None = None,
         patience_s: float = 0.0,
         attempts: int | None = None,
-    ) -> tuple[_Answer, str]:
-        """Send one request, again where that may help, and return the answer and its request id."""
+    ) -> _Answer:
+        """Send one request, again where that may help, and return the answer, of below 300 or a 304 asked for."""
         request_id = uuid.uuid4().hex
         headers = {**(headers or {}), "X-Request-ID": request_id}
+        body = None
         if key is not None:
             headers["Idempotency-Key"] = key
-        if body is not None:
-            body, encoding = wire.compress(body, self._encoding)
+        if message is not None:
+            body, encoding = wire.compress(message.model_dump_json().encode(), self._encoding)
             headers["Content-Type"] = "application/json"
             if encoding != "identity":
                 headers["Content-Encoding"] = encoding
         left_s = None if self._deadline_s is None else self._deadline_s + patience_s
         until = math.inf if left_s is None else time.monotonic() + left_s
-        allowed = attempts or self._attempts
-        for attempt in range(1, allowed + 1):
-            last = attempt == allowed
+        attempt = 0
+        while True:
+            attempt += 1
+            pause, cause = _backoff(attempt), None
             try:
                 request = self._http.build_request(method, path, content=body, headers=headers)
                 async with asyncio.timeout(None if left_s is None else max(0.0, until - time.monotonic())):
                     answer = await self._once(request)
             except (httpx.TransportError, TimeoutError) as error:
-                reason = str(error) or type(error).__name__
-                over = isinstance(error, TimeoutError)
-                pause = self._backoff(attempt)
-                if over:
-                    reason = f"the answer was not whole after {left_s:g} s"
-                if over or last or isinstance(error, httpx.UnsupportedProtocol) or time.monotonic() + pause >= until:
-                    raise PlannerUnavailableError(
-                        f"no answer from the planner at {self.url} after {attempt} attempts: {reason}",
-                        request_id=request_id,
-                    ) from error
-                await self._sleep(pause)
-                continue
-            if answer.status < 300 or (answer.status == httpx.codes.NOT_MODIFIED and "If-None-Match" in headers):
-                return answer, answer.request_id or request_id
-            if answer.status == httpx.codes.NOT_MODIFIED:
-                raise PlannerProtocolError(f"the planner at {self.url} answered 304 unasked", request_id=request_id)
-            if answer.status < 400:
-                raise self._elsewhere(answer, request_id)
-            asked = answer.retry_after_s
-            pause = self._backoff(attempt) if asked is None else asked
-            if last or answer.status not in RETRIED_STATUSES or time.monotonic() + pause >= until:
-                raise _refusal(answer, request_id)
+                cause, over = error, isinstance(error, TimeoutError)
+                reason = f"the answer was not whole after {left_s:g} s" if over else str(error) or type(error).__name__
+                tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
+                failure: PlannerError = PlannerUnavailableError(
+                    f"no answer from the planner at {self.url} after {tries}: {reason}", request_id=request_id
+                )
+                again = not over and not isinstance(error, httpx.UnsupportedProtocol)
+            else:
+                if answer.status < 300 or (answer.status == httpx.codes.NOT_MODIFIED and "If-None-Match" in headers):
+                    return answer
+                failure, again = self._refusal(answer), answer.status in RETRIED_STATUSES
+                pause = pause if answer.retry_after_s is None else answer.retry_after_s
+            if not again or attempt >= (attempts or self._attempts) or time.monotonic() + pause >= until:
+                raise failure from cause
             await self._sleep(pause)
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _once(self, request: httpx.Request) -> _Answer:
         """Send one request and read its answer within the limits."""
         response = await self._http.send(request, stream=True)
-        request_id = response.headers.get("X-Request-ID")
+        request_id = response.headers.get("X-Request-ID") or request.headers["X-Request-ID"]
         try:
             raw = bytearray()
             async for chunk in response.aiter_raw():
@@ -308,17 +282,22 @@ class PlannerClient:
             await response.aclose()
         return _Answer(response.status_code, response.headers, body, request_id)
 
-    def _elsewhere(self, answer: _Answer, request_id: str) -> RedirectedError:
-        """Return the error for a redirect: followed, it could carry the token to a stranger."""
-        where = _shown(answer.headers.get("Location", ""))
-        detail = f"it points to {where}; if that is your planner, give its address instead" if where else "no address"
-        return RedirectedError(
-            answer.status, None, answer.request_id or request_id, f"{self.url} is not the planner: {detail}"
-        )
-
-    def _backoff(self, attempt: int) -> float:
-        """Seconds to wait before the next attempt: full jitter, so that a fleet does not return in step."""
-        return self._jitter.uniform(0.0, min(MAX_WAIT_S, BACKOFF_S * 2 ** (attempt - 1)))
+    def _refusal(self, answer: _Answer) -> PlannerError:
+        """Return the typed error for an answer that is none."""
+        if answer.status == httpx.codes.NOT_MODIFIED:
+            return PlannerProtocolError(f"the planner at {self.url} answered 304 unasked", request_id=answer.request_id)
+        if answer.status < 400:  # followed, it could carry the token to a stranger
+            where = _shown(answer.headers.get("Location", ""))
+            cure = f"it points to {where}; if that is your planner, give its address instead" if where else "no address"
+            return RedirectedError(answer.status, None, answer.request_id, f"{self.url} is not the planner: {cure}")
+        problem = None
+        if "json" in answer.headers.get("Content-Type", ""):
+            with suppress(ValidationError):
+                problem = ProblemDetails.model_validate_json(answer.body)
+        error = status_error(answer.status, problem, answer.request_id)
+        if isinstance(error, RateLimitedError):
+            error.retry_after_s = answer.retry_after_s
+        return error
 
 
 @dataclass(frozen=True)
@@ -326,7 +305,7 @@ class _Answer:
     status: int
     headers: httpx.Headers
     body: bytes
-    request_id: str | None
+    request_id: str
 
     @property
     def retry_after_s(self) -> float | None:
@@ -343,6 +322,11 @@ class _Answer:
             return None
 
 
+def _backoff(attempt: int) -> float:
+    """Seconds to wait before the next attempt: full jitter, so that a fleet does not return in step."""
+    return random.uniform(0.0, min(MAX_WAIT_S, BACKOFF_S * 2 ** (attempt - 1)))
+
+
 def _shown(url: str | httpx.URL) -> str:
     """Return an address as it may stand in messages: without the user and password it may hold, however spelt."""
     return re.sub(r"(^|//)[^?#]*@", r"\1***@", str(url))
@@ -354,35 +338,21 @@ def _bearer(token: str) -> str:
     return f"Bearer {token}"
 
 
-def _refusal(answer: _Answer, request_id: str) -> Exception:
-    """Return the typed error for an answer of 400 or above."""
-    problem = None
-    if "json" in answer.headers.get("Content-Type", ""):
-        try:
-            problem = ProblemDetails.model_validate_json(answer.body)
-        except ValidationError:
-            problem = None
-    error = status_error(answer.status, problem, answer.request_id or request_id)
-    if isinstance(error, RateLimitedError):
-        error.retry_after_s = answer.retry_after_s
-    return error
-
-
-def _parse(body: bytes, kind: type[Answer], request_id: str) -> Answer:
+def _parse(answer: _Answer, kind: type[Answer]) -> Answer:
     """Return the body as a message of the contract."""
     try:
-        return kind.model_validate_json(body)
+        return kind.model_validate_json(answer.body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
         raise PlannerProtocolError(
-            f"the planner's answer is not a {kind.__name__}: {where}: {first['msg']} [request {request_id}]",
-            request_id=request_id,
+            f"the planner's answer is not a {kind.__name__}: {where}: {first['msg']} [request {answer.request_id}]",
+            request_id=answer.request_id,
         ) from error
 
 
-def _served(answer: _Answer, request_id: str) -> ServedPlan:
+def _served(answer: _Answer) -> ServedPlan:
     source: Source = "hit" if answer.headers.get("Hope-Plan-Cache", "").lower() == "hit" else "miss"
     etag = answer.headers.get("ETag", "")
     # NOTE: a tag outside ASCII could not be sent back; without one, the plan is simply asked for anew.
-    return ServedPlan(_parse(answer.body, PlanReply, request_id), etag if etag.isascii() else "", source)
+    return ServedPlan(_parse(answer, PlanReply), etag if etag.isascii() else "", source)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -39,8 +39,8 @@ import numpy as np
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.timing import Timing
+from hope_schema import Op, SuperOp, TensorType
 from hope_schema import Processor as ProcessorSpec
-from hope_schema import SuperOp, TensorType
 
 if TYPE_CHECKING:
     from agent_sdk.model import Model
@@ -82,27 +82,27 @@ Buffer: TypeAlias = Any
 """Memory of one tensor on one processor; only the processor that made it looks inside."""
 
 
-class UnsupportedOp(ProcessorError):  # noqa: N818  the tree reads as prose
+class UnsupportedOp(ProcessorError):
     """The runtime cannot run an op on this processor."""
 
 
-class CompilationFailed(ProcessorError):  # noqa: N818
+class CompilationFailed(ProcessorError):
     """The runtime refused a segment for a reason other than an unsupported op."""
 
 
-class SilentFallback(ProcessorError):  # noqa: N818
+class SilentFallback(ProcessorError):
     """The runtime accepted a segment but would run (part of) it on another device."""
 
 
-class WrongOutput(ProcessorError):  # noqa: N818
+class WrongOutput(ProcessorError):
     """A segment returned a shape or an element type that the graph does not declare."""
 
 
-class OutOfMemory(ProcessorError):  # noqa: N818
+class OutOfMemory(ProcessorError):
     """A buffer or a compiled segment did not fit into the processor's memory, or its files on the disk."""
 
 
-class ProcessorLost(ProcessorError):  # noqa: N818
+class ProcessorLost(ProcessorError):
     """The runtime failed while running, its device disappeared, or the operating system refused it a file."""
 
 
@@ -151,17 +151,21 @@ class Segment:
         if not self.exports <= set(self.outputs) or not self.imports <= set(self.inputs):
             raise ValueError("a segment exports only its outputs and imports only its inputs")
 
+    @classmethod
+    def plain(cls, model: Model, ops: Iterable[Op], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Segment:
+        """With every boundary tensor in the plain layout."""
+        return cls(model, tuple(op.id for op in ops), inputs, outputs, frozenset(outputs), frozenset(inputs))
+
 
 def segment_of(super_op: SuperOp, model: Model) -> Segment:
-    """A segment of one super-op alone, with every boundary tensor in the plain layout."""
-    return Segment(
-        model=model,
-        ops=tuple(op.id for op in super_op.ops),
-        inputs=super_op.inputs,
-        outputs=super_op.outputs,
-        exports=frozenset(super_op.outputs),
-        imports=frozenset(super_op.inputs),
-    )
+    """A segment of one super-op alone."""
+    return Segment.plain(model, super_op.ops, super_op.inputs, super_op.outputs)
+
+
+def whole_network(model: Model) -> Segment:
+    """The whole model as one segment."""
+    graph = model.graph
+    return Segment.plain(model, graph.topological_ops, graph.inputs, graph.outputs)
 
 
 @dataclass(frozen=True)
@@ -299,6 +303,11 @@ class Executable(ABC):
             raise ProcessorLost(f"{self.processor.id}: the segment was closed")
         return self._compiled
 
+    @property
+    def where(self) -> str:
+        """What an error message of a run begins with."""
+        return f"{self.processor.id}, segment ending in '{self.segment.ops[-1]}'"
+
     @abstractmethod
     def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> BoundCall:
         """Prepare a call that reads ``inputs`` and writes ``outputs``.
@@ -310,13 +319,6 @@ class Executable(ABC):
     def close(self) -> None:
         """Free the compiled segment. Calls bound before must not be made any more. Idempotent."""
         self._compiled = None
-
-    def run(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer] | None = None) -> Mapping[str, Buffer]:
-        """Run once and return the output buffers, freshly allocated unless given."""
-        if outputs is None:
-            outputs = {name: self.processor.place.allocate(kind) for name, kind in self.output_types.items()}
-        self.bind(inputs, outputs)()
-        return outputs
 
 
 class Processor(ABC):

@@ -1,4 +1,4 @@
-"""Host memory: plain NumPy arrays, used by all processors that compute there without a copy."""
+"""Host memory: plain NumPy arrays, and the processors that compute from and to it without a copy."""
 
 # ruff: noqa: D102  what the overridden methods promise stands in base.py
 
@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from agent_sdk.device.cores import name_cores
+from agent_sdk.device.soc import Soc
 from agent_sdk.native import address, library
-from agent_sdk.runtimes.base import NativeCall, OutOfMemory, Place, UnsupportedOp
+from agent_sdk.runtimes.base import Compiler, NativeCall, OutOfMemory, Place, Processor, UnsupportedOp
+from hope_schema import Processor as ProcessorSpec
 from hope_schema import TensorType
 
 ALIGNMENT = 64
@@ -82,3 +85,51 @@ class HostPlace(Place):
 
     def to_host(self, buffer: np.ndarray) -> np.ndarray:
         return buffer
+
+
+class HostProcessor(Processor):
+    """A runtime on some cores, one thread on each, or on an accelerator that it copies to and from by itself.
+
+    Args:
+        soc: this machine.
+        cores: whose.
+        runtime: as the ids of its processors on cores begin.
+        compiler: what compiles for it.
+        accelerator: what it computes on instead, in a word; empty for the cores.
+        resources: what it keeps busy where that is not the cores.
+    """
+
+    def __init__(
+        self,
+        soc: Soc,
+        cores: frozenset[int],
+        runtime: str,
+        compiler: Compiler,
+        accelerator: str = "",
+        resources: tuple[str, ...] = (),
+    ) -> None:
+        self.cores = tuple(sorted(cores))
+        self.on_cores = not accelerator
+        name = runtime if self.on_cores else f"{runtime}-{accelerator}"
+        self.spec = ProcessorSpec(
+            id=f"{name}@{name_cores(self.cores) if self.on_cores else 0}",
+            runtime=name,
+            version=compiler.version,
+            threads=len(self.cores),
+            core_class=accelerator or soc.class_of(cores),
+            place=f"host/{name}",
+            resources=resources or tuple(f"cpu{core}" for core in self.cores),
+        )
+        self.place = HostPlace(self.spec.place)
+        self.compiler = compiler
+
+    @property
+    def caller_cores(self) -> frozenset[int]:
+        return frozenset(self.cores)
+
+    @property
+    def on_caller_thread(self) -> bool:
+        return self.on_cores and super().on_caller_thread
+
+    def close(self) -> None:
+        """Nothing is held beyond the executables."""

@@ -10,8 +10,7 @@ from typing import Final
 
 from agent_sdk.model import Model
 from agent_sdk.model.weights import GRAPH_FILE, LightModels
-from agent_sdk.runtimes import OutOfMemory, Processor
-from agent_sdk.runtimes.base import PACKAGES, Compiler, Package
+from agent_sdk.runtimes.base import PACKAGES, Compiler, OutOfMemory, Package, Processor
 from agent_sdk.runtimes.probe import Probes
 from agent_sdk.selection.whole import Openable, content_digest
 

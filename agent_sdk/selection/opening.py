@@ -7,7 +7,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent_sdk.device.huge_pages import collapse
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, ProcessorError
@@ -20,7 +19,7 @@ from agent_sdk.planner.field import Field
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.prepared import Opened
 from agent_sdk.rounding import SWITCH
-from agent_sdk.runtimes import Processor
+from agent_sdk.runtimes.base import Processor
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
@@ -42,13 +41,11 @@ class Opener:
         obtainer: where plans come from, and who hears what they really took.
         processors: those of the device's processors that may run this network, by id.
         field: hears how plans do; None where there is nobody to tell.
-        huge_pages: whether memory is put into huge pages once a network is ready.
     """
 
     obtainer: Obtainer
     processors: Mapping[str, Processor]
     field: Field | None
-    huge_pages: bool
 
     def opened(self, model: Model, obtained: Obtained, *, all_rivals: bool = False, pinned: bool = False) -> Opened:
         """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers."""
@@ -76,8 +73,6 @@ class _Opening:
             self._compile()
             opened.callback(lambda: Serving(self.contenders, {}).close())
             self._warm()
-            if self.opener.huge_pages:
-                collapse()
             us = dict(self.obtained.settled.trial_us) if self.obtained.settled else {}
             traces: Sequence[Trace] = ()
             if not us.keys() & self.contenders.keys():

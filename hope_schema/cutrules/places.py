@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from hope_schema.cutrules.view import MisalignedError, Part, Rule, View
@@ -20,9 +20,15 @@ ELEMENTWISE: Final = frozenset({
 
 
 def elementwise(op: View, region: Region) -> Part:
-    """Every operand is broadcast from the right; what has one index along the axis, or none, is read whole."""
+    """Every operand is broadcast."""
+    return _broadcast(op, region, range(op.operands))
+
+
+def _broadcast(op: View, region: Region, places: Iterable[int]) -> Part:
+    """Operands broadcast from the right: what has one index along the axis, or none, is read whole."""
     part: Part = {}
-    for place, shape in enumerate(op.shapes):
+    for place in places:
+        shape = op.shapes[place]
         axis = region.axis - len(op.output) + len(shape)
         if axis >= 0 and shape[axis] != 1:
             part[place] = region._replace(axis=axis)
@@ -136,12 +142,7 @@ def matmul(op: View, region: Region) -> Part:
         return {second: region._replace(axis=len(op.shapes[second]) - 1)}
     if region.axis == rank - 2:
         return {first: region._replace(axis=len(op.shapes[first]) - 2)}
-    part: Part = {}
-    for place in (first, second):
-        axis = region.axis - rank + len(op.shapes[place])
-        if axis >= 0 and op.shapes[place][axis] != 1:
-            part[place] = region._replace(axis=axis)
-    return part
+    return _broadcast(op, region, (first, second))
 
 
 def _product(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:
@@ -164,16 +165,10 @@ def gemm(op: View, region: Region) -> Part:
         return _product(left, right) == op.output
 
     first, second = _factors(op, fits)
-    part: Part = {}
+    part = _broadcast(op, region, set(range(op.operands)) - {first, second})  # what is added
     if region.axis == 0:
-        part[first] = region._replace(axis=1 if turned[0] else 0)
-    else:
-        part[second] = region._replace(axis=0 if turned[1] else 1)
-    for place in set(range(op.operands)) - {first, second}:  # what is added, broadcast from the right
-        axis = region.axis - 2 + len(op.shapes[place])
-        if axis >= 0 and op.shapes[place][axis] != 1:
-            part[place] = region._replace(axis=axis)
-    return part
+        return part | {first: region._replace(axis=1 if turned[0] else 0)}
+    return part | {second: region._replace(axis=0 if turned[1] else 1)}
 
 
 def _factors(op: View, fits: Callable[[Sequence[int], Sequence[int]], bool]) -> tuple[int, int]:

@@ -57,6 +57,8 @@ def _title(name: str) -> str:
 
 
 def _pick(row: dict[str, Any], column: str) -> Any:
+    if column == "stage" and "stages" in row:  # people count from 1
+        return f"{row['stage'] + 1} of {len(row['stages'])}"
     found: Any = row
     for name in column.split("."):
         found = found.get(name) if isinstance(found, dict) else None

@@ -30,7 +30,7 @@ Terms = Iterable[tuple[int, float]]
 """A linear expression: (column, coefficient) pairs; a column stands at most once."""
 
 
-class SolverFailed(PlanningError):  # noqa: N818 - says what happened
+class SolverFailed(PlanningError):
     """HiGHS ended in a status that carries no answer; the message says which."""
 
 

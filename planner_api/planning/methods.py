@@ -57,7 +57,7 @@ class Solution:
 Solve = Callable[[Problem, Budget], Solution]
 
 
-class UnknownMethod(PlanningError):  # noqa: N818 - says what it is
+class UnknownMethod(PlanningError):
     """A method that no solver implements; the message lists those that exist."""
 
 

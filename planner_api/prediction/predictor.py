@@ -37,7 +37,7 @@ AT_ONCE = 1000
 """Ops predicted at once: each is compared with every sample, which takes some 10 KB."""
 
 
-class TooLittle(ValueError):  # noqa: N818 - says what it is
+class TooLittle(ValueError):
     """Too few figures to predict from: nothing is better than a guess."""
 
 

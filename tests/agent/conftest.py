@@ -9,7 +9,7 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.device.discovery import discover
-from agent_sdk.runtimes import Processor
+from agent_sdk.runtimes.base import Processor
 from tests.agent.haste import measure_hastily
 from tests.agent.once import made_once  # noqa: F401
 

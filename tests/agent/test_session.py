@@ -22,7 +22,7 @@ from agent_sdk.errors import ExecutionError
 from agent_sdk.measure.witness import Witness
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
-from agent_sdk.runtimes import OutOfMemory
+from agent_sdk.runtimes.base import OutOfMemory
 from agent_sdk.selection.opening import _Opening
 from agent_sdk.selection.rivals import compiled_singles, likeliest
 from agent_sdk.selection.serving import Serving
@@ -52,30 +52,6 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
         assert second.obtained.profiled_signatures == 0
         inputs, right = expected(BRANCHING, seed=2)
         assert relative_error(second.run(inputs), right) <= 1e-5
-
-
-@pytest.mark.parametrize("asked", [False, True])
-def test_huge_pages_are_made_when_asked_for(asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application's memory is its own; with ``huge_pages`` it is collapsed once every network has run."""
-    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
-    measure_hastily(monkeypatch)
-    events: list[object] = []
-    run = Executor.run
-
-    def noted_run(executor: Executor, *args: Any, **kwargs: Any) -> Any:
-        events.append(executor)
-        return run(executor, *args, **kwargs)
-
-    monkeypatch.setattr(Executor, "run", noted_run)
-    monkeypatch.setattr("agent_sdk.selection.opening.collapse", lambda: events.append("collapse"))
-    with (
-        Agent(processors="ort", cache=tmp_path, huge_pages=asked) as agent,
-        agent.load(BRANCHING, background=False) as session,
-    ):
-        assert ("collapse" in events) is asked
-        if asked:
-            assert len(set(events[: events.index("collapse")])) > 1
-            assert session.run(expected(BRANCHING, seed=1)[0])
 
 
 def test_what_was_found_while_disturbed_is_not_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from planner_api import cli
 from planner_api.operators.calls import CALLS, Call
 from planner_api.operators.commands import run
-from planner_api.operators.show import cell, table
+from planner_api.operators.show import cell, fields, line, table
 from planner_api.server import build_config
 from tests.planner.samples import Api, chain, serving, tokens
 from tests.planner.wire import listening
@@ -142,6 +142,13 @@ def test_a_terminal_is_never_obeyed() -> None:
     shown = table([{"name": "x" * 500, "plans": 3}, {"name": "y", "plans": None}], ("name", "plans"))
     assert max(map(len, shown.splitlines())) < 80
     assert [line.split()[-1] for line in shown.splitlines()] == ["plans", "3", "-"]
+
+
+def test_stages_are_counted_from_one() -> None:
+    """A release at its first stage of three is at 1 of 3, in a table, as fields and on a line."""
+    release = {"stage": 0, "stages": [0.01, 0.1, 1.0], "share": 0.01}
+    for shown in (table([release], ["stage", "share"]), fields(release), line(release, ["stage", "share"])):
+        assert "1 of 3" in shown
 
 
 def test_a_hash_can_be_copied_from_a_table() -> None:

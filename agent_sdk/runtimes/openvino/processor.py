@@ -14,12 +14,12 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as opset
 
-from agent_sdk.device.cores import bound_to, name_cores
+from agent_sdk.device.cores import bound_to
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.alone import time_executable, whole_network
+from agent_sdk.measure.alone import bound
 from agent_sdk.measure.attribution import share_out
-from agent_sdk.measure.timing import LONG_US, Timing
+from agent_sdk.measure.timing import LONG_US, Timing, measure
 from agent_sdk.model import Model, extract
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import (
@@ -28,18 +28,17 @@ from agent_sdk.runtimes.base import (
     Compiler,
     Executable,
     NativeCall,
-    Processor,
     ProcessorLost,
     Segment,
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
     machines_fault,
+    whole_network,
 )
-from agent_sdk.runtimes.host import HostPlace, OutputMark
+from agent_sdk.runtimes.host import HostProcessor, OutputMark
 from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
 from hope_schema import ModelGraph, TensorType
-from hope_schema import Processor as ProcessorSpec
 
 CPU: Final = "CPU"
 ORIGINAL_NAMES: Final = "originalLayersNames"
@@ -64,7 +63,7 @@ def accelerators() -> tuple[str, ...]:
     return tuple(name for name in runtime().available_devices if name.partition(".")[0] in ACCELERATORS)
 
 
-class OpenVinoProcessor(Processor):
+class OpenVinoProcessor(HostProcessor):
     """OpenVINO with ``len(cores)`` threads on the CPU, or on the accelerator ``device``.
 
     With one thread OpenVINO computes on the calling thread. A gang's workers come from the runtime's own pool and
@@ -77,31 +76,12 @@ class OpenVinoProcessor(Processor):
     def __init__(
         self, soc: Soc, cores: frozenset[int], device: str = CPU, *, lights: LightModels | None = None
     ) -> None:
-        self.cores = tuple(sorted(cores))
+        short = "" if device == CPU else device.lower().replace(".", "")
+        compiler = Compiler("openvino", ov.__version__.partition("-")[0], device)
+        super().__init__(soc, cores, "ov", compiler, short, (short,) if short else ())
         self.device = device
         self._lights = lights if lights is not None else LightModels()
         self._usable = frozenset(soc.cores)
-        on_cpu = device == CPU
-        short = device.lower().replace(".", "")
-        self.spec = ProcessorSpec(
-            id=f"ov@{name_cores(self.cores)}" if on_cpu else f"ov-{short}@0",
-            runtime="ov" if on_cpu else f"ov-{short}",
-            version=ov.__version__.partition("-")[0],
-            threads=len(self.cores),
-            core_class=soc.class_of(cores) if on_cpu else short,
-            place=f"host/{'ov' if on_cpu else 'ov-' + short}",
-            resources=tuple(f"cpu{core}" for core in self.cores) if on_cpu else (short,),
-        )
-        self.place = HostPlace(self.spec.place)
-        self.compiler = Compiler("openvino", self.spec.version, device)
-
-    @property
-    def caller_cores(self) -> frozenset[int]:
-        return frozenset(self.cores)
-
-    @property
-    def on_caller_thread(self) -> bool:
-        return self.device == CPU and super().on_caller_thread
 
     def compile(self, segment: Segment) -> OpenVinoExecutable:
         core = native_core() or runtime()
@@ -123,7 +103,7 @@ class OpenVinoProcessor(Processor):
     def compiled(self, part: Any, core: AnyCore | None = None, **settings: Any) -> Any:
         """Compile for this processor's cores or device, and make sure that it is there that it runs."""
         config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1} | settings
-        if self.device == CPU:
+        if self.on_cores:
             config |= {"INFERENCE_NUM_THREADS": len(self.cores), "ENABLE_CPU_PINNING": False}
         try:
             # NOTE: OpenVINO reads the calling thread's mask at its first compilation, once for the whole process.
@@ -136,14 +116,14 @@ class OpenVinoProcessor(Processor):
         ran_on = compiled.get_property("EXECUTION_DEVICES")
         if any(name.partition(".")[0] != self.device.partition(".")[0] for name in ran_on):
             raise SilentFallback(f"{self.id}: OpenVINO would run this on {', '.join(ran_on)} instead of {self.device}")
-        if self.device == CPU and compiled.get_property("INFERENCE_NUM_THREADS") != len(self.cores):
+        if self.on_cores and compiled.get_property("INFERENCE_NUM_THREADS") != len(self.cores):
             got = compiled.get_property("INFERENCE_NUM_THREADS")
             raise SilentFallback(f"{self.id}: OpenVINO would use {got} threads instead of {len(self.cores)}")
         return compiled
 
     def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
         """OpenVINO computes on channels-last or blocked data: a transposition stands for the change."""
-        if self.device != CPU or kind.dtype != "float32" or len(kind.shape) != 4 or kind.shape[1] == 1:
+        if not self.on_cores or kind.dtype != "float32" or len(kind.shape) != 4 or kind.shape[1] == 1:
             return None
         parameter = opset.parameter(list(kind.shape), np.float32)
         turned = opset.transpose(parameter, opset.constant(np.array([0, 2, 3, 1])))
@@ -156,14 +136,13 @@ class OpenVinoProcessor(Processor):
         compiled = self.compiled(self.read(segment), PERF_COUNT=True)
         runs: list[dict[str, float]] = []
         with closing(OpenVinoExecutable(self, segment, compiled)) as executable:
-            time_executable(executable, deadline, enough_us=LONG_US, after=lambda call: runs.append(kernel_times(call)))
+            call = bound(executable)
+            with bound_to(self.caller_cores):
+                measure(call, deadline=deadline, enough_us=LONG_US, after=lambda: runs.append(kernel_times(call)))
         runs = runs[len(runs) // 4 :]
         always = [name for name in runs[0] if all(name in run for run in runs)]
         kernels = {name: [run[name] for run in runs] for name in always}
         return share_out(model, kernels, covered_ops(compiled, kernels, model.graph))
-
-    def close(self) -> None:
-        """Nothing is held beyond the executables."""
 
 
 class OpenVinoExecutable(Executable):
@@ -243,16 +222,12 @@ class PythonRequest:
         self.request = compiled.create_infer_request()
         self._ports = {"input": compiled.inputs, "output": compiled.outputs}
         # The wrapped C++ call: the Python method above it looks for new inputs and wraps the results first.
-        infer = getattr(super(ov.InferRequest, self.request), "infer")  # noqa: B009
-        self.infer: Callable[[], object] = partial(infer, {}, share_outputs=True, decode_strings=False)
+        wrapped: Any = super(ov.InferRequest, self.request)
+        self.infer: Callable[[], object] = partial(wrapped.infer, {}, share_outputs=True, decode_strings=False)
 
     def set(self, kind: str, index: int, array: np.ndarray) -> None:
         """Have the ``input`` or ``output`` of this index in an array."""
         self.request.set_tensor(self._ports[kind][index], ov.Tensor(array, shared_memory=True))
-
-    def said(self) -> str:
-        """There are no runs outside Python."""
-        raise NotImplementedError
 
 
 class BoundRequest(BoundCall):
@@ -304,12 +279,12 @@ class BoundRequest(BoundCall):
             raise self._lost(RuntimeError(NOTHING_WRITTEN))
 
     def failure(self, place: int, status: int) -> ProcessorError:
+        assert isinstance(self.request, NativeRequest)
         inferring = place == len(self._marks)
         return self._lost(RuntimeError(self.request.said() if inferring else NOTHING_WRITTEN))
 
     def _lost(self, error: Exception) -> ProcessorError:
-        where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
-        return translated(error, where, ProcessorLost, "failed while running")
+        return translated(error, self._executable.where, ProcessorLost, "failed while running")
 
 
 def translated(error: Exception, where: str, meaning: type[ProcessorError], what: str) -> ProcessorError:

@@ -182,10 +182,6 @@ class PythonBinding:
         """Run. A method, because whoever calls it must keep alive what is bound. Raises what the module raises."""
         self._run()
 
-    def error(self, status: int) -> OrtError:
-        """There are no runs outside Python."""
-        raise NotImplementedError
-
 
 def bindings(session: AnySession) -> NativeBinding | PythonBinding:
     """No inputs and outputs yet, for a session."""

@@ -47,7 +47,7 @@ def cut(frozen: FrozenGraph, segment: Segment, lights: LightModels) -> Piece:
         return from_source(frozen, segment, lights)
 
 
-class NotThere(Exception):  # noqa: N818
+class NotThere(Exception):
     """The frozen graph does not hold a tensor of the segment's border; never leaves this module."""
 
 

@@ -271,8 +271,7 @@ def freeze(source: Path, target: Path) -> None:
             kept = [weights.keep(tensor, optimised) for tensor in proto.graph.initializer]
         del proto.graph.initializer[:]
         proto.graph.initializer.extend(kept)
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = WEIGHTS_BYTES, str((made / WEIGHTS_FILE).stat().st_size)
+        proto.metadata_props.add(key=WEIGHTS_BYTES, value=str((made / WEIGHTS_FILE).stat().st_size))
         (made / GRAPH_FILE).write_bytes(proto.SerializeToString())
         with _alone_in(target.parent):
             try:

@@ -37,7 +37,7 @@ class PlainOrt(OrtProcessor):
     def caller_cores(self) -> frozenset[int]:
         return frozenset(self.cores)
 
-    def _options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+    def options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.graph_optimization_level = level

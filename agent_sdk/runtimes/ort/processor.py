@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import onnxruntime as ort
 
-from agent_sdk.device.cores import name_cores
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.alone import time_executable, whole_network
+from agent_sdk.forking import TemporaryFolder
+from agent_sdk.measure.alone import time_executable
 from agent_sdk.measure.timing import LONG_US, Timing
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import (
@@ -25,20 +25,19 @@ from agent_sdk.runtimes.base import (
     CompilationFailed,
     Compiler,
     Executable,
-    Processor,
     ProcessorLost,
     Segment,
     SilentFallback,
     UnsupportedOp,
     WrongOutput,
     machines_fault,
+    whole_network,
 )
-from agent_sdk.runtimes.host import HostPlace, aligned_empty
+from agent_sdk.runtimes.host import HostProcessor, aligned_empty
 from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session
 from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, physical, reorder_model
 from agent_sdk.runtimes.ort.graph import LEVELS, FrozenGraphs
-from agent_sdk.runtimes.ort.profile import attribute, kernel_times, profile_folder
-from hope_schema import Processor as ProcessorSpec
+from agent_sdk.runtimes.ort.profile import attribute, kernel_times
 from hope_schema import TensorType
 
 CPU: Final = "CPUExecutionProvider"
@@ -74,7 +73,7 @@ DEAD_BYTES: Final = 64 * 1024
 _QUIET: Final = 3
 
 
-class OrtProcessor(Processor):
+class OrtProcessor(HostProcessor):
     """ONNX Runtime with ``len(cores)`` threads, one per core.
 
     The engine's thread is the first of them, bound to the first core; the runtime's workers are bound to the
@@ -85,36 +84,21 @@ class OrtProcessor(Processor):
     def __init__(
         self, soc: Soc, cores: frozenset[int], provider: str = CPU, *, frozen: FrozenGraphs | None = None
     ) -> None:
-        self.cores = tuple(sorted(cores))
+        short = "" if provider == CPU else provider.removesuffix("ExecutionProvider").lower()
+        device = HARDWARE.get(provider, f"{short}0") if short else None
+        compiler = Compiler("onnxruntime", ort.__version__, provider)
+        super().__init__(soc, cores, "ort", compiler, short, (device,) if device else ())
         self.provider = provider
         self._frozen = frozen if frozen is not None else FrozenGraphs()
-        on_cpu = provider == CPU
-        short = provider.removesuffix("ExecutionProvider").lower()
-        device = None if on_cpu else HARDWARE.get(provider, f"{short}0")
-        self.spec = ProcessorSpec(
-            id=f"ort@{name_cores(self.cores)}" if on_cpu else f"ort-{short}@0",
-            runtime="ort" if on_cpu else f"ort-{short}",
-            version=ort.__version__,
-            threads=len(self.cores),
-            core_class=soc.class_of(cores) if on_cpu else short,
-            place=f"host/{'ort' if on_cpu else 'ort-' + short}",
-            resources=(device,) if device else tuple(f"cpu{core}" for core in self.cores),
-        )
-        self.place = HostPlace(self.spec.place)
-        self.compiler = Compiler("onnxruntime", ort.__version__, provider)
 
     @property
     def caller_cores(self) -> frozenset[int]:
-        return frozenset(self.cores[:1]) if self.provider == CPU else frozenset(self.cores)
-
-    @property
-    def on_caller_thread(self) -> bool:
-        return self.provider == CPU and super().on_caller_thread
+        return frozenset(self.cores[:1] if self.on_cores else self.cores)
 
     def compile(self, segment: Segment) -> OrtExecutable:
         lights = self._frozen.lights
         # From a whole network nothing is cut: the runtime may optimise it as it does for its own users.
-        frozen = None if self.provider != CPU or _is_whole(segment) else self._frozen.get(segment.model)
+        frozen = None if not self.on_cores or _is_whole(segment) else self._frozen.get(segment.model)
         piece = from_source(None, segment, lights) if frozen is None else cut(frozen, segment, lights)
         if not piece.optimise:
             try:
@@ -150,7 +134,7 @@ class OrtProcessor(Processor):
         """
         levels = LEVELS if optimise else LEVELS[-1:]
         for level in levels:
-            options = self._options(level)
+            options = self.options(level)
             options.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
             try:
                 return self._session(model, options, weights, profile_prefix)
@@ -168,10 +152,10 @@ class OrtProcessor(Processor):
         if profile_prefix is not None:
             options.enable_profiling = True
             options.profile_file_prefix = profile_prefix
-        if self.provider != CPU:
+        if not self.on_cores:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
-            native = native_session(model, options) if self.provider == CPU and profile_prefix is None else None
+            native = native_session(model, options) if self.on_cores and profile_prefix is None else None
             if native is not None:
                 return native
             session = ort.InferenceSession(model, options, providers=[self.provider], enable_fallback=0)
@@ -183,11 +167,29 @@ class OrtProcessor(Processor):
             )
         return session
 
-    def _options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
-        return session_options(self.cores, level)
+    def options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+        """Options for one thread on each core, the first of which is the caller's.
+
+        NOTE: ``session.intra_op_thread_affinities`` counts CPUs from 1 and leaves out the calling thread.
+        Workers may spin while a run lasts, which a gang needs between its many short kernels.
+        """
+        options, workers = ort.SessionOptions(), self.cores[1:]
+        if _shared_arena():
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        options.intra_op_num_threads = len(self.cores)
+        options.inter_op_num_threads = 1
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.log_severity_level = _QUIET
+        options.graph_optimization_level = level
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if workers else "0")
+        options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
+        if workers:
+            affinities = ";".join(str(core + 1) for core in workers)
+            options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+        return options
 
     def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
-        if self.provider != CPU or block_size() == 1:
+        if not self.on_cores or block_size() == 1:
             return None
         if kind.dtype != "float32" or len(kind.shape) != 4 or kind.shape[1] % 4:
             return None
@@ -202,11 +204,11 @@ class OrtProcessor(Processor):
         return binding.run
 
     def block(self, model: Model, tensor: str) -> int:
-        frozen = self._frozen.get(model) if self.provider == CPU else None
+        frozen = self._frozen.get(model) if self.on_cores else None
         return block_size() if frozen is not None and frozen.native_blocked(tensor) else 1
 
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
-        frozen = self._frozen.get(model) if self.provider == CPU else None
+        frozen = self._frozen.get(model) if self.on_cores else None
         if frozen is None:
             return {}
         segment = whole_network(model)
@@ -215,17 +217,14 @@ class OrtProcessor(Processor):
             return {}
         try:
             with (
-                profile_folder() as folder,
+                TemporaryFolder("hope-profile-") as folder,  # the runtime can write traces to disk only
                 closing(self._compiled(segment, piece, profile_prefix=f"{folder}/ort")) as profiled,
             ):
                 time_executable(profiled, deadline, enough_us=LONG_US)
-                kernels = profiled.kernel_times()
+                kernels = kernel_times(profiled.compiled)
         except OSError as error:
             raise translated(error, f"{self.id}, tracing") from error
         return attribute(model, frozen, kernels)
-
-    def close(self) -> None:
-        """Nothing is held beyond the executables."""
 
 
 class OrtExecutable(Executable):
@@ -249,10 +248,6 @@ class OrtExecutable(Executable):
             return OrtCall(self, bindings(session), inputs, outputs)
         except Exception as error:
             raise translated(error, where) from error
-
-    def kernel_times(self) -> dict[str, list[float]]:
-        """End profiling and return the latencies of kernels by frozen node name; once, for a profiled session."""
-        return kernel_times(self.compiled)
 
 
 def _is_whole(segment: Segment) -> bool:
@@ -296,13 +291,13 @@ class OrtCall(BoundCall):
             raise lost(error, self._executable) from error
 
     def failure(self, place: int, status: int) -> ProcessorError:
+        assert isinstance(self._binding, NativeBinding)
         return lost(self._binding.error(status), self._executable)
 
 
 def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
     """What a failed run means: out of memory, a wrong shape, or a processor that is gone."""
-    where = f"{executable.processor.id}, segment ending in '{executable.segment.ops[-1]}'"
-    text = _first_line(error)
+    where, text = executable.where, _first_line(error)
     fault = machines_fault(error, where, text)
     if fault is not None:
         return fault
@@ -323,28 +318,6 @@ def translated(error: Exception, where: str) -> ProcessorError:
     if any(mark in text for mark in unsupported):
         return UnsupportedOp(f"{where}: ONNX Runtime {ort.__version__} does not implement this: {text}")
     return CompilationFailed(f"{where}: ONNX Runtime refused the segment: {text}")
-
-
-def session_options(cores: tuple[int, ...], level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
-    """Options for one thread on each of ``cores``, the first of which is the caller's.
-
-    NOTE: ``session.intra_op_thread_affinities`` counts CPUs from 1 and leaves out the calling thread.
-    Workers may spin while a run lasts, which a gang needs between its many short kernels.
-    """
-    options = ort.SessionOptions()
-    if _shared_arena():
-        options.add_session_config_entry("session.use_env_allocators", "1")
-    options.intra_op_num_threads = len(cores)
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = _QUIET
-    options.graph_optimization_level = level
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if len(cores) > 1 else "0")
-    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
-    if len(cores) > 1:
-        workers = ";".join(str(core + 1) for core in cores[1:])
-        options.add_session_config_entry("session.intra_op_thread_affinities", workers)
-    return options
 
 
 @cache

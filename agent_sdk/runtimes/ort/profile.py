@@ -9,7 +9,6 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from agent_sdk.forking import TemporaryFolder
 from agent_sdk.measure.attribution import share_out
 from agent_sdk.measure.timing import Timing
 from agent_sdk.model import Model
@@ -34,11 +33,6 @@ def kernel_times(session: ort.InferenceSession) -> dict[str, list[float]]:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             found[event["name"].removesuffix("_kernel_time")].append(float(event["dur"]))
     return found
-
-
-def profile_folder() -> TemporaryFolder:
-    """A folder for trace files, which the runtime can only write to disk."""
-    return TemporaryFolder("hope-profile-")
 
 
 def attribute(model: Model, frozen: FrozenGraph, kernels: Mapping[str, Sequence[float]]) -> dict[str, Timing]:

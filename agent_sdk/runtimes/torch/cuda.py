@@ -17,8 +17,7 @@ import torch
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.native import address
-from agent_sdk.runtimes import OutOfMemory, ProcessorLost
-from agent_sdk.runtimes.base import Bound, NativeCall, lacks_memory
+from agent_sdk.runtimes.base import Bound, NativeCall, OutOfMemory, ProcessorLost, lacks_memory
 
 AGAIN: Final[Mapping[str, int]] = {"cuStreamQuery": 600}
 """What is asked again as long as it says this: that a stream's work is not finished."""
@@ -35,13 +34,18 @@ class Cuda:
         library: the driver, unless it is to be loaded.
 
     Raises ProcessorLost where the driver refuses.
+
+    Attributes:
+        number: the device, as the driver calls it.
     """
 
     def __init__(self, device: torch.device, library: Any = None) -> None:
+        self._device = device
         self._library = library if library is not None else ctypes.CDLL("libcuda.so.1")
         number, context = ctypes.c_int(), ctypes.c_void_p()
-        self._check("cuDeviceGet", ctypes.byref(number), device.index or 0)
-        self._check("cuDevicePrimaryCtxRetain", ctypes.byref(context), number.value)
+        self.do("cuDeviceGet", ctypes.byref(number), device.index or 0)
+        self.number = number.value
+        self.do("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.number)
         self._context = context.value or 0
         self._before = ctypes.c_void_p()
 
@@ -57,6 +61,12 @@ class Cuda:
             for name, *arguments in made
         ]
 
+    def do(self, name: str, *arguments: Any) -> None:
+        """Call a function now. Raises ProcessorLost where there is none of this name, or it fails."""
+        status = self._function(name)(*arguments)
+        if status:
+            raise ProcessorLost(f"{self._device}: {name} failed: {self.said(status)}")
+
     def said(self, status: int) -> str:
         """What a status means."""
         text = ctypes.c_char_p()
@@ -66,13 +76,8 @@ class Cuda:
     def _function(self, name: str) -> Any:
         found = getattr(self._library, name, None)
         if found is None:
-            raise ProcessorLost(f"the CUDA driver has no {name}: update it")
+            raise ProcessorLost(f"{self._device}: the CUDA driver has no {name}: update it")
         return found
-
-    def _check(self, name: str, *arguments: Any) -> None:
-        status = self._function(name)(*arguments)
-        if status:
-            raise ProcessorLost(f"{name} failed: {self.said(status)}")
 
 
 @cache

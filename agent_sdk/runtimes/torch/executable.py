@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from agent_sdk.runtimes import CompilationFailed, ProcessorError, ProcessorLost, Segment, WrongOutput
-from agent_sdk.runtimes.base import BoundCall, Buffer, Executable
+from agent_sdk.errors import ProcessorError
+from agent_sdk.runtimes.base import (
+    BoundCall,
+    Buffer,
+    CompilationFailed,
+    Executable,
+    ProcessorLost,
+    Segment,
+    WrongOutput,
+)
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory, Recording, record
 from agent_sdk.runtimes.torch.kernel import Kernel, translated
 from agent_sdk.runtimes.torch.listing import listed
@@ -112,13 +120,12 @@ class TorchCall(BoundCall):
         self._executable = executable
         self._inputs, self._outputs = dict(inputs), dict(outputs)
         self._sources: dict[str, DeviceTensor] = {}
-        where = f"{executable.processor.id}, segment ending in '{executable.segment.ops[-1]}'"
         try:
             with executable.processor.precision.switched():
                 self._recording = self._fastest(ways)
         except Exception as error:
-            raise translated(error, where, partial(_uncaptured)) from error
-        self._calls = self._recording.calls(where, asleep=executable.beside)
+            raise translated(error, executable.where, _uncaptured) from error
+        self._calls = self._recording.calls(executable.where, asleep=executable.beside)
         self.native = self._calls.native if self._calls is not None else ()
 
     def _fastest(self, ways: list[Way]) -> Recording:
@@ -179,8 +186,7 @@ class TorchCall(BoundCall):
             self.launch()
             self._executable.processor.driver.synchronise(asleep=self._executable.beside)
         except Exception as error:
-            where = f"{self._executable.processor.id}, segment ending in '{self._executable.segment.ops[-1]}'"
-            raise translated(error, where, ProcessorLost) from error
+            raise translated(error, self._executable.where, ProcessorLost) from error
 
     def failure(self, place: int, status: int) -> ProcessorError:
         assert self._calls is not None

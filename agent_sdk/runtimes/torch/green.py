@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any, Final
+from typing import Final
 
 import torch
 
-from agent_sdk.runtimes import ProcessorLost
+from agent_sdk.runtimes.torch.cuda import cuda_of
 
 RESOURCE_BYTES: Final = 1024
 """More than ``CUdevResource`` takes in any release (144 in 12.x and 13.0)."""
@@ -33,37 +33,28 @@ class GreenContext:
         multiprocessors: how many; the driver rounds up to what it can give (multiples of 8 on Hopper).
 
     Raises:
-        ProcessorLost: the driver is too old, or refuses.
+        ProcessorLost: the driver is older than 12.5, or refuses.
     """
 
     def __init__(self, device: torch.device, multiprocessors: int) -> None:
         self.device = device
-        torch.cuda.init()
-        torch.zeros(1, device=device)  # makes the primary context, which a green one is a part of
-        try:
-            self._driver = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            raise ProcessorLost(f"{device}: no CUDA driver to make a green context with: {error}") from error
-        number = ctypes.c_int()
-        self._check("cuDeviceGet", ctypes.byref(number), device.index or 0)
-        whole, part = (ctypes.create_string_buffer(RESOURCE_BYTES) for _ in range(2))
-        rest = ctypes.create_string_buffer(RESOURCE_BYTES)
-        self._check("cuDeviceGetDevResource", number, whole, SM_RESOURCE)
-        groups = ctypes.c_uint(1)
-        self._check(
-            "cuDevSmResourceSplitByCount", part, ctypes.byref(groups), whole, rest, 0, ctypes.c_uint(multiprocessors)
-        )
+        torch.zeros(1, device=device)  # starts the driver
+        self._cuda = cuda_of(device)
+        whole, part, rest = (ctypes.create_string_buffer(RESOURCE_BYTES) for _ in range(3))
+        self._cuda.do("cuDeviceGetDevResource", self._cuda.number, whole, SM_RESOURCE)
+        groups, least = ctypes.c_uint(1), ctypes.c_uint(multiprocessors)
+        self._cuda.do("cuDevSmResourceSplitByCount", part, ctypes.byref(groups), whole, rest, 0, least)
         self.multiprocessors: int = struct.unpack_from("I", part.raw, SM_COUNT_AT)[0]
         described = ctypes.c_void_p()
-        self._check("cuDevResourceGenerateDesc", ctypes.byref(described), part, 1)
+        self._cuda.do("cuDevResourceGenerateDesc", ctypes.byref(described), part, 1)
         self._context: ctypes.c_void_p | None = ctypes.c_void_p()
-        self._check("cuGreenCtxCreate", ctypes.byref(self._context), described, number, DEFAULT_STREAM)
+        self._cuda.do("cuGreenCtxCreate", ctypes.byref(self._context), described, self._cuda.number, DEFAULT_STREAM)
         self._streams: list[ctypes.c_void_p] = []
 
     def stream(self) -> torch.cuda.Stream:
         """A new stream on these multiprocessors; it must not outlive the context."""
         made = ctypes.c_void_p()
-        self._check("cuGreenCtxStreamCreate", ctypes.byref(made), self._context, NON_BLOCKING, 0)
+        self._cuda.do("cuGreenCtxStreamCreate", ctypes.byref(made), self._context, NON_BLOCKING, 0)
         self._streams.append(made)
         return torch.cuda.ExternalStream(made.value, device=self.device)
 
@@ -73,17 +64,6 @@ class GreenContext:
             return
         torch.cuda.synchronize(self.device)
         for stream in self._streams:
-            self._check("cuStreamDestroy_v2", stream)
-        self._check("cuGreenCtxDestroy", self._context)
+            self._cuda.do("cuStreamDestroy_v2", stream)
+        self._cuda.do("cuGreenCtxDestroy", self._context)
         self._context = None
-
-    def _check(self, name: str, *arguments: Any) -> None:
-        call = getattr(self._driver, name, None)
-        if call is None:
-            raise ProcessorLost(f"{self.device}: the CUDA driver has no {name}: update it to 12.5 or later")
-        code = call(*arguments)
-        if code:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorString(code, ctypes.byref(text))
-            said = (text.value or b"").decode(errors="replace")
-            raise ProcessorLost(f"{self.device}: {name} failed: {said} ({code})")

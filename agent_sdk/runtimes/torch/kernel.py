@@ -12,8 +12,7 @@ from torch import Tensor
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.model import Model
-from agent_sdk.runtimes import CompilationFailed, OutOfMemory, UnsupportedOp, WrongOutput
-from agent_sdk.runtimes.base import lacks_memory
+from agent_sdk.runtimes.base import CompilationFailed, OutOfMemory, UnsupportedOp, WrongOutput, lacks_memory
 from agent_sdk.runtimes.torch.fold import fold
 from agent_sdk.runtimes.torch.node import Node, node_of
 from agent_sdk.runtimes.torch.precision import Precision

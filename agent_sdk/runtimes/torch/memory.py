@@ -7,11 +7,9 @@ from functools import cache
 import numpy as np
 import torch
 
-from agent_sdk.runtimes import UnsupportedOp
+from agent_sdk.runtimes.base import UnsupportedOp
+from agent_sdk.runtimes.host import FOREIGN
 from hope_schema import TensorType
-
-FOREIGN = frozenset({"bfloat16", "int4", "uint4"})
-"""Types that NumPy, through which everything comes and goes, has none of."""
 
 
 class DeviceTensor:

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from agent_sdk.model import Model
 from agent_sdk.model.nodes import DEFAULT_DOMAINS, domain_of, type_of
-from agent_sdk.runtimes import UnsupportedOp
+from agent_sdk.runtimes.base import UnsupportedOp
 from hope_schema import TensorType
 
 

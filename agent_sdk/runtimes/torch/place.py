@@ -7,8 +7,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from agent_sdk.runtimes import ProcessorLost
-from agent_sdk.runtimes.base import Bound, Place
+from agent_sdk.runtimes.base import Bound, Place, ProcessorLost
 from agent_sdk.runtimes.torch.cuda import CudaCalls, cuda_of
 from agent_sdk.runtimes.torch.kernel import translated
 from agent_sdk.runtimes.torch.memory import DeviceTensor, copy_queue, empty, torch_dtype
@@ -34,7 +33,7 @@ class DevicePlace(Place):
     def from_host(self, array: np.ndarray, into: DeviceTensor | None = None) -> DeviceTensor:
         try:
             if into is None:
-                kind = TensorType(shape=array.shape, dtype=str(array.dtype))  # type: ignore[arg-type]
+                kind = TensorType.model_validate({"shape": array.shape, "dtype": str(array.dtype)})
                 into = empty(kind, self._device)
             copy_queue(self._device).copy_in(array, into)
         except RuntimeError as error:

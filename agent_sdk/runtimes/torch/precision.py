@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from agent_sdk.runtimes import UnsupportedOp
+from agent_sdk.runtimes.base import UnsupportedOp
 from hope_schema import TensorType
 
 _SWITCHES = threading.RLock()
@@ -56,7 +56,8 @@ class Precision:
     @contextmanager
     def switched(self) -> Iterator[None]:
         """Set torch's switches, which are the process's, and give them back."""
-        products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
+        backends: Any = torch.backends
+        products, convolutions = backends.cuda.matmul, backends.cudnn.conv
         wanted = "tf32" if self.name == "tf32" else "ieee"
         with _SWITCHES, torch.no_grad():
             before = products.fp32_precision, convolutions.fp32_precision, torch.backends.cudnn.benchmark

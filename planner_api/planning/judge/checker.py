@@ -17,7 +17,7 @@ SHARES = 1e-6
 """By how much shares may add up to more than 1, for the same reason."""
 
 
-class IllegalSchedule(PlanningError):  # noqa: N818 - the word the field uses
+class IllegalSchedule(PlanningError):
     """A schedule that breaks a rule; the message names the op or the tensor and the rule."""
 
 

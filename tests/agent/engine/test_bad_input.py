@@ -30,11 +30,10 @@ from agent_sdk.device.discovery import discover
 from agent_sdk.device.soc import Soc, read_soc
 from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
 from agent_sdk.errors import HopeError, PlanMismatchError, ProcessorError
-from agent_sdk.measure.alone import whole_network
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.paths import CACHE_VARIABLE
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput
+from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput, whole_network
 from agent_sdk.runtimes.ort import processor as ort
 from hope_schema import ModelGraph, Plan, merge
 from tests.agent.cores import GONE
@@ -49,7 +48,7 @@ from tests.agent.engine.generate import (
 )
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
-from tests.agent.runtimes.networks import bfloat16_model
+from tests.agent.runtimes.networks import bfloat16_model, run_once
 
 WATCHDOG_S = 30.0
 MIXED = "ort@0,ort@1,ov@0,ov@1"
@@ -203,7 +202,7 @@ def starved(runtime: str) -> tuple[str, str]:
             said = str(error)
         finally:
             resource.setrlimit(resource.RLIMIT_AS, limits)
-        made = processor.compile(segment).run({"x": np.ones((1, 2048), np.float32)})["y"]
+        made = run_once(processor.compile(segment), {"x": np.ones((1, 2048), np.float32)})["y"]
         return said, str(np.unique(made))
 
 

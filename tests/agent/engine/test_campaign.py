@@ -29,6 +29,7 @@ from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import random_inputs, random_legal_plan, random_model
 from tests.agent.engine.simulated import SimulatedProcessor
+from tests.agent.runtimes.networks import run_once
 
 PLANS, BLOCK = (10_000, 250) if CAMPAIGN else (24, 12)
 REAL_EVERY = 50 if CAMPAIGN else 12
@@ -104,7 +105,7 @@ def one_after_another(executor: Executor, feeds: Mapping[str, np.ndarray]) -> di
                 read[name] = made[name]
             else:
                 read[name] = here.from_host(program.processors[home].place.to_host(made[name]).copy())
-        made |= executable.run(read)
+        made |= run_once(executable, read)
     return {
         name: program.processors[program.home[name]].place.to_host(made[name]) if name in made else feeds[name]
         for name in program.graph.outputs

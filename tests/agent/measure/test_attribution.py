@@ -109,7 +109,7 @@ def test_openvino_names_belong_to_ops(names: str, found: list[str]) -> None:
 @pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
 def test_a_change_of_layout_belongs_to_nobody(tmp_path_factory: pytest.TempPathFactory) -> None:
     """OpenVINO names a reorder after the op it stands before, or within whose name it begins: it is neither's."""
-    from agent_sdk.measure.alone import whole_network
+    from agent_sdk.runtimes.base import whole_network
     from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor, covered_ops
 
     model = read_model("squeezenet")

@@ -11,9 +11,9 @@ import pytest
 
 from agent_sdk.device.soc import Soc
 from agent_sdk.measure import neighbours as module
-from agent_sdk.measure.neighbours import end_us, kept_busy, neighbours, slowdown, stretch, stretch_of
+from agent_sdk.measure.neighbours import end_us, kept_busy, neighbours, segment_of_all, slowdown, stretch
 from agent_sdk.measure.timing import Timing, Turn, Turns
-from agent_sdk.runtimes import Processor
+from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from tests.agent.runtimes.networks import random_model
 
@@ -102,7 +102,7 @@ def test_a_border_costs_what_two_pieces_take_beyond_the_whole(
 def test_a_stretch_is_a_legal_segment(seed: int, processors: list[Processor]) -> None:
     """It reads nothing that it makes, makes what others read, and every runtime takes it."""
     model = random_model(seed, steps=20)
-    segment = stretch_of(model)
+    segment = segment_of_all(stretch(model), model)
     made = {name for op in segment.ops for name in model.graph.op[op].outputs}
     assert not set(segment.inputs) & made
     assert set(segment.outputs) <= made

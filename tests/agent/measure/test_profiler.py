@@ -22,7 +22,7 @@ from agent_sdk.measure.witness import SLOW
 from agent_sdk.model import Model, read_model, weights
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import UNKNOWN_BYTES, available_bytes, copies_at_once
-from agent_sdk.runtimes import OutOfMemory, Processor, ProcessorLost, Segment
+from agent_sdk.runtimes.base import OutOfMemory, Processor, ProcessorLost, Segment
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import HOST, Cut, Missing, MissingLatency, MissingTransfer, Observations, TensorType, merge
 from hope_schema.cutgraph import part_super_op

@@ -322,7 +322,7 @@ def test_an_answer_that_drips_is_given_up() -> None:
 
     transport = ScriptedTransport(*[httpx.Response(200, stream=Drip())] * 2)
     started = time.monotonic()
-    with pytest.raises(errors.PlannerUnavailableError, match=r"after 1 attempts: .* not whole after 0\.2 s"):
+    with pytest.raises(errors.PlannerUnavailableError, match=r"after 1 attempt: .* not whole after 0\.2 s"):
         run(transport, lambda c: c.plan(REQUEST), deadline_s=0.2)
     assert time.monotonic() - started < 10
 

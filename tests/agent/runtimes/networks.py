@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
@@ -10,10 +11,17 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.model import Model, read_model
-from agent_sdk.runtimes import Buffer, Processor, Segment
+from agent_sdk.runtimes.base import Buffer, Executable, Processor, Segment
 from hope_schema import SuperOp, merge
 
 SIDE = 8
+
+
+def run_once(executable: Executable, inputs: Mapping[str, Buffer]) -> dict[str, Buffer]:
+    """Run a compiled segment once and return its output buffers, freshly allocated."""
+    outputs = {name: executable.processor.place.allocate(kind) for name, kind in executable.output_types.items()}
+    executable.bind(inputs, outputs)()
+    return outputs
 
 
 class Network:
@@ -237,7 +245,7 @@ def run_segments(
                 buffer, source = made[name]
                 assert processor.place.same_memory(source.place)
                 read[name] = buffer
-        written = executable.run(read)
+        written = run_once(executable, read)
         made |= {name: (buffer, processor) for name, buffer in written.items()}
         executable.close()
     outputs = segments[0].model.graph.outputs

@@ -25,14 +25,21 @@ from agent_sdk.device.cores import bound_to
 from agent_sdk.device.discovery import discover
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError, UnknownNameError
-from agent_sdk.measure.alone import whole_network
 from agent_sdk.model import read_model
 from agent_sdk.native import LOOP_VARIABLE
-from agent_sdk.runtimes import OutOfMemory, Processor, ProcessorLost, Segment, UnsupportedOp, WrongOutput
-from agent_sdk.runtimes.base import segment_of
+from agent_sdk.runtimes.base import (
+    OutOfMemory,
+    Processor,
+    ProcessorLost,
+    Segment,
+    UnsupportedOp,
+    WrongOutput,
+    segment_of,
+    whole_network,
+)
 from agent_sdk.runtimes.host import aligned_empty
 from agent_sdk.runtimes.ort.graph import LEVELS
-from agent_sdk.runtimes.ort.processor import OrtProcessor, session_options
+from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import TensorType, merge
 from hope_schema.graph import DType
 from tests.agent.models import one_op_model
@@ -42,6 +49,7 @@ from tests.agent.runtimes.networks import (
     evaluate,
     image,
     random_model,
+    run_once,
     run_segments,
     segments_of,
 )
@@ -68,7 +76,7 @@ def test_every_processor_computes_the_network(runtime: str, processors: dict[str
     expected = evaluate(model, inputs)
     for processor in of(processors, runtime):
         executable = processor.compile(whole_network(model))
-        outputs = executable.run({name: processor.place.from_host(array) for name, array in inputs.items()})
+        outputs = run_once(executable, {name: processor.place.from_host(array) for name, array in inputs.items()})
         for name, right in expected.items():
             assert error(processor.place.to_host(outputs[name]), right) < 1e-4, processor.id
         executable.close()
@@ -92,7 +100,7 @@ def test_single_core_of_one_runtime_is_bit_exact(processors: dict[str, Processor
     model = read_model(zoo.build("squeezenet"))
     processor = of(processors, "ort")[0]
     inputs = image(model)
-    whole = processor.compile(whole_network(model)).run(inputs)
+    whole = run_once(processor.compile(whole_network(model)), inputs)
     segments = segments_of(model, [[super_op] for super_op in merge(model.graph)], set())
     outputs = run_segments([processor], segments, inputs)
     for name, array in outputs.items():
@@ -106,7 +114,7 @@ def test_a_bound_call_keeps_its_buffers(runtime: str, processors: dict[str, Proc
     processor = of(processors, runtime)[0]
     executable = processor.compile(whole_network(model))
     inputs = image(model)
-    expected = executable.run({name: array.copy() for name, array in inputs.items()})
+    expected = run_once(executable, {name: array.copy() for name, array in inputs.items()})
     outputs = {name: processor.place.allocate(kind) for name, kind in executable.output_types.items()}
     call = executable.bind({name: array.copy() for name, array in inputs.items()}, outputs)
     gc.collect()
@@ -235,7 +243,7 @@ def test_a_gangs_workers_are_bound_to_the_other_cores(processors: dict[str, Proc
 
 def test_single_cores_start_no_threads() -> None:
     """One thread means the caller's: no worker that could spin beside it."""
-    options = session_options((0,), LEVELS[0])
+    options = OrtProcessor(Soc("test", "test", {0: "core"}), frozenset({0})).options(LEVELS[0])
     assert options.intra_op_num_threads == 1
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
@@ -365,7 +373,7 @@ def test_an_accelerator_does_not_compute_on_the_callers_thread(runtime: str, acc
     ("what", "instead", "meaning", "said"),
     [
         (
-            "agent_sdk.runtimes.ort.processor.profile_folder",
+            "agent_sdk.runtimes.ort.processor.TemporaryFolder",
             Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
             OutOfMemory,
             "tracing: .*No space left",

@@ -8,7 +8,7 @@ from functools import partial, reduce
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  everybody's name for it
+import torch.nn.functional as F
 from torch import Tensor
 
 from agent_sdk.runtimes.torch.node import Node

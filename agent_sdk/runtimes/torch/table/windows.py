@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from agent_sdk.runtimes.torch.node import Node

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from agent_sdk import native  # noqa: E402
 from agent_sdk.engine.loops import Instruction, NativeLoop  # noqa: E402
 from agent_sdk.engine.program import Work  # noqa: E402
-from agent_sdk.runtimes import OutOfMemory, ProcessorLost  # noqa: E402
+from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost  # noqa: E402
 from agent_sdk.runtimes.torch.clock import rouse  # noqa: E402
 from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls  # noqa: E402
 

@@ -21,10 +21,15 @@ from agent_sdk import Agent  # noqa: E402
 from agent_sdk.device import discovery  # noqa: E402
 from agent_sdk.device.soc import Soc, accelerator_names  # noqa: E402
 from agent_sdk.engine import Device, Executor, build_program  # noqa: E402
-from agent_sdk.measure.alone import whole_network  # noqa: E402
 from agent_sdk.model import Model, read_model  # noqa: E402
-from agent_sdk.runtimes import CompilationFailed, OutOfMemory, ProcessorLost, UnsupportedOp  # noqa: E402
-from agent_sdk.runtimes.base import segment_of  # noqa: E402
+from agent_sdk.runtimes.base import (  # noqa: E402
+    CompilationFailed,
+    OutOfMemory,
+    ProcessorLost,
+    UnsupportedOp,
+    segment_of,
+    whole_network,
+)
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed  # noqa: E402
 from agent_sdk.runtimes.torch.executable import TorchExecutable, ways_of  # noqa: E402
 from agent_sdk.runtimes.torch.kernel import build, random_inputs, recipes, translated  # noqa: E402
@@ -38,6 +43,7 @@ from planner_api.planning import plan  # noqa: E402
 from tests.agent.haste import measure_hastily  # noqa: E402
 from tests.agent.model.random_models import RandomModel  # noqa: E402
 from tests.agent.models import BRANCHING, one_op_model  # noqa: E402
+from tests.agent.runtimes.networks import run_once  # noqa: E402
 from tests.agent.runtimes.torch.simulated import Simulated  # noqa: E402
 
 SOC = Soc(name="test", frequency="fixed", core_class={0: "core"})
@@ -142,7 +148,7 @@ def computed(
     session = ort.InferenceSession(model.proto.SerializeToString(), providers=["CPUExecutionProvider"])
     wanted = dict(zip(model.graph.outputs, session.run(list(model.graph.outputs), feeds), strict=True))
     executable = executable or own.compile(replace(whole_network(model), times=times))
-    made = executable.run({name: own.place.from_host(array) for name, array in feeds.items()})
+    made = run_once(executable, {name: own.place.from_host(array) for name, array in feeds.items()})
     errors = [np.abs(own.place.to_host(made[n]) - wanted[n]).max() / max(1e-6, np.abs(wanted[n]).max()) for n in wanted]
     return float(max(errors)), executable
 
@@ -294,7 +300,7 @@ def test_a_recording_that_fails_says_so() -> None:
         call()
     own.driver = Broken()
     with pytest.raises(CompilationFailed, match="stream is capturing"):
-        executable.run({name: own.place.allocate(kind) for name, kind in executable.input_types.items()})
+        run_once(executable, {name: own.place.allocate(kind) for name, kind in executable.input_types.items()})
     executable.close()
     with pytest.raises(ProcessorLost, match="closed"):
         executable.bind({}, {})
@@ -331,7 +337,7 @@ def test_nothing_stays_behind() -> None:
     for _ in range(100):
         model = read_model(one_op_model("Relu"))
         executable = own.compile(whole_network(model))
-        executable.run({name: own.place.allocate(kind) for name, kind in executable.input_types.items()})
+        run_once(executable, {name: own.place.allocate(kind) for name, kind in executable.input_types.items()})
         seen.append(weakref.ref(executable.way.schedule))
         executable.close()
     del model, executable

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from agent_sdk.model import read_model  # noqa: E402
-from agent_sdk.runtimes import UnsupportedOp  # noqa: E402
+from agent_sdk.runtimes.base import UnsupportedOp  # noqa: E402
 from agent_sdk.runtimes.torch.node import Node, attributes_of  # noqa: E402
 from agent_sdk.runtimes.torch.table import MAKERS, call_for  # noqa: E402
 from hope_schema import TensorType  # noqa: E402
