@@ -23,7 +23,7 @@ from planner_api.db.tables import (
     ProfileVersionRow,
     SocRow,
 )
-from planner_api.db.upsert import insert_or_ignore, upserting
+from planner_api.db.upsert import ignoring, insert_or_ignore, upserting
 
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 KEEP_VERSIONS = timedelta(hours=1)
@@ -41,13 +41,9 @@ class ProfileHead:
 
 def insert_uploads(connection: Connection, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Put uploads into the inbox; return (device id, upload id) of those that were not there before."""
-    insert_into = upserting(connection.dialect, InboxRow).on_conflict_do_nothing(
-        index_elements=["device_id", "upload_id"]
-    )
-    rows = connection.execute(
-        insert_into.returning(InboxRow.device_id, InboxRow.upload_id), [dict(upload) for upload in uploads]
-    )
-    return {(device_id, upload_id) for device_id, upload_id in rows}
+    insert_into = ignoring(connection.dialect, InboxRow, ["device_id", "upload_id"])
+    fresh = insert_into.returning(InboxRow.device_id, InboxRow.upload_id)
+    return {(device_id, upload_id) for device_id, upload_id in connection.execute(fresh, list(map(dict, uploads)))}
 
 
 async def pending_pairs(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 from sqlalchemy import ColumnElement, event, select, text
 
+from planner_api.db.chunks import chunks
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.outage import translated
 from planner_api.db.tables import PlanRow, TokenRow
@@ -171,9 +172,7 @@ class Events(ABC):
 
     async def _look_again(self, *conditions: ColumnElement[bool]) -> None:
         """Look at the plans that are waited for, where the conditions hold."""
-        waited = list(self._waiting)
-        for start in range(0, len(waited), 500):
-            ids = waited[start : start + 500]
+        for ids in chunks(list(self._waiting)):
             query = select(PlanRow.id, PlanRow.version, PlanRow.status).where(PlanRow.id.in_(ids), *conditions)
             async with self._database.read() as session:
                 rows = (await session.execute(query)).all()
