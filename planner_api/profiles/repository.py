@@ -80,14 +80,6 @@ async def pending_pairs(
     return [(soc, frequency) for soc, frequency in await session.execute(query)]
 
 
-async def has_pending(session: AsyncSession, soc: str, frequency: str) -> bool:
-    """Return whether an upload for this SoC and frequency waits to be folded."""
-    query = select(InboxRow.id).where(
-        InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None)
-    )
-    return await session.scalar(query.limit(1)) is not None
-
-
 async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:
     """Return (id, rows) of waiting uploads in the order they came."""
     query = (
