@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from hope_schema import FleetSummary
+from planner_api.chores import end
 from planner_api.console import repository
 from planner_api.console.repository import Contacts
 from planner_api.db.engine import Database
@@ -77,9 +78,7 @@ class Overviews:
 
     async def stop(self) -> None:
         """End what is being counted."""
-        if self._counting is not None:
-            self._counting.cancel()
-            await asyncio.gather(self._counting, return_exceptions=True)
+        await end(self._counting)
 
     async def _count(self) -> Overview:
         self._newest = await count(self._database)

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-import structlog
-
 from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, ReleaseRequest
 from hope_schema.releases import Rollout
 from planner_api.audit.service import PLANNER, Actor, record
+from planner_api.chores import end, keep_doing
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.paging import Page
 from planner_api.db.tables import ReleaseRow
-from planner_api.errors import ConflictError, DatabaseAwayError, InvalidError, NotFoundError, model_unknown
+from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
 from planner_api.groups import repository as groups
 from planner_api.groups import service as grouping
 from planner_api.models import repository as models
@@ -26,8 +25,6 @@ from planner_api.releases import repository
 from planner_api.releases.judging import harm, judge, next_step, waits_for
 from planner_api.releases.splits import Splits
 from planner_api.releases.views import part_view, release_view
-
-log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
 """How often a process looks for what other processes did to releases, and whether one wants to be steered."""
@@ -59,24 +56,15 @@ class Releases:
     async def start(self) -> None:
         """Look once for releases under way, then again and again, and steer them."""
         await self._splits.look()
-        self._looking = asyncio.create_task(self._look_for_ever(), name="releases")
+        self._looking = keep_doing(self._look, "releases", every_s=LOOK_S, first_s=LOOK_S)
 
     async def stop(self) -> None:
         """End looking."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await end(self._looking)
 
-    async def _look_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self._splits.look()
-                await self.steer()
-            except DatabaseAwayError as error:
-                log.warning("releases_lost_database", error=error.reason)
-            except Exception:
-                log.exception("releases_not_steered")
+    async def _look(self) -> None:
+        await self._splits.look()
+        await self.steer()
 
     async def set_rollout(self, model_hash: str, rollout: Rollout, actor: Actor) -> None:
         """Say how new versions of a model's plans reach devices; what is held now stays held until it is released.

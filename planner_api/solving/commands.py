@@ -12,6 +12,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from planner_api.chores import end
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
 from planner_api.errors import PlannerError, UnavailableError
@@ -57,9 +58,7 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
         log.info("worker_started", slots=settings.worker_slots, dialect=database.dialect)
         await worker.run(stop)
     finally:
-        if served is not None:
-            served.cancel()
-            await asyncio.gather(served, return_exceptions=True)
+        await end(served)
         await database.close()
         log.info("worker_stopped")
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import structlog
 from sqlalchemy import ColumnElement, event, select, text
 
+from planner_api.chores import end, keep_doing
 from planner_api.db.chunks import chunks
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.outage import translated
 from planner_api.db.tables import PlanRow, TokenRow
-from planner_api.errors import DatabaseAwayError
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -95,14 +95,12 @@ class Events(ABC):
     async def start(self) -> None:
         """Begin to listen to other processes; this one is heard anyway."""
         self._stopping = False
-        self._task = asyncio.create_task(self._listen_for_ever(), name="plan-events")
+        self._task = keep_doing(self._listen, "events", every_s=RECONNECT_S)
 
     async def stop(self) -> None:
         """Stop listening; waiters return at once."""
         self.end_waits()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     def end_waits(self) -> None:
         """Let every waiter return at once, and every later one too."""
@@ -140,16 +138,6 @@ class Events(ABC):
             query = select(PlanRow.version, PlanRow.status).where(PlanRow.id == plan_id)
             found = (await session.execute(query)).first()
         return (0, False) if found is None else (found.version, found.status == "failed")
-
-    async def _listen_for_ever(self) -> None:
-        while True:
-            try:
-                await self._listen()
-            except DatabaseAwayError as error:
-                log.warning("events_lost_database", error=error.reason)
-            except Exception:
-                log.exception("events_failed")
-            await asyncio.sleep(RECONNECT_S)
 
     def _plan_changed(self, plan_id: str, version: int, settled: bool = False) -> None:
         for listener in self._plan_listeners:
