@@ -18,6 +18,7 @@ from planner_api.console.repository import Contacts
 from planner_api.db.engine import Database
 from planner_api.db.tables import ReleaseRow
 from planner_api.errors import DatabaseAwayError
+from planner_api.fleet import repository as fleet
 from planner_api.fleet.service import summary
 from planner_api.releases import repository as releases
 
@@ -97,7 +98,7 @@ async def count(database: Database) -> Overview:
             numbers=numbers,
             contacts=await repository.contacts(session, now),
             socs=await repository.devices_by_soc(session, LISTED),
-            pairs=await repository.count_pairs(session),
+            pairs=await fleet.count_pairs(session),
             models=await repository.covered(session, LISTED),
             drift=await repository.drift_histogram(session, DRIFT_BOUNDS),
             drifting=await repository.drifting(session, LISTED),
