@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from hope_schema import Release, ReleasePage, ReleasePartPage, ReleaseRequest, RolloutPolicy
 from planner_api.audit.service import actor_of
 from planner_api.devices.routes import After, Limit
+from planner_api.groups.routes import FewRows
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute, reply
@@ -20,7 +21,6 @@ router = APIRouter(tags=["releases"], route_class=StrictRoute)
 PATTERN = r"^r-[0-9a-f]{24}$"
 ReleaseId = Annotated[str, Path(max_length=64, pattern=PATTERN, description="The release's id")]
 Before = Annotated[str | None, Query(max_length=64, pattern=PATTERN, description="`next` of the page before")]
-FewRows = Annotated[int, Query(ge=1, le=100, description="Rows per page")]
 
 
 def _releases(request: Request) -> Releases:
