@@ -33,7 +33,7 @@ from benchmarks.results import Measure, Table, verdict
 from planner_api.planning import Budget, PlanningError, Problem, optimise, simulate
 from planner_api.prediction.asking import most_telling
 from planner_api.prediction.features import LANES, POOLS, Features
-from planner_api.prediction.predictor import Prediction, Predictor, Sample, TooLittle
+from planner_api.prediction.predictor import Prediction, Predictor, Sample, TooLittleError
 
 MEASURED = (0, 5, 20, 50)
 BAND, TICK_US = 0.10, 1.0
@@ -215,7 +215,7 @@ def run(networks: Sequence[Network], budget: Budget) -> tuple[list[Measure], lis
         for left_out, predictors_of in (("network", network_out), ("phone", phone_out)):
             try:
                 first = predictors_of(network, networks, [])
-            except TooLittle as error:
+            except TooLittleError as error:
                 print(f"{left_out:10} {stem:28} {error}")
                 continue
             for k in MEASURED:

@@ -66,16 +66,7 @@ def cut_ops(graph: ModelGraph, cuts: Sequence[Cut]) -> list[CutOp]:
 
 def assembled(graph: ModelGraph, made: Sequence[CutOp]) -> ModelGraph:
     """The cut graph of its ops; inputs and outputs are as they were."""
-    types = {name: graph.tensor[name].type for name in graph.inputs}
-    for one in made:
-        types |= one.written
-    return ModelGraph(
-        name=graph.name,
-        tensors=tuple(Tensor(name=name, shape=kind.shape, dtype=kind.dtype) for name, kind in types.items()),
-        ops=tuple(one.op for one in made),
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-    )
+    return _graph(graph.name, {name: graph.tensor[name].type for name in graph.inputs}, made, graph.outputs)
 
 
 def node_of(super_op: SuperOp) -> Node:
@@ -94,16 +85,22 @@ def part_super_op(super_op: SuperOp, region: Region) -> SuperOp:
     found = _part(super_op, Piece("part", super_op.id, super_op.inputs, (made,), region))
     types = {name: graph.tensor[name].type for name in super_op.inputs}
     types |= {name: sized(types[name], need) for name, need in needs.items() if need is not None}
-    for one in found:
-        types |= one.written
-    alone = ModelGraph(
-        name=graph.name,
-        tensors=tuple(Tensor(name=name, shape=kind.shape, dtype=kind.dtype) for name, kind in types.items()),
-        ops=tuple(one.op for one in found),
-        inputs=super_op.inputs,
-        outputs=(made,),
-    )
+    alone = _graph(graph.name, types, found, (made,))
     return SuperOp(graph=alone, ops=alone.ops)
+
+
+def _graph(name: str, inputs: Mapping[str, TensorType], made: Sequence[CutOp], outputs: tuple[str, ...]) -> ModelGraph:
+    """The graph of some ops and the types of what it reads."""
+    types = dict(inputs)
+    for one in made:
+        types |= one.written
+    return ModelGraph(
+        name=name,
+        tensors=tuple(Tensor(name=tensor, shape=kind.shape, dtype=kind.dtype) for tensor, kind in types.items()),
+        ops=tuple(one.op for one in made),
+        inputs=tuple(inputs),
+        outputs=outputs,
+    )
 
 
 def _glue(piece: Piece, types: Mapping[str, TensorType]) -> CutOp:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -92,7 +92,17 @@ PlaceColumn = Annotated[
 """Places, one per row."""
 
 
-class LatencyColumns(Contract):
+class _Columns(Contract):
+    """Rows, as columns of equal lengths; ``share`` may be empty beside the others."""
+
+    @model_validator(mode="after")
+    def _are_equally_long(self) -> Self:
+        if len({len(column) for name, column in self if column or name != "share"}) > 1:
+            raise ValueError(f"{type(self).__name__.removesuffix('Columns').lower()} columns differ in length")
+        return self
+
+
+class LatencyColumns(_Columns):
     """Op latencies, one row per (signature, processor kind). Columns have equal lengths.
 
     ``us`` is the median in microseconds, ``spread_us`` the median absolute deviation, ``count`` the samples.
@@ -107,15 +117,8 @@ class LatencyColumns(Contract):
     count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()
     share: Annotated[tuple[Share, ...], Field(max_length=MAX_ROWS)] = ()
 
-    @model_validator(mode="after")
-    def _columns_are_equally_long(self) -> LatencyColumns:
-        lengths = {len(getattr(self, name)) for name in type(self).model_fields if name != "share" or self.share}
-        if len(lengths) > 1:
-            raise ValueError("latency columns differ in length")
-        return self
 
-
-class TransferColumns(Contract):
+class TransferColumns(_Columns):
     """Transfer costs, one row per (shape, dtype, source place, target place). Columns have equal lengths.
 
     ``us`` covers the move and the change of layout. A row from a place to itself is the price of handing a tensor
@@ -129,15 +132,8 @@ class TransferColumns(Contract):
     spread_us: Annotated[tuple[FigureMicroseconds, ...], Field(max_length=MAX_ROWS)] = ()
     count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()
 
-    @model_validator(mode="after")
-    def _columns_are_equally_long(self) -> TransferColumns:
-        lengths = {len(getattr(self, name)) for name in type(self).model_fields}
-        if len(lengths) > 1:
-            raise ValueError("transfer columns differ in length")
-        return self
 
-
-class PartColumns(Contract):
+class PartColumns(_Columns):
     """What parts of a super-op take that nobody measured: ``fixed + (1 - fixed) * share`` of the whole op's latency.
 
     ``axis`` is that of its output along which it is cut, ``share`` how much of that axis the part makes.
@@ -149,12 +145,6 @@ class PartColumns(Contract):
     fixed: Annotated[
         tuple[Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)], ...], Field(max_length=MAX_ROWS)
     ] = ()
-
-    @model_validator(mode="after")
-    def _columns_are_equally_long(self) -> PartColumns:
-        if len({len(getattr(self, name)) for name in type(self).model_fields}) > 1:
-            raise ValueError("part columns differ in length")
-        return self
 
 
 class Channel(Contract):

@@ -38,7 +38,7 @@ class App:
         await (self.api if scope["type"] == "lifespan" else self._layers)(scope, receive, send)
 
 
-def create_app(settings: Settings | None = None) -> App:
+def create_app(settings: Settings) -> App:
     """Return the application; its lifespan opens and closes the database.
 
     A request passes through: observation (id, metrics, log, errors), the console, which answers what is its own, the
@@ -48,7 +48,6 @@ def create_app(settings: Settings | None = None) -> App:
     Raises:
         DatabaseUrlError: a database this planner cannot use.
     """
-    settings = settings or Settings()
     if settings.embedded:
         stay_quiet()
         planner = Planner(settings)
@@ -120,7 +119,6 @@ def _api(planner: Planner | None, routers: list[APIRouter]) -> FastAPI:
     api.state.planner = planner
     # As they are: including a router makes each of its routes anew, at the first request of every application.
     api.router.routes.extend(route for router in routers for route in router.routes)
-    api.openapi = lambda: build_document(api)  # type: ignore[method-assign]
     for kind in (PlannerError, RequestValidationError, HTTPException, Exception):
         api.add_exception_handler(kind, refuse)
 

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from planner_api.db.engine import DatabaseUrlError, parse_url, shown
 from planner_api.devices.commands import add_commands as add_token_commands
 from planner_api.devices.commands import run as run_tokens
+from planner_api.errors import DatabaseAwayError, PlannerError
 from planner_api.operators.commands import add_calls
 from planner_api.operators.commands import add_commands as add_operator_commands
 from planner_api.profiles.commands import add_commands as add_profile_commands
@@ -39,18 +40,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = int(options.run(options))
         sys.stdout.flush()
         return status
-    except (UsageError, DatabaseUrlError) as error:
-        print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # nobody reads any more, nor what Python flushes at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except SQLAlchemyError as error:
-        where, cause = shown(parse_url(settings_of(options).database_url)), getattr(error, "orig", None) or error
-        print(f"hope-planner: the database {where} refuses: {_one_line(cause)}", file=sys.stderr)
+    except (SQLAlchemyError, DatabaseAwayError) as error:
+        where = shown(parse_url(settings_of(options).database_url))
+        cause = _one_line(getattr(error, "reason", None) or getattr(error, "orig", None) or error)
+        cure = "a new one wants `hope-planner migrate` first"
+        print(f"hope-planner: the database {where} refuses: {cause}; {cure}", file=sys.stderr)
         return 1
+    except (UsageError, DatabaseUrlError, PlannerError) as error:
+        print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
+        return 2
     except OSError as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -214,7 +217,7 @@ def _check_port(port: int) -> None:
         raise UsageError(f"port {port} is not between 0 and 65535")
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: object) -> str:
     return " ".join(str(error).split())[:500] or type(error).__name__
 
 

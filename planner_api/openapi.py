@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +50,7 @@ def breaking_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return found
 
 
-def _schema_changes(
-    name: str, old: dict[str, Any], new: dict[str, Any], *, read: bool, written: bool
-) -> Iterator[str] | list[str]:
+def _schema_changes(name: str, old: dict[str, Any], new: dict[str, Any], *, read: bool, written: bool) -> list[str]:
     found = []
     before, after = old.get("properties", {}), new.get("properties", {})
     for field, schema in before.items():

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, TypeVar
-
-import structlog
+from functools import partial
+from typing import TYPE_CHECKING
 
 from planner_api.audit import service as audit
+from planner_api.chores import end, keep_doing
 from planner_api.console.overview import Overviews
 from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
-from planner_api.errors import DatabaseAwayError
 from planner_api.ops.probes import Probes
 from planner_api.plans.making import Making, Queued
 from planner_api.plans.store import build_worker
@@ -23,10 +21,6 @@ from planner_api.solving.queue import build_queue
 
 if TYPE_CHECKING:
     from planner_api.console.oidc import Provider
-
-T = TypeVar("T")
-
-log = structlog.get_logger(__name__)
 
 FLUSH_S = 5.0
 """How often hits are written to the plans' rows."""
@@ -46,7 +40,7 @@ class Service(Planner):
         self.provider = _provider(settings)
         self.reports = Reports(self.database)
         self.releases = Releases(self.database, self.splits)
-        self._house: asyncio.Task[None] | None = None
+        self._chores: list[asyncio.Task[None]] = []
         self._worker: asyncio.Task[None] | None = None
         self._stop_working = asyncio.Event()
 
@@ -62,7 +56,16 @@ class Service(Planner):
         await self.events.start()
         await self.tokens.start()
         await self.releases.start()
-        self._house = asyncio.create_task(self._keep_house(), name="housekeeping")
+        quotas = partial(self.quotas.prune, self.database)
+        entries = partial(audit.prune, self.database, self.settings.audit_days)
+        self._chores = [
+            keep_doing(self._fold, "folding", every_s=self.settings.fold_interval_s),
+            keep_doing(self.making.resolve_outdated, "sweep", every_s=SWEEP_S),
+            keep_doing(self.plans.flush_counts, "counts", every_s=FLUSH_S, first_s=FLUSH_S),
+            keep_doing(self.profiles.prune, "prune_inbox", every_s=PRUNE_S, first_s=PRUNE_S),
+            keep_doing(quotas, "prune_quotas", every_s=PRUNE_S, first_s=PRUNE_S),
+            keep_doing(entries, "prune_audit", every_s=PRUNE_S, first_s=PRUNE_S),
+        ]
         in_process = self.settings.worker_in_process
         if in_process if in_process is not None else self.database.dialect == "sqlite":
             worker = build_worker(self.database, self.settings, self.queue, self.events, self.metrics)
@@ -73,34 +76,18 @@ class Service(Planner):
         self._stop_working.set()
         if self._worker is not None:
             await asyncio.gather(self._worker, return_exceptions=True)
-        if self._house is not None:
-            self._house.cancel()
-            await asyncio.gather(self._house, return_exceptions=True)
+        await end(*self._chores)
         await self.releases.stop()
         await self.tokens.stop()
         await self.overviews.stop()
         await self.events.stop()
         await super().stop()
 
-    async def _keep_house(self) -> None:
-        """Fold uploads, re-solve what rests on moved figures, write down hits, forget what is old."""
-        clock = asyncio.get_running_loop().time
-        due = {"flush": clock() + FLUSH_S, "sweep": clock(), "prune": clock() + PRUNE_S}
+    async def _fold(self) -> None:
+        """Fold uploads, and solve again what rests on figures that moved."""
         quiet_s, latest_s = self.settings.fold_interval_s, self.settings.fold_latest_s
-        while True:
-            changed = await _attempt(self.profiles.fold_pending(quiet_s=quiet_s, latest_s=latest_s))
-            if changed or clock() >= due["sweep"]:
-                due["sweep"] = clock() + SWEEP_S
-                await _attempt(self.making.resolve_outdated())
-            if clock() >= due["flush"]:
-                due["flush"] = clock() + FLUSH_S
-                await _attempt(self.plans.flush_counts())
-            if clock() >= due["prune"]:
-                due["prune"] = clock() + PRUNE_S
-                await _attempt(self.profiles.prune())
-                await _attempt(self.quotas.prune(self.database))
-                await _attempt(audit.prune(self.database, self.settings.audit_days))
-            await asyncio.sleep(self.settings.fold_interval_s)
+        if await self.profiles.fold_pending(quiet_s=quiet_s, latest_s=latest_s):
+            await self.making.resolve_outdated()
 
 
 def _provider(settings: Settings) -> Provider | None:
@@ -110,14 +97,3 @@ def _provider(settings: Settings) -> Provider | None:
     from planner_api.console.oidc import Provider
 
     return Provider(settings)
-
-
-async def _attempt(chore: Awaitable[T]) -> T | None:
-    """Do a chore; whatever goes wrong with it is logged, and neither the other chores nor the next round suffer."""
-    try:
-        return await chore
-    except DatabaseAwayError as error:
-        log.warning("housekeeping_lost_database", error=error.reason)
-    except Exception:
-        log.exception("housekeeping_failed")
-    return None

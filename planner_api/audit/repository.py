@@ -14,12 +14,6 @@ from planner_api.db.tables import AuditRetentionRow, AuditRow
 from planner_api.db.upsert import upserting
 
 
-async def insert(session: WriteSession, row: AuditRow) -> None:
-    """Add an entry."""
-    session.add(row)
-    await session.flush()
-
-
 async def page(
     session: AsyncSession,
     *,

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from hope_schema import AuditPage
+from hope_schema.base import PRINTABLE
 from planner_api.audit import service
 from planner_api.devices.routes import Limit
 from planner_api.http.contract import describe
@@ -14,7 +15,7 @@ from planner_api.http.route import StrictRoute, reply
 
 router = APIRouter(tags=["audit"], route_class=StrictRoute)
 
-Words = Annotated[str | None, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Words = Annotated[str | None, Query(max_length=256, pattern=PRINTABLE)]
 
 
 @router.get("/audit", openapi_extra=describe(replies={200: ("One page.", AuditPage)}, errors=[422]))

@@ -57,7 +57,8 @@ async def record(session: WriteSession, actor: Actor, action: str, subject: str,
         detail=said,
         request_id=actor.request_id,
     )
-    await repository.insert(session, row)
+    session.add(row)
+    await session.flush()
 
 
 async def page(database: Database, *, limit: int, before: int | None, **where: str | None) -> AuditPage:

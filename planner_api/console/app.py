@@ -16,7 +16,20 @@ from starlette.routing import Mount
 
 from planner_api.console import session as sessions
 from planner_api.console.assets import PREFIX
-from planner_api.console.pages import ROUTERS
+from planner_api.console.pages import (
+    audit,
+    devices,
+    fleet,
+    groups,
+    models,
+    oidc,
+    plans,
+    profiles,
+    queue,
+    releases,
+    sign_in,
+    tokens,
+)
 from planner_api.console.rendering import ASSETS, render
 from planner_api.console.session import HOME, Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
 from planner_api.devices.guard import address_of, refuse_for
@@ -168,8 +181,8 @@ def _to_login(request: Request, *, expired: bool) -> Response:
 def _pages(service: Service) -> FastAPI:
     pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     pages.state.planner = service
-    for router in ROUTERS:
-        pages.include_router(router, prefix=HOME)
+    for page in (sign_in, oidc, fleet, devices, groups, models, plans, profiles, releases, queue, tokens, audit):
+        pages.include_router(page.router, prefix=HOME)
     for kind in (PlannerError, RequestValidationError, HTTPException, Exception):
         pages.add_exception_handler(kind, _refuse)
 

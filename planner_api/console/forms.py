@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 from fastapi import Query
 from starlette.requests import ClientDisconnect, Request
 
+from hope_schema.base import PRINTABLE
 from planner_api.errors import ForbiddenError
 from planner_api.http.body import TooLargeError
 from planner_api.http.error import HttpError
@@ -15,7 +16,7 @@ from planner_api.http.error import HttpError
 MAX_BYTES = 8 * 1024
 MAX_FIELDS = 32
 
-Words = Annotated[str, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Words = Annotated[str, Query(max_length=256, pattern=PRINTABLE)]
 """What somebody looks for."""
 
 

@@ -148,12 +148,12 @@ class Provider:
             raise SignInError(f"The provider calls itself {said.get('issuer')!r}, not {self._issuer}.", 502)
         return said
 
-    def _verified(self, id_token: Any, keys: dict[str, Any], nonce: str) -> dict[str, Any]:
+    def _verified(self, id_token: Any, keys: Any, nonce: str) -> dict[str, Any]:
         """The claims of an ID token that is the provider's, for us, of now and of this attempt (section 3.1.3.7)."""
         try:
             if not isinstance(id_token, str):
                 raise ValueError("there is none")
-            key_set = KeySet.import_key_set(keys)  # type: ignore[arg-type]
+            key_set = KeySet.import_key_set(keys)
             claims = jwt.decode(id_token, key_set, algorithms=ALGORITHMS).claims
             jwt.JWTClaimsRegistry(
                 leeway=LEEWAY_S,
@@ -179,9 +179,13 @@ class Provider:
                 f"The claim '{settings.oidc_name_claim}' is no name of at most {MAX_NAME} printable characters; "
                 "HOPE_OIDC_NAME_CLAIM chooses another one."
             )
-        for role, wanted in (("operator", settings.oidc_operators), ("viewer", settings.oidc_viewers)):
-            if roles & (values := {value.strip() for value in wanted.split(",")}) or ANYBODY in values:
-                return Person(f"oidc:{name.strip()}", role)  # type: ignore[arg-type]
+        wanted: dict[Literal["operator", "viewer"], str] = {
+            "operator": settings.oidc_operators,
+            "viewer": settings.oidc_viewers,
+        }
+        for role, listed in wanted.items():
+            if roles & (values := {value.strip() for value in listed.split(",")}) or ANYBODY in values:
+                return Person(f"oidc:{name.strip()}", role)
         raise SignInError(
             f"The provider knows you, but nothing in the claim '{settings.oidc_role_claim}' opens this console; "
             "ask who runs it."

@@ -12,11 +12,13 @@ from typing import Any
 import structlog
 
 from hope_schema import FleetSummary
+from planner_api.chores import end
 from planner_api.console import repository
 from planner_api.console.repository import Contacts
 from planner_api.db.engine import Database
 from planner_api.db.tables import ReleaseRow
 from planner_api.errors import DatabaseAwayError
+from planner_api.fleet import repository as fleet
 from planner_api.fleet.service import summary
 from planner_api.releases import repository as releases
 
@@ -77,9 +79,7 @@ class Overviews:
 
     async def stop(self) -> None:
         """End what is being counted."""
-        if self._counting is not None:
-            self._counting.cancel()
-            await asyncio.gather(self._counting, return_exceptions=True)
+        await end(self._counting)
 
     async def _count(self) -> Overview:
         self._newest = await count(self._database)
@@ -98,7 +98,7 @@ async def count(database: Database) -> Overview:
             numbers=numbers,
             contacts=await repository.contacts(session, now),
             socs=await repository.devices_by_soc(session, LISTED),
-            pairs=await repository.count_pairs(session),
+            pairs=await fleet.count_pairs(session),
             models=await repository.covered(session, LISTED),
             drift=await repository.drift_histogram(session, DRIFT_BOUNDS),
             drifting=await repository.drifting(session, LISTED),

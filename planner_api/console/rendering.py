@@ -27,6 +27,8 @@ VISIBLE = dict.fromkeys(UNSEEN, "\ufffd")
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 LONG = 20
 """Characters of a word that fit on every line; a longer one breaks where it does not fit on one alone."""
+LONGEST = 400
+"""Characters of a sentence."""
 SMALL_BYTES = 1024
 """Pages below this are not worth compressing."""
 
@@ -124,9 +126,9 @@ def command(text: str) -> Markup:
     return Markup('<code class="command">{}</code>').format(Markup(" ").join(spans))
 
 
-def prose(text: str, length: int = 400) -> Markup:
+def prose(text: str) -> Markup:
     """A sentence that may hold commands between backticks; where it is too long it ends earlier."""
-    text = text if len(text) <= length else f"{text[: length - 1]}…"
+    text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
     parts = text.split("`")
     if len(parts) % 2 == 0:  # the last backtick has no partner
         parts[-2:] = ["`".join(parts[-2:])]

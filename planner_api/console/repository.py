@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import case, delete, distinct, func, or_, select
+from sqlalchemy import case, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -24,6 +24,7 @@ from planner_api.db.tables import (
     SocRow,
     TokenRow,
 )
+from planner_api.fleet.repository import plan_sums
 
 
 @dataclass(frozen=True)
@@ -189,18 +190,7 @@ _QUEUE_COLUMNS = (
 
 async def covered(session: AsyncSession, limit: int) -> Sequence[Any]:
     """The models asked for most, and for how many pairs of SoC and frequency each has a finished plan."""
-    pair = PlanRow.soc + "\n" + PlanRow.frequency
-    sums = (
-        select(
-            PlanRow.model_hash,
-            func.count(distinct(pair)).filter(PlanRow.status == "done").label("covered"),
-            func.count().filter(PlanRow.status == "failed").label("failed"),
-            func.max(PlanRow.gap).label("worst_gap"),
-            func.sum(PlanRow.hits).label("hits"),
-        )
-        .group_by(PlanRow.model_hash)
-        .subquery()
-    )
+    sums = plan_sums()
     query = (
         select(ModelRow.hash, ModelRow.name, sums.c.covered, sums.c.failed, sums.c.worst_gap, sums.c.hits)
         .join(sums, sums.c.model_hash == ModelRow.hash)
@@ -208,17 +198,6 @@ async def covered(session: AsyncSession, limit: int) -> Sequence[Any]:
         .limit(limit)
     )
     return (await session.execute(query)).all()
-
-
-async def count_pairs(session: AsyncSession) -> int:
-    """Pairs of SoC and frequency that the fleet counts."""
-    query = (
-        select(func.count())
-        .select_from(ProfileRow)
-        .join(SocRow, SocRow.id == ProfileRow.soc_id)
-        .where(ProfileRow.version > 0, SocRow.established_at.is_not(None))
-    )
-    return (await session.scalar(query)) or 0
 
 
 async def inbox(session: AsyncSession) -> tuple[int, datetime | None]:

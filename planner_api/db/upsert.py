@@ -40,14 +40,18 @@ def upserting(dialect: Dialect, table: type[Base]) -> postgresql.Insert | sqlite
     return postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
 
 
+def ignoring(dialect: Dialect, table: type[Base], key: Sequence[str]) -> postgresql.Insert | sqlite.Insert:
+    """Return the INSERT of a dialect that leaves out rows whose ``key`` is taken."""
+    return upserting(dialect, table).on_conflict_do_nothing(index_elements=list(key))
+
+
 async def insert_or_ignore(
     session: WriteSession, table: type[Base], values: Mapping[str, Any], key: Sequence[str]
 ) -> bool:
     """Insert one row unless ``key`` is taken; return whether it was inserted. Columns left out take their default."""
     columns = [getattr(table, name) for name in key]
-    insert_into = upserting(session.get_bind().dialect, table).values(**values)
-    statement = insert_into.on_conflict_do_nothing(index_elements=list(key)).returning(*columns)
-    return await session.touches(statement)
+    insert_into = ignoring(session.get_bind().dialect, table, key).values(**values)
+    return await session.touches(insert_into.returning(*columns))
 
 
 def put_all(connection: Connection, table: type[Base], rows: Rows, *, key: Names, keep: Names = ()) -> None:
@@ -86,16 +90,11 @@ def _given(table: type[Base], names: Names) -> TableValuedAlias:
 
 @cache
 def _put(dialect: str, table: type[Base], names: Names, key: Names, keep: Names) -> Any:
-    replaced = [name for name in names if name not in key and name not in keep]
+    insert_into: postgresql.Insert | sqlite.Insert = sqlite.insert(table)
     if dialect == "postgresql":
         insert_into = postgresql.insert(table).from_select(names, select(_given(table, names)))
-        return insert_into.on_conflict_do_update(
-            index_elements=key, set_={name: insert_into.excluded[name] for name in replaced}
-        )
-    into_sqlite = sqlite.insert(table)
-    return into_sqlite.on_conflict_do_update(
-        index_elements=key, set_={name: into_sqlite.excluded[name] for name in replaced}
-    )
+    replaced = {name: insert_into.excluded[name] for name in names if name not in key and name not in keep}
+    return insert_into.on_conflict_do_update(index_elements=key, set_=replaced)
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import distinct, func, select
+from sqlalchemy import Select, Subquery, distinct, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -91,32 +91,41 @@ async def profiles(session: AsyncSession, *, offset: int, limit: int) -> Page[An
     return await page_of_rows(session, query, limit)
 
 
+def _pairs(*columns: Any) -> Select[*tuple[Any, ...]]:
+    """A query on the pairs of SoC and frequency that the fleet knows figures of, of the SoCs it counts."""
+    known = ProfileRow.version > 0, SocRow.established_at.is_not(None)
+    return select(*columns).select_from(ProfileRow).join(SocRow, SocRow.id == ProfileRow.soc_id).where(*known)
+
+
 async def pairs(session: AsyncSession) -> list[tuple[str, str]]:
-    """Every (SoC, frequency) the fleet knows figures of, of the SoCs it counts."""
-    query = (
-        select(SocRow.name, ProfileRow.frequency)
-        .join(ProfileRow, ProfileRow.soc_id == SocRow.id)
-        .where(ProfileRow.version > 0, SocRow.established_at.is_not(None))
-        .order_by(SocRow.name, ProfileRow.frequency)
-    )
+    """Every (SoC, frequency) that the fleet counts."""
+    query = _pairs(SocRow.name, ProfileRow.frequency).order_by(SocRow.name, ProfileRow.frequency)
     return [(row[0], row[1]) for row in await session.execute(query)]
+
+
+async def count_pairs(session: AsyncSession) -> int:
+    """How many those are."""
+    return (await session.scalar(_pairs(func.count()))) or 0
+
+
+def plan_sums() -> Subquery:
+    """What the plans of each model add up to; ``covered``: pairs of SoC and frequency that have a finished one."""
+    pair = PlanRow.soc + "\n" + PlanRow.frequency
+    sums = select(
+        PlanRow.model_hash,
+        func.count().label("plans"),
+        func.count(distinct(pair)).filter(PlanRow.status == "done").label("covered"),
+        func.count().filter(PlanRow.status == "failed").label("failed"),
+        func.max(PlanRow.gap).label("worst_gap"),
+        func.sum(PlanRow.hits).label("hits"),
+        func.sum(PlanRow.misses).label("misses"),
+    )
+    return sums.group_by(PlanRow.model_hash).subquery()
 
 
 async def models(session: AsyncSession, *, offset: int, limit: int) -> Page[Any]:
     """Models with what their plans add up to."""
-    pair = PlanRow.soc + "\n" + PlanRow.frequency
-    sums = (
-        select(
-            PlanRow.model_hash,
-            func.count().label("plans"),
-            func.count(distinct(pair)).filter(PlanRow.status == "done").label("covered"),
-            func.max(PlanRow.gap).label("worst_gap"),
-            func.sum(PlanRow.hits).label("hits"),
-            func.sum(PlanRow.misses).label("misses"),
-        )
-        .group_by(PlanRow.model_hash)
-        .subquery()
-    )
+    sums = plan_sums()
     query = (
         select(ModelRow.hash, ModelRow.name, ModelRow.ops, ModelRow.super_ops, ModelRow.created_at, sums)
         .outerjoin(sums, sums.c.model_hash == ModelRow.hash)

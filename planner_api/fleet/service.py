@@ -147,7 +147,7 @@ async def models(database: Database, *, offset: int, limit: int) -> FleetModelPa
     """Each model with the coverage, gaps and hit rate of its plans."""
     async with database.read() as session:
         rows = await repository.models(session, offset=offset, limit=limit)
-        known = len(await repository.pairs(session))
+        known = await repository.count_pairs(session)
     page = tuple(
         told(
             FleetModel,

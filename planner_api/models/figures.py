@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from pydantic import BaseModel
 
-from hope_schema import HOST, ModelGraph, SuperOp, TensorType, merge
+from hope_schema import HOST, ModelGraph, SuperOp, TensorType
 
 Latency = tuple[str, str]
 """(signature, kind)"""
 Transfer = tuple[str, tuple[int, ...], str, str]
 """(dtype, shape, source place, target place)"""
+
+
+def figure_hash(key: tuple[Any, ...]) -> bytes:
+    """Return the 64-bit hash that a figure is asked for by, and remembered."""
+    return hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
 
 
 class Figures(BaseModel):
@@ -60,9 +67,8 @@ class Figures(BaseModel):
                 yield tensor.dtype, tensor.shape, source, HOST
 
 
-def figures_of(graph: ModelGraph, supers: Sequence[SuperOp] | None = None) -> Figures:
-    """Work out the figures of a graph; ``supers`` are its super-ops when they are at hand."""
-    supers = merge(graph) if supers is None else supers
+def figures_of(graph: ModelGraph, supers: Sequence[SuperOp]) -> Figures:
+    """Work out the figures of a graph and its super-ops."""
     graph_inputs = set(graph.inputs)
     read = dict.fromkeys(name for op in supers for name in op.inputs)
     counts = Counter(op.signature for op in supers)

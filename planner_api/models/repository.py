@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import ModelRow, SignatureRow
-from planner_api.db.upsert import insert_or_ignore, upserting
+from planner_api.db.upsert import ignoring, insert_or_ignore
 
 AT_ONCE = 1000
 """Signatures asked for, or stored, in one query: all those of the largest graph would hold the event loop."""
@@ -23,20 +24,17 @@ async def insert(session: WriteSession, values: Mapping[str, Any]) -> bool:
 
 async def insert_features(session: WriteSession, features: Mapping[str, bytes]) -> None:
     """Store what is not known yet of ops by signature, in one order for all, so that no two wait for each other."""
-    insert_into = upserting(session.get_bind().dialect, SignatureRow).on_conflict_do_nothing(
-        index_elements=["signature"]
-    )
+    insert_into = ignoring(session.get_bind().dialect, SignatureRow, ["signature"])
     rows = [{"signature": signature, "features": body} for signature, body in sorted(features.items())]
     connection = await session.connection()
-    for at in range(0, len(rows), AT_ONCE):
-        await connection.execute(insert_into, rows[at : at + AT_ONCE])
+    for some in chunks(rows, AT_ONCE):
+        await connection.execute(insert_into, some)
 
 
 async def features(session: AsyncSession, signatures: Sequence[str]) -> dict[str, bytes]:
     """Return what is known of ops by signature."""
     found: dict[str, bytes] = {}
-    for at in range(0, len(signatures), AT_ONCE):
-        some = signatures[at : at + AT_ONCE]
+    for some in chunks(signatures, AT_ONCE):
         query = select(SignatureRow.signature, SignatureRow.features).where(SignatureRow.signature.in_(some))
         found |= {row.signature: row.features for row in await session.execute(query)}
     return found

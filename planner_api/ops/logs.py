@@ -48,7 +48,6 @@ def configure(settings: Settings) -> None:
     """Send our logs and those of the libraries through one chain to stderr."""
     level = getattr(logging, settings.log_level.upper())
     shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
         _add_request_id,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

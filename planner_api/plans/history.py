@@ -6,8 +6,7 @@ import asyncio
 import math
 from typing import Any
 
-from hope_schema import Plan, PlanDiff, PlanHistory, PlanReply, PlanVersion, Results
-from planner_api.compression import unzstd
+from hope_schema import PlanDiff, PlanHistory, PlanVersion, Results
 from planner_api.db.engine import Database, ReadSession
 from planner_api.db.told import told
 from planner_api.errors import NotFoundError, plan_unknown
@@ -38,12 +37,6 @@ async def stored(database: Database, plan_id: str, version: int) -> StoredPlan:
     return found
 
 
-async def results(database: Database, plan_id: str, version: int) -> Results:
-    """What devices reported of one version. Raises NotFoundError when it is not kept."""
-    async with database.read() as session:
-        return _among(await _versions(session, plan_id), plan_id, version).results
-
-
 async def diff(database: Database, plan_id: str, other: str, before: int | None, after: int | None) -> PlanDiff:
     """Compare version ``before`` of one plan with version ``after`` of another, or of the same.
 
@@ -67,13 +60,13 @@ async def diff(database: Database, plan_id: str, other: str, before: int | None,
 
 
 def _compare(before: PlanVersion, after: PlanVersion, old: StoredPlan, new: StoredPlan) -> PlanDiff:
-    plan_before, plan_after = _plan(old), _plan(new)
+    plan_before, plan_after = old.reply().plan, new.reply().plan
     found = moves(plan_before, plan_after)
     return PlanDiff(
         before=before,
         after=after,
-        predicted=ratio(after.makespan_us, before.makespan_us),
-        measured=ratio(after.results.measured_us, before.results.measured_us),
+        predicted=_ratio(after.makespan_us, before.makespan_us),
+        measured=_ratio(after.results.measured_us, before.results.measured_us),
         transfers=(len(plan_before.transfers), len(plan_after.transfers)),
         moved=found.moved,
         unmoved=found.unmoved,
@@ -108,10 +101,6 @@ def _version(row: Any) -> PlanVersion:
     return told(PlanVersion, row, served=row.version == (row.served_version or row.newest), results=results)
 
 
-def _plan(found: StoredPlan) -> Plan:
-    return PlanReply.model_validate_json(unzstd(found.body_zstd)).plan
-
-
-def ratio(after: float | None, before: float | None) -> float | None:
+def _ratio(after: float | None, before: float | None) -> float | None:
     """By how much a time changed, as a factor; None where one of the two is not known."""
     return after / before if after is not None and before else None

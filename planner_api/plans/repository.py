@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Job, PlanRequest
 from planner_api.compression import gzipped, unzstd
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import ModelRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
-from planner_api.db.upsert import insert_or_ignore
+from planner_api.db.upsert import add_all, insert_or_ignore
 from planner_api.plans.stored import StoredPlan
 
 _SERVED = (
@@ -180,16 +180,9 @@ async def outdated(session: AsyncSession, after: str, limit: int) -> Sequence[tu
 
 
 async def add_hits(session: WriteSession, hits: Mapping[str, int], misses: Mapping[str, int]) -> None:
-    """Add to the counts of plans; in the order of their ids, so that two replicas cannot deadlock."""
+    """Add to the counts of plans."""
     rows = [
-        {"plan": plan_id, "more_hits": hits.get(plan_id, 0), "more_misses": misses.get(plan_id, 0)}
-        for plan_id in sorted({*hits, *misses})
+        {"id": plan_id, "hits": hits.get(plan_id, 0), "misses": misses.get(plan_id, 0)} for plan_id in {*hits, *misses}
     ]
-    table = PlanRow.__table__
-    statement = (
-        update(PlanRow)
-        .where(table.c.id == bindparam("plan"))
-        .values(hits=table.c.hits + bindparam("more_hits"), misses=table.c.misses + bindparam("more_misses"))
-    )
     connection = await session.connection()
-    await connection.execute(statement, rows)
+    await connection.run_sync(add_all, PlanRow, rows, key=("id",))

@@ -219,7 +219,7 @@ def _solve(
 
     started = time.perf_counter()
     try:
-        found = solve(graphs, profile, request, budget_s, seed=0)
+        found = solve(graphs, profile, request, budget_s)
     except (PlanningError, ValidationError, ArithmeticError) as error:
         # Figures may add up to what no plan can say, whoever said them; that is no fault of the planner's.
         raise InvalidError("unplannable", f"no plan exists: {error}"[:2000]) from error

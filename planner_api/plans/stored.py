@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
 
-from hope_schema import Plan
+from hope_schema import Plan, PlanReply
 from planner_api.compression import gzipped, unzstd, zstd
 from planner_api.http.asgi import Headers
 
@@ -50,6 +50,10 @@ class StoredPlan:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Those that are ready; the inflated body is not kept, because no cache accounts for it."""
+
+    def reply(self) -> PlanReply:
+        """What is served, read."""
+        return PlanReply.model_validate_json(unzstd(self.body_zstd))
 
     def tag(self, coding: Coding) -> str:
         """Return the strong ETag of the reply in a content coding."""

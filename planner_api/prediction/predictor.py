@@ -37,7 +37,7 @@ AT_ONCE = 1000
 """Ops predicted at once: each is compared with every sample, which takes some 10 KB."""
 
 
-class TooLittle(ValueError):
+class TooLittleError(ValueError):
     """Too few figures to predict from: nothing is better than a guess."""
 
 
@@ -67,12 +67,14 @@ class Predictor:
             its figures are predicted, with a spread that says how little that means.
 
     Raises:
-        TooLittle: fewer samples than ``LEAST_SIGNATURES`` and no other predictor to stand beside.
+        TooLittleError: fewer samples than ``LEAST_SIGNATURES`` and no other predictor to stand beside.
     """
 
     def __init__(self, samples: Sequence[Sample], beside: Predictor | None = None) -> None:
         if not beside and len(samples) < LEAST_SIGNATURES:
-            raise TooLittle(f"{len(samples)} signatures were measured; predictions rest on {LEAST_SIGNATURES} at least")
+            raise TooLittleError(
+                f"{len(samples)} signatures were measured; predictions rest on {LEAST_SIGNATURES} at least"
+            )
         self._beside = beside
         self._ops = [sample.op for sample in samples]
         us = [sample.us for sample in samples]

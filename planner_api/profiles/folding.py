@@ -110,12 +110,13 @@ class Folder:
             name = device_hash(device_id)
             self._left_out: list[str] = []
             try:
-                found = (
-                    self._latencies(name, upload.get("latencies", {})),
-                    self._transfers(name, upload.get("transfers", {})),
-                    self._overheads(name, upload.get("overheads", {})),
-                )
-                shares = self._shares(name, upload.get("latencies", {}))
+                latencies = upload.get("latencies", {})
+                found = {
+                    "latencies": self._latencies(name, latencies),
+                    "transfers": self._transfers(name, upload.get("transfers", {})),
+                    "overheads": self._overheads(name, upload.get("overheads", {})),
+                    "shares": self._shares(name, latencies),
+                }
                 _list(self.statistics.processors, name, upload["processors"])
                 _list(self.statistics.channels, name, upload.get("channels", ()))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -123,9 +124,7 @@ class Folder:
                 continue
             if self._left_out:
                 unused[position] = "; ".join(self._left_out)
-            for columns, family in zip(
-                (*found, shares), ("latencies", "transfers", "overheads", "shares"), strict=True
-            ):
+            for family, columns in found.items():
                 if columns is not None:
                     self._collected[family].append((name, columns))
         refused = sum(merge_votes(self.statistics.families[name], self._collected[name]) for name in FAMILIES)

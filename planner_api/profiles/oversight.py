@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.audit.service import Actor, record
-from planner_api.db.engine import Database, WriteSession
+from planner_api.db.engine import Database
 from planner_api.db.paging import Page
 from planner_api.db.told import told
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
 from planner_api.profiles.batch import finish
-from planner_api.profiles.folding import estimates, refused
+from planner_api.profiles.folding import Estimates, estimates, refused
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.statistics import Key, Statistics, device_hash
@@ -26,9 +26,7 @@ from planner_api.profiles.statistics import Key, Statistics, device_hash
 FENCE_ATTEMPTS = 10
 
 
-async def contributions(
-    database: Database, soc: str, frequency: str, *, after: str = "", limit: int = 100
-) -> ContributionPage:
+async def contributions(database: Database, soc: str, frequency: str, *, after: str, limit: int) -> ContributionPage:
     """Who had a part in a profile. Raises NotFoundError when there is none."""
     head, statistics = await _load(database, soc, frequency)
     said = await asyncio.to_thread(statistics.said_by)
@@ -42,7 +40,7 @@ async def contributions(
 
 
 async def votes(
-    database: Database, soc: str, frequency: str, *, device_id: str | None = None, offset: int = 0, limit: int = 100
+    database: Database, soc: str, frequency: str, *, device_id: str | None, offset: int, limit: int
 ) -> VotePage:
     """Who said what; of one device alone where it is named. Raises NotFoundError when there is no such profile."""
     head, statistics = await _load(database, soc, frequency)
@@ -89,33 +87,28 @@ async def forget(
 ) -> bool:
     """Take back what devices said in a profile (None: what all said); return whether it has a new version.
 
-    ``actor`` is who asks for it by itself; None: it is part of something that is written down already.
+    Beside any folder at work: the profile's fence decides. ``actor`` is who asks for it by itself; None: it is part of
+    something that is written down already.
 
     Raises:
         NotFoundError: there is no such profile.
+        ConflictError: uploads are folded into it all the time.
     """
-
-    def change(statistics: Statistics) -> Statistics:
-        if devices is None:
-            for family in statistics.families.values():
-                family.keep(np.zeros(len(family.keys), dtype=bool))
-            statistics.processors.clear()
-            statistics.channels.clear()
-        else:
-            statistics.forget(map(device_hash, devices))
-        return statistics
-
-    async def write_down(session: WriteSession) -> None:
-        if actor is not None:
-            named = None if devices is None else ", ".join(devices)
-            await record(session, actor, action, f"{soc}/{frequency}", devices=named)
-
-    changed = await _rewrite(database, soc, frequency, change, write_down)
-    async with database.write() as session:
-        head = await repository.head(session, soc, frequency)
-        if head is not None:
+    for _ in range(FENCE_ATTEMPTS):
+        head, statistics = await _load(database, soc, frequency)
+        found = await asyncio.to_thread(_without, statistics, devices)
+        if statistics.doubted:  # what two said may be one device's word now
+            await Predictions(database).doubt(head.id, statistics, found)
+        work = await asyncio.to_thread(finish, statistics, found, soc, frequency, head)
+        async with database.write() as session:
+            if not await repository.store(session, head, work.values, work.snapshot, datetime.now(UTC)):
+                continue
             await repository.drop_contributions(session, head.id, devices)
-    return changed
+            if actor is not None:
+                named = None if devices is None else ", ".join(devices)
+                await record(session, actor, action, f"{soc}/{frequency}", devices=named)
+        return work.snapshot is not None
+    raise ConflictError("profile-busy", "uploads are folded into this profile all the time; try again")
 
 
 async def forget_device(database: Database, device_id: str) -> int:
@@ -155,26 +148,16 @@ async def _load(database: Database, soc: str, frequency: str) -> tuple[ProfileHe
     return head, await asyncio.to_thread(Statistics.load, dumped)
 
 
-async def _rewrite(
-    database: Database,
-    soc: str,
-    frequency: str,
-    change: Callable[[Statistics], Statistics],
-    write_down: Callable[[WriteSession], Awaitable[None]],
-) -> bool:
-    """Change a profile's statistics and publish what they then say, beside any folder at work (its fence decides)."""
-    for _ in range(FENCE_ATTEMPTS):
-        head, statistics = await _load(database, soc, frequency)
-
-        found = await asyncio.to_thread(lambda statistics: estimates(change(statistics)), statistics)
-        if statistics.doubted:  # what two said may be one device's word now
-            await Predictions(database).doubt(head.id, statistics, found)
-        work = await asyncio.to_thread(finish, statistics, found, soc, frequency, head)
-        async with database.write() as session:
-            if await repository.store(session, head, work.values, work.snapshot, datetime.now(UTC)):
-                await write_down(session)
-                return work.snapshot is not None
-    raise ConflictError("profile-busy", "uploads are folded into this profile all the time; try again")
+def _without(statistics: Statistics, devices: Collection[str] | None) -> Estimates:
+    """Take back what devices said (None: everything), and estimate what is left."""
+    if devices is None:
+        for family in statistics.families.values():
+            family.keep(np.zeros(len(family.keys), dtype=bool))
+        statistics.processors.clear()
+        statistics.channels.clear()
+    else:
+        statistics.forget(map(device_hash, devices))
+    return estimates(statistics)
 
 
 def _votes(statistics: Statistics, device: int | None) -> Iterator[tuple[Key, int, float]]:

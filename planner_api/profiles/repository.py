@@ -23,7 +23,7 @@ from planner_api.db.tables import (
     ProfileVersionRow,
     SocRow,
 )
-from planner_api.db.upsert import insert_or_ignore, upserting
+from planner_api.db.upsert import ignoring, insert_or_ignore, upserting
 
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 KEEP_VERSIONS = timedelta(hours=1)
@@ -41,13 +41,9 @@ class ProfileHead:
 
 def insert_uploads(connection: Connection, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Put uploads into the inbox; return (device id, upload id) of those that were not there before."""
-    insert_into = upserting(connection.dialect, InboxRow).on_conflict_do_nothing(
-        index_elements=["device_id", "upload_id"]
-    )
-    rows = connection.execute(
-        insert_into.returning(InboxRow.device_id, InboxRow.upload_id), [dict(upload) for upload in uploads]
-    )
-    return {(device_id, upload_id) for device_id, upload_id in rows}
+    insert_into = ignoring(connection.dialect, InboxRow, ["device_id", "upload_id"])
+    fresh = insert_into.returning(InboxRow.device_id, InboxRow.upload_id)
+    return {(device_id, upload_id) for device_id, upload_id in connection.execute(fresh, list(map(dict, uploads)))}
 
 
 async def pending_pairs(
@@ -82,14 +78,6 @@ async def pending_pairs(
         .limit(limit)
     )
     return [(soc, frequency) for soc, frequency in await session.execute(query)]
-
-
-async def has_pending(session: AsyncSession, soc: str, frequency: str) -> bool:
-    """Return whether an upload for this SoC and frequency waits to be folded."""
-    query = select(InboxRow.id).where(
-        InboxRow.soc == soc, InboxRow.frequency == frequency, InboxRow.folded_at.is_(None)
-    )
-    return await session.scalar(query.limit(1)) is not None
 
 
 async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -30,7 +29,7 @@ from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError, InvalidError, profile_unknown
 from planner_api.http.body import Body
-from planner_api.models.figures import Figures, Latency, Transfer
+from planner_api.models.figures import Figures, Latency, Transfer, figure_hash
 from planner_api.models.service import load_figures
 from planner_api.profiles import repository
 from planner_api.profiles.inbox import Inbox
@@ -54,6 +53,8 @@ REMEMBERED_CALLERS = 100_000
 ESTABLISHED_BY = 3
 """Devices that must have uploaded for a SoC before the fleet counts it."""
 FENCE_ATTEMPTS = 5
+FOLDED_AT_ONCE = 100
+"""Profiles that are folded in one round."""
 PRUNED_AT_ONCE = 10_000
 """Upload ids forgotten in one transaction."""
 KEEP_UPLOAD_IDS = timedelta(days=30)
@@ -122,9 +123,7 @@ class Profiles:
         if len(self._known) > REMEMBERED_CALLERS:
             self._known.popitem(last=False)
 
-    async def fold_pending(
-        self, limit: int = 100, *, quiet_s: float = 0.0, latest_s: float = 0.0
-    ) -> list[tuple[str, str]]:
+    async def fold_pending(self, *, quiet_s: float = 0.0, latest_s: float = 0.0) -> list[tuple[str, str]]:
         """Fold what waits; return the (SoC, frequency) pairs whose profile has a new version.
 
         A pair that received an upload within ``quiet_s`` is left for later, unless one has waited for ``latest_s``:
@@ -133,7 +132,9 @@ class Profiles:
         now = datetime.now(UTC)
         quiet_since, waiting_since = now - timedelta(seconds=quiet_s), now - timedelta(seconds=latest_s)
         async with self._database.read() as session:
-            pairs = await repository.pending_pairs(session, limit, quiet_since=quiet_since, waiting_since=waiting_since)
+            pairs = await repository.pending_pairs(
+                session, FOLDED_AT_ONCE, quiet_since=quiet_since, waiting_since=waiting_since
+            )
         changed = []
         for soc, frequency in pairs:
             try:
@@ -164,7 +165,7 @@ class Profiles:
 
     async def _has_pending(self, soc: str, frequency: str) -> bool:
         async with self._database.read() as session:
-            return await repository.has_pending(session, soc, frequency)
+            return bool(await repository.pending(session, soc, frequency, limit=1))
 
     async def _fold_batch(self, soc: str, frequency: str) -> bool:
         """Fold one batch; return whether the profile has a new version.
@@ -298,7 +299,7 @@ class Profiles:
         now = datetime.now(UTC)
         until = now + timedelta(seconds=self._settings.assignment_s)
         chosen = unknown + unsure
-        hashes = await asyncio.to_thread(lambda: [*map(_figure_hash, chosen)])
+        hashes = await asyncio.to_thread(lambda: [*map(figure_hash, chosen)])
         async with self._database.write() as session:
             head = await repository.ensure(session, request.soc, request.frequency, now)
             await repository.lock(session, head.id)
@@ -367,7 +368,3 @@ def _refuse_too_many(figures: Figures, kinds: list[str], places: list[str]) -> N
             f"this model has {count} figures on {len(kinds)} kinds of processor in {len(set(places))} places; at most "
             f"{MAX_ROWS} are asked for: name fewer processors at a time",
         )
-
-
-def _figure_hash(key: Latency | Transfer) -> bytes:
-    return hashlib.blake2b(repr(key).encode(), digest_size=8).digest()

@@ -82,9 +82,7 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
     body["latencies"] = {
         "signature": [votes.keys[row][0] for row in rows],
         "kind": [votes.keys[row][1] for row in rows],
-        "us": [None if math.isinf(us[row]) else us[row] for row in rows],
-        "spread_us": [spread[row] for row in rows],
-        "count": [max(1, int(votes.count[row])) for row in rows],
+        **_figures(votes, rows, us, spread),
     }
     share, _ = _published(statistics, found, "shares")
     if share:
@@ -99,9 +97,7 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
         "tensor": [{"dtype": votes.keys[row][0], "shape": votes.keys[row][1]} for row in rows],
         "source": [votes.keys[row][2] for row in rows],
         "target": [votes.keys[row][3] for row in rows],
-        "us": [us[row] for row in rows],
-        "spread_us": [spread[row] for row in rows],
-        "count": [max(1, int(votes.count[row])) for row in rows],
+        **_figures(votes, rows, us, spread),
     }
     us, _ = _published(statistics, found, "overheads")
     overheads = dict(zip(statistics.overheads.keys, us, strict=True))
@@ -113,6 +109,15 @@ def publish(statistics: Statistics, found: Estimates, soc: str, frequency: str, 
         "handover_us": overheads.get((), 0.0),
     }
     return msgspec.json.encode(body)
+
+
+def _figures(votes: Votes, rows: Sequence[int], us: Sequence[float], spread: Sequence[float]) -> dict[str, list[Any]]:
+    """The columns that say what some rows take; None: unsupported."""
+    return {
+        "us": [None if math.isinf(us[row]) else us[row] for row in rows],
+        "spread_us": [spread[row] for row in rows],
+        "count": [max(1, int(votes.count[row])) for row in rows],
+    }
 
 
 def _published(statistics: Statistics, found: Estimates, family: str) -> tuple[list[float], list[float]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hope_schema.base import MAX_ROWS
 from planner_api.compression import unzstd, zstd
+from planner_api.models.figures import figure_hash
 
 VOTES = 32
 """Devices whose newest votes on a figure are kept one by one."""
@@ -44,11 +45,6 @@ _ARRAYS: dict[str, tuple[tuple[int, ...], type[np.generic], float]] = {
     "name": ((), np.uint64, 0),
 }
 """Of each array of ``Votes``: what it has per figure, its type, and what stands there at first."""
-
-
-def figure_hash(key: Key) -> int:
-    """Return the 64-bit hash a figure is asked for by."""
-    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little")
 
 
 def device_hash(device_id: str) -> int:
@@ -151,7 +147,7 @@ class Votes:
     def _grow(self, added: list[Key]) -> None:
         for field in _ARRAYS:
             setattr(self, field, np.concatenate([getattr(self, field), _blank(field, len(added))]))
-        self.name[-len(added) :] = [figure_hash(key) for key in added]
+        self.name[-len(added) :] = [int.from_bytes(figure_hash(key), "little") for key in added]
 
 
 def _blank(field: str, figures: int) -> NDArray[Any]:

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, select
 
+from planner_api.db.chunks import chunks
 from planner_api.db.tables import DriftRow, PlanRow, ReleaseDeviceRow, ReleasePartRow, ReleaseRow
-from planner_api.db.upsert import upserting
-from planner_api.releases.repository import ACTIVE, CHUNK
+from planner_api.db.upsert import add_all, ignoring
+from planner_api.releases.repository import ACTIVE
 
 COUNTS = ("reported", "slower", "faster", "failing", "mended", "wrong", "righted")
 
@@ -55,14 +56,14 @@ class Counting:
         plan_ids = sorted({each.plan_id for each in self._said})
         plans = self._plans = {
             row.id: row
-            for some in _chunks(plan_ids)
+            for some in chunks(plan_ids)
             for row in self._connection.execute(
                 select(PlanRow.id, PlanRow.model_hash, PlanRow.soc).where(PlanRow.id.in_(some))
             )
         }
         for release in self._releases.values():
             keys = plan_ids if release.alias is None else sorted({row.soc for row in plans.values()})
-            for some in _chunks(keys):
+            for some in chunks(keys):
                 wanted = ReleasePartRow.release_id == release.id, ReleasePartRow.part.in_(some)
                 for row in self._connection.execute(select(*_PART).where(*wanted)):
                     self._parts[release.id, row.part] = row
@@ -93,7 +94,7 @@ class Counting:
             query = query.where(DriftRow.plan_id.in_(plan_ids))
         else:
             query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(PlanRow.model_hash == release.before_hash)
-        for some in _chunks(sorted(news)):
+        for some in chunks(sorted(news)):
             for row in self._connection.execute(query.where(DriftRow.device_id.in_(some))):
                 (part, _), old = news[row.device_id], Said(*row)
                 if release.alias is not None or (part.part == old.plan_id and part.before == old.version):
@@ -110,18 +111,15 @@ class Counting:
                 count["reported"] += 1
                 count.update(compare(self._before.get((release_id, device_id)), said, tolerance))
         rows = [
-            {"of": release_id, "at": part, **{f"more_{name}": count[name] for name in COUNTS}}
-            for (release_id, part), count in sorted(found.items())
+            {"release_id": release_id, "part": part, **{name: count[name] for name in COUNTS}}
+            for (release_id, part), count in found.items()
         ]
-        if rows:
-            self._connection.execute(_ADD, rows)
+        add_all(self._connection, ReleasePartRow, rows, key=("release_id", "part"))
 
     def _first_time(self, release_id: str, devices: Sequence[str]) -> list[str]:
-        insert_into = upserting(self._connection.dialect, ReleaseDeviceRow).on_conflict_do_nothing(
-            index_elements=["release_id", "device_id"]
-        )
+        insert_into = ignoring(self._connection.dialect, ReleaseDeviceRow, ["release_id", "device_id"])
         fresh: list[str] = []
-        for part in _chunks(devices):
+        for part in chunks(devices):
             rows = [{"release_id": release_id, "device_id": device_id} for device_id in part]
             fresh += self._connection.execute(insert_into.returning(ReleaseDeviceRow.device_id), rows).scalars()
         return fresh
@@ -147,10 +145,6 @@ def compare(before: Said | None, after: Said, tolerance: float) -> Counter[str]:
     return found
 
 
-def _chunks(items: Sequence[str]) -> list[Sequence[str]]:
-    return [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
-
-
 _RELEASE = (
     ReleaseRow.id, ReleaseRow.alias, ReleaseRow.model_hash, ReleaseRow.before_hash, ReleaseRow.tolerance,
 )  # fmt: skip
@@ -159,9 +153,3 @@ _DRIFT = (
     DriftRow.device_id, DriftRow.plan_id, DriftRow.plan_version, DriftRow.measured_us, DriftRow.runs,
     DriftRow.failures, DriftRow.wrong,
 )  # fmt: skip
-_TABLE = ReleasePartRow.__table__
-_ADD = (
-    update(_TABLE)  # type: ignore[arg-type]
-    .where(_TABLE.c.release_id == bindparam("of"), _TABLE.c.part == bindparam("at"))
-    .values({name: _TABLE.c[name] + bindparam(f"more_{name}") for name in COUNTS})
-)

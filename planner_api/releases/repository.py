@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
 from planner_api.db.tables import (
@@ -23,8 +24,6 @@ from planner_api.db.tables import (
 )
 
 ACTIVE = ("running", "waiting", "paused")
-CHUNK = 500
-"""Rows per statement; SQLite bounds the parameters of one."""
 
 
 async def lock_model(session: WriteSession, model_hash: str) -> None:
@@ -84,9 +83,9 @@ async def claim_alias(session: WriteSession, release_id: str, name: str, alias: 
     return (await session.execute(taken)).scalar_one_or_none()
 
 
-async def socs_of(session: AsyncSession, model_hashes: Sequence[str], socs: Sequence[str]) -> Sequence[str]:
-    """The SoCs for which there are plans of these models; of those named, where any are."""
-    query = select(PlanRow.soc).where(PlanRow.model_hash.in_(model_hashes), PlanRow.version > 0).distinct()
+async def socs_of(session: AsyncSession, model_hash: str, socs: Sequence[str]) -> Sequence[str]:
+    """The SoCs for which there are plans of a model; of those named, where any are."""
+    query = select(PlanRow.soc).where(PlanRow.model_hash == model_hash, PlanRow.version > 0).distinct()
     if socs:
         query = query.where(PlanRow.soc.in_(socs))
     return (await session.scalars(query.order_by(PlanRow.soc))).all()
@@ -104,8 +103,8 @@ async def add(session: WriteSession, values: Mapping[str, Any], parts: Sequence[
     """Store a release and its parts."""
     session.add(ReleaseRow(**values))
     await session.flush()
-    for start in range(0, len(parts), CHUNK):
-        session.add_all(ReleasePartRow(release_id=values["id"], **part) for part in parts[start : start + CHUNK])
+    for some in chunks(parts):
+        session.add_all(ReleasePartRow(release_id=values["id"], **part) for part in some)
         await session.flush()
 
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from hope_schema import Release, ReleasePage, ReleasePartPage, ReleaseRequest, RolloutPolicy
 from planner_api.audit.service import actor_of
 from planner_api.devices.routes import After, Limit
+from planner_api.groups.routes import FewRows
 from planner_api.http.body import read_message
 from planner_api.http.contract import describe
 from planner_api.http.route import StrictRoute, reply
@@ -20,7 +21,6 @@ router = APIRouter(tags=["releases"], route_class=StrictRoute)
 PATTERN = r"^r-[0-9a-f]{24}$"
 ReleaseId = Annotated[str, Path(max_length=64, pattern=PATTERN, description="The release's id")]
 Before = Annotated[str | None, Query(max_length=64, pattern=PATTERN, description="`next` of the page before")]
-FewRows = Annotated[int, Query(ge=1, le=100, description="Rows per page")]
 
 
 def _releases(request: Request) -> Releases:
@@ -80,22 +80,22 @@ _ACTED = describe(replies={200: ("The release as it is now.", Release)}, errors=
 @router.post("/releases/{release_id}/pause", openapi_extra=_ACTED)
 async def pause(request: Request, release_id: ReleaseId) -> Response:
     """Stay at this stage; harm still takes the release back."""
-    return reply(await _releases(request).pause(release_id, actor_of(request.scope)))
+    return reply(await _releases(request).act(release_id, "pause", actor_of(request.scope)))
 
 
 @router.post("/releases/{release_id}/resume", openapi_extra=_ACTED)
 async def resume(request: Request, release_id: ReleaseId) -> Response:
     """Go on with a release that was paused."""
-    return reply(await _releases(request).resume(release_id, actor_of(request.scope)))
+    return reply(await _releases(request).act(release_id, "resume", actor_of(request.scope)))
 
 
 @router.post("/releases/{release_id}/approve", openapi_extra=_ACTED)
 async def approve(request: Request, release_id: ReleaseId) -> Response:
     """Go to the next stage now; from the last one, end the release."""
-    return reply(await _releases(request).approve(release_id, actor_of(request.scope)))
+    return reply(await _releases(request).act(release_id, "approve", actor_of(request.scope)))
 
 
 @router.post("/releases/{release_id}/rollback", openapi_extra=_ACTED)
 async def roll_back(request: Request, release_id: ReleaseId) -> Response:
     """Return to the version before, also after the release has ended."""
-    return reply(await _releases(request).roll_back(release_id, actor_of(request.scope)))
+    return reply(await _releases(request).act(release_id, "rollback", actor_of(request.scope)))

@@ -6,17 +6,16 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
-
-import structlog
+from typing import Any, Literal
 
 from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, ReleaseRequest
 from hope_schema.releases import Rollout
 from planner_api.audit.service import PLANNER, Actor, record
+from planner_api.chores import end, keep_doing
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.paging import Page
 from planner_api.db.tables import ReleaseRow
-from planner_api.errors import ConflictError, DatabaseAwayError, InvalidError, NotFoundError, model_unknown
+from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
 from planner_api.groups import repository as groups
 from planner_api.groups import service as grouping
 from planner_api.models import repository as models
@@ -27,13 +26,20 @@ from planner_api.releases.judging import harm, judge, next_step, waits_for
 from planner_api.releases.splits import Splits
 from planner_api.releases.views import part_view, release_view
 
-log = structlog.get_logger(__name__)
-
 LOOK_S = 1.0
 """How often a process looks for what other processes did to releases, and whether one wants to be steered."""
 SEEN = timedelta(days=7)
 """Devices that were seen within this time are counted when a release begins; the others may never report."""
 MAX_REASON = 500
+Action = Literal["pause", "resume", "approve", "rollback"]
+"""Stay at this stage; go on; go to the next one now, from the last one to the end; return to the version before."""
+_TAKEN_FROM: dict[Action, tuple[str, ...]] = {
+    "pause": ("running", "waiting"),
+    "resume": ("paused",),
+    "approve": ("running", "waiting"),
+    "rollback": (*repository.ACTIVE, "done"),
+}
+"""The states of a release in which an action takes it."""
 
 
 class Releases:
@@ -50,24 +56,15 @@ class Releases:
     async def start(self) -> None:
         """Look once for releases under way, then again and again, and steer them."""
         await self._splits.look()
-        self._looking = asyncio.create_task(self._look_for_ever(), name="releases")
+        self._looking = keep_doing(self._look, "releases", every_s=LOOK_S, first_s=LOOK_S)
 
     async def stop(self) -> None:
         """End looking."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await end(self._looking)
 
-    async def _look_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self._splits.look()
-                await self.steer()
-            except DatabaseAwayError as error:
-                log.warning("releases_lost_database", error=error.reason)
-            except Exception:
-                log.exception("releases_not_steered")
+    async def _look(self) -> None:
+        await self._splits.look()
+        await self.steer()
 
     async def set_rollout(self, model_hash: str, rollout: Rollout, actor: Actor) -> None:
         """Say how new versions of a model's plans reach devices; what is held now stays held until it is released.
@@ -89,11 +86,14 @@ class Releases:
             ConflictError: there is nothing to release, or another release of it is under way.
         """
         release_id, now = f"r-{secrets.token_hex(12)}", datetime.now(UTC)
-        version = None if await self._is_hash(request.model) else await naming.resolve(self._database, request.model)
+        async with self._database.read() as session:
+            is_hash = await models.exists(session, request.model)
+        version = None if is_hash else await naming.resolve(self._database, request.model)
         model_hash = request.model if version is None else version.model_hash
         values: dict[str, Any] = {"id": release_id, "model": request.model, "model_hash": model_hash}
         async with self._database.write() as session:
-            selector = await self._selector(session, request.group)
+            group = None if request.group is None else await grouping.find(session, request.group)
+            selector = GroupSelector() if group is None else grouping.selector_of(group)
             await repository.lock_model(session, model_hash)
             if request.alias is None:
                 parts = await self._claim_plans(session, release_id, model_hash, selector, again=request.again)
@@ -101,13 +101,14 @@ class Releases:
                 raise InvalidError("alias-of-nothing", "an alias belongs to a name: say the model as 'name:version'")
             else:
                 values |= await self._claim_alias(session, release_id, version.name, request.alias, version.version)
-                parts = await self._socs(session, (values["before_hash"], model_hash), selector, values)
-            devices = await self._devices(session, selector, {part["soc"] for part in parts}, now)
+                parts = await self._socs(session, selector, values)
+            seen = await repository.devices_by_soc(session, groups.chosen(selector), now - SEEN)
+            chosen = sum(seen.get(soc, 0) for soc in {part["soc"] for part in parts})
             values |= {
                 "group": request.group,
                 "selector": selector.model_dump(mode="json"),
                 "stages": list(request.stages),
-                "devices": devices,
+                "devices": round(selector.share * chosen),
                 "created_at": now,
                 "stage_since": now,
                 **request.model_dump(include={"reported", "hold_s", "approval", "tolerance", "error_rate"}),
@@ -118,32 +119,24 @@ class Releases:
         await self._splits.look()
         return await self.get(release_id)
 
-    async def pause(self, release_id: str, actor: Actor) -> Release:
-        """Stay at this stage until somebody resumes."""
-        return await self._change(release_id, actor, "release.pause", ("running", "waiting"), state="paused")
-
-    async def resume(self, release_id: str, actor: Actor) -> Release:
-        """Go on."""
-        return await self._change(release_id, actor, "release.resume", ("paused",), state="running")
-
-    async def approve(self, release_id: str, actor: Actor) -> Release:
-        """Go to the next stage now, whether or not enough devices reported; the last one ends the release."""
-        async with self._database.write() as session:
-            row = await self._locked(session, release_id, ("running", "waiting"))
-            await self._advance(session, row, "approved", actor)
-        await self._splits.look()
-        return await self.get(release_id)
-
-    async def roll_back(self, release_id: str, actor: Actor, reason: str = "") -> Release:
-        """Return to the version before; of a release that is done too, where its version is still what is served.
+    async def act(self, release_id: str, action: Action, actor: Actor) -> Release:
+        """Do what an operator decides about a release.
 
         Raises:
             NotFoundError: an unknown release.
-            ConflictError: one that was taken back before, or that nothing follows any more.
+            ConflictError: one in another state, or, where it is to be taken back, that nothing follows any more.
         """
         async with self._database.write() as session:
-            row = await self._locked(session, release_id, (*repository.ACTIVE, "done"))
-            await self._take_back(session, row, reason or "by hand", actor)
+            row = await self._locked(session, release_id, _TAKEN_FROM[action])
+            match action:
+                case "approve":
+                    await self._advance(session, row, "approved", actor)
+                case "rollback":
+                    await self._take_back(session, row, "by hand", actor)
+                case "pause" | "resume":
+                    row.state = "paused" if action == "pause" else "running"
+                    row.revision += 1
+                    await record(session, actor, f"release.{action}", release_id, share=row.stages[row.stage])
         await self._splits.look()
         return await self.get(release_id)
 
@@ -187,15 +180,6 @@ class Releases:
             rows = Page(await repository.parts(session, [release_id], after=after, limit=limit + 1), limit)
         return ReleasePartPage(parts=tuple(map(part_view, rows)), next=rows.next(lambda row: row.part))
 
-    async def _is_hash(self, model: str) -> bool:
-        async with self._database.read() as session:
-            return await models.exists(session, model)
-
-    async def _selector(self, session: WriteSession, group: str | None) -> GroupSelector:
-        if group is None:
-            return GroupSelector()
-        return grouping.selector_of(await grouping.find(session, group))
-
     async def _claim_plans(
         self, session: WriteSession, release_id: str, model_hash: str, selector: GroupSelector, *, again: bool
     ) -> list[dict[str, Any]]:
@@ -224,16 +208,12 @@ class Releases:
         return {"name": name, "alias": alias, "before": before, "after": after, "before_hash": version.model_hash}
 
     async def _socs(
-        self, session: WriteSession, hashes: Sequence[str], selector: GroupSelector, values: dict[str, Any]
+        self, session: WriteSession, selector: GroupSelector, values: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        socs = await repository.socs_of(session, [values["model_hash"]], selector.socs)
+        socs = await repository.socs_of(session, values["model_hash"], selector.socs)
         if not socs:
             raise _without_plans(values["model_hash"])
         return [{"part": soc, "soc": soc, "before": values["before"], "after": values["after"]} for soc in socs]
-
-    async def _devices(self, session: WriteSession, selector: GroupSelector, socs: set[str], now: datetime) -> int:
-        found = await repository.devices_by_soc(session, groups.chosen(selector), now - SEEN)
-        return round(selector.share * sum(count for soc, count in found.items() if soc in socs))
 
     async def _locked(self, session: WriteSession, release_id: str, states: Sequence[str]) -> ReleaseRow:
         row = await repository.lock(session, release_id)
@@ -243,17 +223,6 @@ class Releases:
             cure = "resume it first" if row.state == "paused" else f"this takes one that is {' or '.join(states)}"
             raise ConflictError("release-state", f"release {release_id} is {row.state.replace('_', ' ')}; {cure}")
         return row
-
-    async def _change(
-        self, release_id: str, actor: Actor, action: str, states: Sequence[str], *, state: str
-    ) -> Release:
-        async with self._database.write() as session:
-            row = await self._locked(session, release_id, states)
-            row.state = state
-            row.revision += 1
-            await record(session, actor, action, release_id, share=row.stages[row.stage])
-        await self._splits.look()
-        return await self.get(release_id)
 
     async def _steer(self, release_id: str) -> bool:
         """Look at one release; return whether it changed."""

@@ -15,8 +15,8 @@ from planner_api.child import serve
 
 ENTRY = "planner_api.solving.child:solve"
 """The function a child runs (``module:function``); tests name hostile ones."""
-Solve = Callable[[tuple[ModelGraph, ...], Profile, PlanRequest, float, int], Plan]
-"""An entry: (a graph per job, profile, request, budget in seconds, seed) -> plan."""
+Solve = Callable[[tuple[ModelGraph, ...], Profile, PlanRequest, float], Plan]
+"""An entry: (a graph per job, profile, request, budget in seconds) -> plan."""
 
 
 class Task(msgspec.Struct):
@@ -26,7 +26,6 @@ class Task(msgspec.Struct):
     profile: bytes
     graphs: tuple[bytes, ...]
     budget_s: float
-    seed: int
 
 
 class Answer(msgspec.Struct):
@@ -39,7 +38,7 @@ class Answer(msgspec.Struct):
     out_of_memory: bool = False
 
 
-def solve(graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def solve(graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, budget_s: float) -> Plan:
     """The entry of production: plan what is asked for, by the method asked for, under the budget."""
     from planner_api.planning import Job as Due
     from planner_api.planning import plan
@@ -52,7 +51,6 @@ def solve(graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest
         jobs=[Due(job.release_us, job.deadline_us, job.weight) for job in request.jobs],
         objective=request.objective,
         budget_s=budget_s,
-        seed=seed,
     )
 
 
@@ -82,7 +80,6 @@ def _answer(function: Solve, task: Task) -> Answer:
             Profile.model_validate_json(task.profile),
             PlanRequest.model_validate_json(task.request),
             task.budget_s,
-            task.seed,
         )
     except MemoryError:
         return Answer(error="the solver ran out of its memory limit", out_of_memory=True)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
 import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from fastapi import FastAPI
 
+from planner_api.chores import end
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
-from planner_api.errors import UnavailableError
+from planner_api.errors import PlannerError, UnavailableError
+from planner_api.http.problems import refuse
 from planner_api.http.protocol import BoundedProtocol
 from planner_api.ops.logs import configure
 from planner_api.ops.metrics import Metrics
 from planner_api.ops.probes import Probes
+from planner_api.ops.routes import router
 from planner_api.plans.store import build_worker
 from planner_api.settings import Settings
 from planner_api.solving.events import build_events
@@ -57,9 +58,7 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
         log.info("worker_started", slots=settings.worker_slots, dialect=database.dialect)
         await worker.run(stop)
     finally:
-        if served is not None:
-            served.cancel()
-            await asyncio.gather(served, return_exceptions=True)
+        await end(served)
         await database.close()
         log.info("worker_stopped")
 
@@ -86,22 +85,12 @@ class _ProbeServer(uvicorn.Server):
 
 
 async def _serve_probes(probes: Probes, host: str, port: int) -> None:
-    async def healthz(_request: Request) -> Response:
-        return Response()
-
-    async def readyz(_request: Request) -> Response:
-        try:
-            await probes.check_ready()
-        except UnavailableError as error:
-            return Response(error.detail, status_code=503)
-        return Response()
-
-    async def read_metrics(_request: Request) -> Response:
-        return Response(await probes.scrape(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    app = Starlette(
-        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", read_metrics)],
-    )
+    """Answer what every planner answers to those who run it, and nothing else."""
+    app = FastAPI(openapi_url=None)
+    app.include_router(router)
+    # Whoever opens this port wants the metrics, whatever ``serve`` does with them.
+    app.state.planner = SimpleNamespace(probes=probes, settings=SimpleNamespace(metrics=True))
+    app.add_exception_handler(PlannerError, refuse)
     config = uvicorn.Config(
         app,
         host=host,

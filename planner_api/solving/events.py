@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import structlog
 from sqlalchemy import ColumnElement, event, select, text
 
+from planner_api.chores import end, keep_doing
+from planner_api.db.chunks import chunks
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.outage import translated
 from planner_api.db.tables import PlanRow, TokenRow
-from planner_api.errors import DatabaseAwayError
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -94,14 +95,12 @@ class Events(ABC):
     async def start(self) -> None:
         """Begin to listen to other processes; this one is heard anyway."""
         self._stopping = False
-        self._task = asyncio.create_task(self._listen_for_ever(), name="plan-events")
+        self._task = keep_doing(self._listen, "events", every_s=RECONNECT_S)
 
     async def stop(self) -> None:
         """Stop listening; waiters return at once."""
         self.end_waits()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     def end_waits(self) -> None:
         """Let every waiter return at once, and every later one too."""
@@ -140,16 +139,6 @@ class Events(ABC):
             found = (await session.execute(query)).first()
         return (0, False) if found is None else (found.version, found.status == "failed")
 
-    async def _listen_for_ever(self) -> None:
-        while True:
-            try:
-                await self._listen()
-            except DatabaseAwayError as error:
-                log.warning("events_lost_database", error=error.reason)
-            except Exception:
-                log.exception("events_failed")
-            await asyncio.sleep(RECONNECT_S)
-
     def _plan_changed(self, plan_id: str, version: int, settled: bool = False) -> None:
         for listener in self._plan_listeners:
             listener(plan_id, version)
@@ -171,9 +160,7 @@ class Events(ABC):
 
     async def _look_again(self, *conditions: ColumnElement[bool]) -> None:
         """Look at the plans that are waited for, where the conditions hold."""
-        waited = list(self._waiting)
-        for start in range(0, len(waited), 500):
-            ids = waited[start : start + 500]
+        for ids in chunks(list(self._waiting)):
             query = select(PlanRow.id, PlanRow.version, PlanRow.status).where(PlanRow.id.in_(ids), *conditions)
             async with self._database.read() as session:
                 rows = (await session.execute(query)).all()

@@ -53,13 +53,7 @@ class SolverProcess(Child):
         self._timeout_s = timeout_s
 
     async def solve(
-        self,
-        graphs: tuple[ModelGraph, ...],
-        profile: Profile,
-        request: PlanRequest,
-        *,
-        budget_s: float,
-        seed: int = 0,
+        self, graphs: tuple[ModelGraph, ...], profile: Profile, request: PlanRequest, *, budget_s: float
     ) -> Solved:
         """Solve one plan, of a graph per job, in the child.
 
@@ -73,7 +67,7 @@ class SolverProcess(Child):
         request_json, profile_json, *bodies = (
             message.model_dump_json().encode() for message in (request, profile, *graphs)
         )
-        task = Task(request_json, profile_json, tuple(bodies), budget_s, seed)
+        task = Task(request_json, profile_json, tuple(bodies), budget_s)
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = msgspec.msgpack.decode(await self.ask(msgspec.msgpack.encode(task)), type=Answer)

@@ -89,7 +89,7 @@ class SolveQueue:
         """
         return await self.enqueue_all(session, [plan_id], priority=priority) == 1
 
-    async def enqueue_all(self, session: WriteSession, plan_ids: Sequence[str], *, priority: int = 0) -> int:
+    async def enqueue_all(self, session: WriteSession, plan_ids: Sequence[str], *, priority: int) -> int:
         """:meth:`enqueue` for many; returns how many were queued."""
         queued = await repository.mark_queued(session, plan_ids, priority)
         if queued:

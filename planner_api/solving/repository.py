@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Dialect, Interval, and_, func, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import PlanRow
 from planner_api.db.types import UtcDateTime
@@ -20,9 +21,6 @@ MAX_FAILURES = 3
 MAX_ABANDONED = 10
 """Failures after which a vanished worker is final too: that counts as a failure but says less about the problem, though
 a job that takes whole machines down must not circle for ever."""
-
-CHUNK = 500
-"""Plans per statement; SQLite bounds the parameters of one."""
 
 MAX_ERROR = 2000
 """Characters of a stored error."""
@@ -51,10 +49,10 @@ async def mark_queued(session: WriteSession, plan_ids: Sequence[str], priority: 
     """Queue new, finished and failed plans; returns those that were not on their way already."""
     fresh = and_(PlanRow.status == "queued", PlanRow.queued_at.is_(None))
     queued: list[str] = []
-    for start in range(0, len(plan_ids), CHUNK):
+    for some in chunks(plan_ids):
         rows = await session.scalars(
             update(PlanRow)
-            .where(PlanRow.id.in_(plan_ids[start : start + CHUNK]), or_(fresh, PlanRow.status.in_(("done", "failed"))))
+            .where(PlanRow.id.in_(some), or_(fresh, PlanRow.status.in_(("done", "failed"))))
             .values(status="queued", queued_at=now_on(session), priority=priority, failures=0, error=None)
             .returning(PlanRow.id)
         )

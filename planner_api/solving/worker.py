@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from hope_schema import ModelGraph, PlanRequest, Profile
+from planner_api.chores import end, keep_doing
 from planner_api.db.engine import Database, WriteSession
 from planner_api.errors import DatabaseAwayError
 from planner_api.ops.metrics import Metrics
@@ -68,10 +69,10 @@ class WorkerLimits:
         memory_bytes: address space beyond the libraries'.
     """
 
-    slots: int = 1
-    budget_s: float = 30.0
-    timeout_s: float = 90.0
-    memory_bytes: int = 4 * 1024**3
+    slots: int
+    budget_s: float
+    timeout_s: float
+    memory_bytes: int
 
 
 class Worker:
@@ -84,16 +85,16 @@ class Worker:
         events: Events,
         store: PlanStore,
         *,
-        limits: WorkerLimits | None = None,
-        metrics: Metrics | None = None,
+        limits: WorkerLimits,
+        metrics: Metrics,
         entry: str = ENTRY,
     ) -> None:
         self._database = database
         self._queue = queue
         self._events = events
         self._store = store
-        self._limits = limits or WorkerLimits()
-        self._metrics = metrics or Metrics()
+        self._limits = limits
+        self._metrics = metrics
         self._solvers: asyncio.Queue[SolverProcess] = asyncio.Queue()
         self._all = [
             SolverProcess(timeout_s=self._limits.timeout_s, memory_bytes=self._limits.memory_bytes, entry=entry)
@@ -104,24 +105,16 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; then finish or hand back what runs, and end every child."""
-        reaper = asyncio.create_task(self._reap_for_ever(), name="reaper")
+        reaper = keep_doing(self._reap, "reaper", every_s=REAP_S)
         try:
             await self._queue.work(self._handle, stop, slots=self._limits.slots)
         finally:
-            reaper.cancel()
-            await asyncio.gather(reaper, return_exceptions=True)
+            await end(reaper)
             await asyncio.gather(*(solver.kill() for solver in self._all))
 
-    async def _reap_for_ever(self) -> None:
-        while True:
-            try:
-                if reaped := await self._queue.reap():
-                    log.warning("work_reaped", plans=reaped)
-            except DatabaseAwayError as error:
-                log.warning("reaper_lost_database", error=error.reason)
-            except Exception:
-                log.exception("reaper_failed")
-            await asyncio.sleep(REAP_S)
+    async def _reap(self) -> None:
+        if reaped := await self._queue.reap():
+            log.warning("work_reaped", plans=reaped)
 
     async def _handle(self, lease: Lease) -> None:
         """Solve one leased plan and end its lease in one way or another."""
@@ -197,5 +190,4 @@ class Worker:
             if not lost or body.uncancel() > 0:
                 raise
         finally:
-            renewer.cancel()
-            await asyncio.gather(renewer, return_exceptions=True)
+            await end(renewer)

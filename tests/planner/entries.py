@@ -14,7 +14,7 @@ from planner_api.planning.problem import PlanningError
 Graphs = tuple[ModelGraph, ...]
 
 
-def honest(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def honest(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float) -> Plan:
     """All ops on the first processor, one after the other."""
     processor = profile.processors[0].id
     steps = tuple(
@@ -37,44 +37,44 @@ def honest(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: flo
     )
 
 
-def noisy(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def noisy(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float) -> Plan:
     """Writes to fd 1 as C libraries do; the answer must not suffer."""
     os.write(1, b"HiGHS 1.12 says hello\n" * 100)
-    return honest(graphs, profile, request, budget_s, seed)
+    return honest(graphs, profile, request, budget_s)
 
 
-def slow(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def slow(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float) -> Plan:
     """Takes a second and a half."""
     time.sleep(1.5)
-    return honest(graphs, profile, request, budget_s, seed)
+    return honest(graphs, profile, request, budget_s)
 
 
-def endless(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def endless(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float) -> Plan:
     """Never returns and ignores polite requests."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(1.0)
 
 
-def hungry(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def hungry(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float) -> Plan:
     """Wants all the memory there is."""
     hoard = []
     while True:
         hoard.append(bytearray(16 * 1024 * 1024))
 
 
-def suicidal(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def suicidal(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float) -> Plan:
     """Dies as from a fault in C."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
-def refusing(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def refusing(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float) -> Plan:
     """Says that the problem itself cannot be planned."""
     raise PlanningError("no processor supports op 'conv_1'")
 
 
-def faulty(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float, seed: int) -> Plan:
+def faulty(graphs: Graphs, profile: Profile, request: PlanRequest, budget_s: float) -> Plan:
     """Has a bug."""
     raise ZeroDivisionError("division by zero")
 

@@ -21,7 +21,7 @@ from planner_api.prediction.asking import most_telling
 from planner_api.prediction.features import Features, blocks, features
 from planner_api.prediction.lines import TERMS, Lines, terms
 from planner_api.prediction.parts import predicted_parts
-from planner_api.prediction.predictor import Predictor, Sample, TooLittle
+from planner_api.prediction.predictor import Predictor, Sample, TooLittleError
 from tests.planning.phones import FOLDER, phone
 
 
@@ -133,7 +133,7 @@ def test_a_wild_figure_is_not_believed():
 def test_too_little_is_said():
     """Under twenty signatures nothing is predicted from lines; beside another kind a few scale it, none leave doubt."""
     ops = drawn(3)
-    with pytest.raises(TooLittle, match="12 signatures were measured; predictions rest on 20"):
+    with pytest.raises(TooLittleError, match="12 signatures were measured; predictions rest on 20"):
         Predictor([Sample(op, true_us(op)) for op in ops[:12]])
     slow = Predictor([Sample(op, true_us(op)) for op in ops])
     assert all(one.spread > 0.9 for one in Predictor([], beside=slow)(ops))

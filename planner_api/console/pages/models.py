@@ -15,6 +15,7 @@ from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
 from planner_api.errors import InvalidError, model_unknown
 from planner_api.fleet import service as fleet
+from planner_api.fleet.repository import count_pairs
 from planner_api.fleet.routes import Offset
 from planner_api.http.route import StrictRoute
 from planner_api.names import service as naming
@@ -65,7 +66,7 @@ async def show(request: Request, model_hash: ModelHash) -> Response:
         model = await repository.model(session, model_hash)
         if model is None:
             raise model_unknown(model_hash)
-        pairs = await repository.count_pairs(session)
+        pairs = await count_pairs(session)
         called = await repository.names_of(session, model_hash, NAMED)
         rollout = await releases.rollout(session, model_hash)
     page = await fleet.plans(database, where={"model_hash": model_hash}, after="", limit=PLANS)

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import Plan, PlanReply, Step
 from hope_schema.base import LABEL
-from planner_api.compression import unzstd
 from planner_api.console import repository
 from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
@@ -174,27 +173,22 @@ async def compare(
 ) -> Response:
     """Show two plans of one model on one axis, and which ops moved."""
     database = request.app.state.planner.database
-    chosen = [(plan_id, int(version)) for plan_id, _, version in (one.partition("@") for one in (left, right))]
-    async with database.read() as session:
-        rows = [await repository.plan(session, plan_id) for plan_id, _ in chosen]
-    for (plan_id, _), row in zip(chosen, rows, strict=True):
-        if row is None:
-            raise plan_unknown(plan_id)
-    replies = [await _read(database, plan_id, version) for plan_id, version in chosen]
-    results = [await history.results(database, plan_id, version) for plan_id, version in chosen]
-    plans = [reply.plan for reply in replies]
+    (plan_id, _, before), (other, _, after) = left.partition("@"), right.partition("@")
+    diff = await history.diff(database, plan_id, other, int(before), int(after))
+    plans = [(await _read(database, one.plan_id, one.version)).plan for one in (diff.before, diff.after)]
     if [job.model_hash for job in plans[0].jobs] != [job.model_hash for job in plans[1].jobs]:
         raise InvalidError("other-model", "These are plans of different models; choose two of one.")
+    async with database.read() as session:
+        [name] = (await repository.titles(session, [diff.before.model_hash])).values()
     span_us = max(plan.makespan_us for plan in plans)
     found = differences(*plans)
     return render(
         request,
         "compare.html",
-        rows=rows,
-        replies=replies,
-        results=results,
-        predicted=history.ratio(plans[1].makespan_us, plans[0].makespan_us),
-        measured=history.ratio(results[1].measured_us, results[0].measured_us),
+        name=name,
+        diff=diff,
+        versions=(diff.before, diff.after),
+        plans=plans,
         charts=[gantt.draw(plan, span_us) for plan in plans],
         differences=found[:COMPARED],
         total=len(found),
@@ -214,7 +208,7 @@ def differences(left: Plan, right: Plan) -> list[Difference]:
 
 async def _read(database: Database, plan_id: str, version: int) -> PlanReply:
     stored = await history.stored(database, plan_id, version)
-    return await asyncio.to_thread(lambda: PlanReply.model_validate_json(unzstd(stored.body_zstd)))
+    return await asyncio.to_thread(stored.reply)
 
 
 def _length(step: Step | None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -84,8 +84,7 @@ async def show(
     agreed = await oversight().agreement(planner.database, profile.soc, profile.frequency, keys)
     for key, (voters, agreeing) in agreed.items():
         if key in figures:
-            before = figures[key]
-            figures[key] = heat.Figure(before.us, before.spread_us, before.samples, voters, agreeing)
+            figures[key] = replace(figures[key], voters=voters, agreeing=agreeing)
     return render(
         request,
         "profile.html",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from planner_api.groups.repository import names as names_of_groups
 from planner_api.http.route import StrictRoute
 from planner_api.names import service as naming
 from planner_api.releases.routes import Before, ReleaseId
+from planner_api.releases.service import Action
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -27,7 +28,6 @@ ROWS = 20
 PARTS = 100
 OFFERED = 200
 """Names and groups that are offered to choose from."""
-Action = Literal["pause", "resume", "approve", "rollback"]
 ACTIONS: dict[str, tuple[Action, ...]] = {
     "running": ("pause", "approve", "rollback"),
     "waiting": ("approve", "pause", "rollback"),
@@ -106,16 +106,7 @@ async def show(request: Request, release_id: ReleaseId, after: After = None) -> 
 async def act(request: Request, release_id: ReleaseId, action: Annotated[Action, Path()]) -> Response:
     """Pause, resume, approve or take back a release."""
     await read_form(request)
-    releases, actor = request.app.state.planner.releases, actor_of(request.scope)
-    match action:
-        case "pause":
-            await releases.pause(release_id, actor)
-        case "resume":
-            await releases.resume(release_id, actor)
-        case "approve":
-            await releases.approve(release_id, actor)
-        case "rollback":
-            await releases.roll_back(release_id, actor)
+    await request.app.state.planner.releases.act(release_id, action, actor_of(request.scope))
     return RedirectResponse(f"/console/releases/{release_id}", status_code=303)
 
 
