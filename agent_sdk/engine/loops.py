@@ -300,7 +300,8 @@ class NativeLoop(Loop):
             if self._library.hope_failure(self._run, lane, answer):
                 order, index, status = answer
                 segment, explain = self._told[index]
-                found.append((order, failed(segment, self._errors.pop(index, None) or explain(status))))
+                raised = self._errors.pop(index, None)
+                found.append((order, failed(segment, raised or explain(status))))
         return [error for _, error in sorted(found, key=lambda pair: pair[0])]
 
     def stamps(self) -> list[Sequence[int]]:

@@ -57,9 +57,13 @@ class _Comparison:
         us: what was found so far.
     """
 
-    waiting: deque[str]
-    pending: int
+    waiting: deque[str] = field(default_factory=deque)
+    pending: int = 0
     us: dict[str, list[float]] = field(default_factory=dict)
+
+    def begin_round(self, names: Collection[str]) -> None:
+        """One turn for each."""
+        self.waiting, self.pending = deque(names), len(names)
 
 
 class Serving(Forks):
@@ -227,7 +231,7 @@ class Serving(Forks):
         elif name in self._contenders:
             comparison.waiting.appendleft(name)
             return
-        self._count_down(comparison, 1)
+        self._count_down(comparison)
 
     def _watch(self) -> None:
         """Look at the current contender's latest runs from time to time, and compare it with others when it is due."""
@@ -260,22 +264,18 @@ class Serving(Forks):
         """
         self._interval = min(2 * self._interval, RECHECK)
         self._left = self._interval
-        self._comparison = _Comparison(deque(), 0)
-        self._begin_round(self._comparison, [*names, self.current])
+        self._comparison = _Comparison()
+        self._comparison.begin_round([*names, self.current])
 
-    def _begin_round(self, comparison: _Comparison, names: Collection[str]) -> None:
-        comparison.waiting = deque(names)
-        comparison.pending = len(names)
-
-    def _count_down(self, comparison: _Comparison, ended: int) -> None:
-        comparison.pending -= ended
+    def _count_down(self, comparison: _Comparison) -> None:
+        comparison.pending -= 1
         if comparison.pending or comparison is not self._comparison:
             return
         us = {name: own for name, own in comparison.us.items() if name in self._contenders}
         best = min(map(min, us.values()), default=math.inf)
         promising = [name for name, own in us.items() if min(own) <= BEHIND * best]
         if len(promising) > 1 and max(map(len, us.values())) < ROUNDS:
-            self._begin_round(comparison, promising)
+            comparison.begin_round(promising)
             return
         self._comparison = None
         self._settle({name: statistics.median(own) for name, own in us.items()})
@@ -318,7 +318,7 @@ class Serving(Forks):
                 dropped = self._contenders.pop(name)
                 if self._comparison is not None and name in self._comparison.waiting:
                     self._comparison.waiting.remove(name)
-                    self._count_down(self._comparison, 1)
+                    self._count_down(self._comparison)
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
                 dropped.close()
 
