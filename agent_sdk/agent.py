@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -149,6 +150,8 @@ class Agent(Closes):
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._closed = False
         obtainer.request("0" * 64)
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="hope-start")
+        self._starter.submit(int)  # has its thread started
 
     def load(
         self,
@@ -201,6 +204,7 @@ class Agent(Closes):
             ),
             self.renew if travelling is None else None,
             partial(self._whole, file, shapes, start),
+            self._starter,
             shapes=shapes,
             deterministic=deterministic,
         )
@@ -352,6 +356,8 @@ class Agent(Closes):
         if self._field is not None:
             self._field.stop()
         with ExitStack() as closing:
+            if not self.device.forked:
+                closing.callback(self._starter.shutdown)
             closing.callback(self._kept.close)
             closing.callback(self._lights.close)
             closing.callback(self.device.close)

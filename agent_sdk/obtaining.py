@@ -158,33 +158,28 @@ class Obtainer:
         first = self._foreseen(question)
         if first is None:
             self._measure_missing(model, question, measured, wanted, THOROUGH_S)
-            return self._planned(question)
+            return self._planned(question, self.wait_s)
         measures = not (at_once and first.reply.plan.filled)
         try:
             if measures and self._measure_missing(model, question, measured, wanted, self.measuring_s):
-                return self._planned(question)
+                return self._planned(question, self.wait_s)
             if self.wait_s and first.reply.provisional:
-                return replace(self._planned(question), source=first.source)
+                return replace(self._planned(question, self.wait_s), source=first.source)
         except OFFLINE as error:
             measured.notes.append(f"{error}; the plan that it had before is used")
         return first
 
     def _foreseen(self, question: Question) -> ServedPlan | None:
         """The plan that the planner can make of what it knows by now; None where that is too little."""
-        self.progress.phase("asking the planner for a plan")
         try:
-            return self.supplier.plan(question, None)
-        except NotFoundError:  # nothing at all is known of this SoC
-            return None
-        except BadRequestError as error:
-            if error.type != UNPLANNABLE:
-                raise
+            return self._planned(question, None)
+        except (NotFoundError, UnplannableError):  # nothing at all is known of this SoC, or not of every op
             return None
 
-    def _planned(self, question: Question) -> ServedPlan:
+    def _planned(self, question: Question, wait_s: float | None) -> ServedPlan:
         self.progress.phase("asking the planner for a plan")
         try:
-            return self.supplier.plan(question, self.wait_s)
+            return self.supplier.plan(question, wait_s)
         except BadRequestError as error:
             if error.type != UNPLANNABLE:
                 raise

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -65,6 +65,8 @@ class Plans(Closes, Forks):
         renew: takes up a newer plan, if there is one; None where nobody may be asked.
         whole: loads the network as it is, on the fastest runtime, or at once on the likeliest. Raises ModelError where
             all refuse it.
+        starter: a thread that is there already, to start others: who starts one waits until it runs, which takes
+            milliseconds where the cores are busy.
         shapes: those that the network was loaded with; empty where none were given.
         deterministic: one answer for one input, to the bit, as long as this lives.
 
@@ -81,6 +83,7 @@ class Plans(Closes, Forks):
         prepare: Callable[..., Prepared],
         renew: Callable[..., bool] | None,
         whole: Callable[[bool], WholeNetwork],
+        starter: Executor,
         *,
         shapes: Shapes | None = None,
         deterministic: bool = False,
@@ -91,6 +94,7 @@ class Plans(Closes, Forks):
         self._prepare = prepare
         self._renew = renew
         self._open_whole = whole
+        self._starter = starter
         self.shapes = shapes or {}
         self._deterministic = deterministic
         self.last: Prepared | None = None
@@ -226,7 +230,10 @@ class Plans(Closes, Forks):
         with self._lock:
             if self._closed:
                 raise DeviceClosedError("the session is closed")
-            self._pool.submit(self._begin_behind, shapes, known)
+            try:
+                self._starter.submit(self._pool.submit, self._begin_behind, shapes, known)
+            except RuntimeError as error:
+                raise DeviceClosedError("the agent is closed") from error
 
     def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
         self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then

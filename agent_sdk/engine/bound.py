@@ -108,14 +108,10 @@ class BoundProgram(Forks):
             raise
         graph = program.graph
         self._stores = [
-            (
-                name,
-                graph.tensor[name].shape,
-                program.places[program.memory_of(name)],
-                self._buffers[name, program.memory_of(name)],
-            )
+            (name, graph.tensor[name].shape, program.places[memory], self._buffers[name, memory])
             for name in graph.outputs
             if name in graph.producer
+            for memory in [program.memory_of(name)]
         ]
         self._unchanged = [name for name in graph.outputs if name not in graph.producer]
         self._wanted = {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in graph.inputs}
@@ -197,7 +193,7 @@ class BoundProgram(Forks):
                 raise FeedError(f"the model has no output '{name}'; it has {', '.join(graph.outputs)}")
             check_output(name, graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype), array)
 
-    def store(self, feeds: Feeds, into: Mapping[str, np.ndarray] | None = None) -> Outputs:
+    def store(self, feeds: Feeds, into: Mapping[str, np.ndarray]) -> Outputs:
         """Return copies of the outputs that no later run overwrites, in arrays of ``into`` if any. Raises WrongOutput.
 
         The arrays have been checked.
@@ -208,9 +204,9 @@ class BoundProgram(Forks):
             if array.shape != shape:
                 declared = self.program.graph.tensor[name]
                 raise WrongOutput(f"output '{name}' came back as {list(array.shape)}, the graph declares {declared}")
-            outputs[name] = _copied(array, into.get(name) if into else None)
+            outputs[name] = array.copy() if name not in into else _written(array, into[name])
         for name in self._unchanged:
-            outputs[name] = _copied(feeds[name], into.get(name) if into else None)
+            outputs[name] = feeds[name].copy() if name not in into else _written(feeds[name], into[name])
         return outputs
 
     def in_child(self) -> None:
@@ -235,9 +231,7 @@ def check_output(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], array:
         raise FeedError(f"output '{name}' is {dtype}{list(shape)}; the array given for it is {found}")
 
 
-def _copied(array: np.ndarray, into: np.ndarray | None) -> np.ndarray:
-    if into is None:
-        return array.copy()
+def _written(array: np.ndarray, into: np.ndarray) -> np.ndarray:
     into[...] = array
     return into
 

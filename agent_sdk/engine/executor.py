@@ -175,15 +175,21 @@ class Executor(Closes):
         where nobody is ahead. ``into`` holds arrays of the caller's by output, to be written instead of new ones.
         Raises what ``run`` raises, FeedError also for an array in ``into`` that does not fit.
         """
+        bound, ticket = self._bound, self._ticket
         if into:
-            self._bound.check_outputs(into)
-        if (ticket := self._ticket) is not None:
+            bound.check_outputs(into)
+        if ticket is not None:
             asked = perf_counter_ns()
-            feeds = self._bound.check(inputs)
+            feeds = bound.check(inputs)
             with DeferredInterrupts():
                 if self.device.enter_now(ticket, self._turn):
                     try:
-                        outputs = self._launched(feeds, into)
+                        if bound.loop is None:
+                            raise DeviceClosedError(CLOSED)
+                        bound.load(feeds)
+                        bound.loop.alone(first=self._first)
+                        self._first = False
+                        outputs = bound.store(feeds, into or {})
                     finally:
                         self.device.leave_now(ticket, self._turn)
                         if self._closed:
@@ -194,22 +200,6 @@ class Executor(Closes):
             array[...] = outputs[name]
             outputs[name] = array
         return outputs, trace.total_us
-
-    def _launched(self, feeds: Feeds, into: Mapping[str, np.ndarray] | None) -> Outputs:
-        """Make the only launch in the calling thread. Raises what ``run`` raises."""
-        bound = self._bound
-        loop = bound.loop
-        if loop is None:
-            raise DeviceClosedError(CLOSED)
-        try:
-            bound.load(feeds)
-            well = loop.alone(first=self._first)
-        except ProcessorLost as error:
-            raise failed(self.program.work[0], error) from None
-        if not well:
-            raise loop.failures()[0]
-        self._first = False
-        return bound.store(feeds, into)
 
     def _take_turn(self, interrupts: DeferredInterrupts, timeout_s: float | None = None) -> int:
         """Wait until the earlier runs have left the buffers; nanoseconds waited."""
@@ -272,7 +262,7 @@ class Executor(Closes):
             computed = perf_counter_ns()
             if run.loop.stopped:  # by a failure, or a Ctrl-C of which Python has not told yet
                 raise [*run.failures, *run.loop.failures(), KeyboardInterrupt()][0]
-            outputs = self._bound.store(feeds)
+            outputs = self._bound.store(feeds, {})
             finished = perf_counter_ns()
         except BaseException as error:
             run.interrupts.raising = False

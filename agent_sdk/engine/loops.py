@@ -77,10 +77,10 @@ class Loop(ABC):
         """
 
     @abstractmethod
-    def alone(self, *, first: bool) -> bool:
-        """A whole run of the only lane in the calling thread, bound to the lane's seat meanwhile; False if it failed.
+    def alone(self, *, first: bool) -> None:
+        """A whole run of the only lane in the calling thread, bound to the lane's seat meanwhile.
 
-        Nothing stops it. Raises ProcessorLost where the thread may not run there.
+        Nothing stops it. Raises what went wrong, also where the thread may not run there.
         """
 
     @abstractmethod
@@ -186,11 +186,15 @@ class PythonLoop(Loop):
         self.finish(lane)
         driven(lane)
 
-    def alone(self, *, first: bool) -> bool:
+    def alone(self, *, first: bool) -> None:
         self.begin(first=first)
-        with bound_to(self._seats[0]):
-            self.drive(0, interruptible=False)
-        return not self._failures
+        try:
+            with bound_to(self._seats[0]):
+                self.drive(0, interruptible=False)
+        except ProcessorLost as error:
+            raise failed(self._code[0][0].work, error) from None
+        if self._failures:
+            raise self._failures[0]
 
     def finish(self, lane: int) -> None:
         self._progress.finish(lane, FINISHED)
@@ -225,7 +229,6 @@ class NativeLoop(Loop):
     def __init__(self, code: Code, library: ctypes.CDLL, seats: Sequence[frozenset[int]]) -> None:
         self._library = library
         self._alone = library.hope_alone
-        self._seat = seats[0]
         self._masks = [_mask(seat) for seat in seats]
         self._lanes = len(code)
         self._run = library.hope_open(self._lanes)
@@ -237,13 +240,13 @@ class NativeLoop(Loop):
         self._errors = steps.errors
         self._keep: list[Any] = [steps.keep]
         self._clock: list[np.ndarray] = []
-        for lane, (row, seat) in enumerate(zip(steps.rows, seats, strict=True)):
+        self._unseated = [steps.tell(row[0].work, _gone_from(seat)) for row, seat in zip(code, seats, strict=True)]
+        for lane, row in enumerate(steps.rows):
             array = (native.Step * len(row))(*row)
             self._clock.append(np.zeros(sum(step.operation == native.STAMP for step in row), np.int64))
             self._keep.append(array)
-            unseated = steps.tell(code[lane][0].work, _gone_from(seat))
             clock = self._clock[lane].ctypes.data
-            library.hope_lane(self._run, lane, array, len(row), clock, self._masks[lane], unseated)
+            library.hope_lane(self._run, lane, array, len(row), clock, self._masks[lane], self._unseated[lane])
 
     def begin(self, *, first: bool) -> None:
         self._errors.clear()
@@ -260,13 +263,13 @@ class NativeLoop(Loop):
             self._run, count, (ctypes.c_void_p * count)(*rests), (ctypes.c_int32 * count)(*queues)
         )
 
-    def alone(self, *, first: bool) -> bool:
-        if self._errors:
-            self._errors.clear()
+    def alone(self, *, first: bool) -> None:
         failures = self._alone(self._run, first, self._masks[0])
         if failures < 0:
-            raise gone(self._seat, os.strerror(-failures))
-        return not failures
+            work, explain = self._told[self._unseated[0]]
+            raise failed(work, explain(-failures))
+        if failures:
+            raise self.failures()[0]
 
     def finish(self, lane: int) -> None:
         self._library.hope_finish(self._run, lane)
@@ -297,7 +300,8 @@ class NativeLoop(Loop):
             if self._library.hope_failure(self._run, lane, answer):
                 order, index, status = answer
                 segment, explain = self._told[index]
-                found.append((order, failed(segment, self._errors.get(index) or explain(status))))
+                raised = self._errors.pop(index, None)
+                found.append((order, failed(segment, raised or explain(status))))
         return [error for _, error in sorted(found, key=lambda pair: pair[0])]
 
     def stamps(self) -> list[Sequence[int]]:

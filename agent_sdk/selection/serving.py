@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Final, TypeVar
 
 import numpy as np
@@ -56,9 +57,13 @@ class _Comparison:
         us: what was found so far.
     """
 
-    waiting: deque[str]
-    pending: int
+    waiting: deque[str] = field(default_factory=deque)
+    pending: int = 0
     us: dict[str, list[float]] = field(default_factory=dict)
+
+    def begin_round(self, names: Collection[str]) -> None:
+        """One turn for each."""
+        self.waiting, self.pending = deque(names), len(names)
 
 
 class Serving(Forks):
@@ -74,8 +79,6 @@ class Serving(Forks):
     Attributes:
         current: name of the contender that is run.
         changes: what was decided, in sentences, latest last.
-        answered: how many runs each has answered.
-        switches: how often somebody else has answered than the time before.
     """
 
     def __init__(
@@ -90,9 +93,10 @@ class Serving(Forks):
         self.quiet_us = dict(quiet_us)
         self.current = self._first = self._first_choice(self._contenders)
         self.changes: deque[str] = deque(maxlen=32)
-        self.answered: Counter[str] = Counter()
-        self.switches = 0
         self.pinned = pinned
+        self._fresh: deque[tuple[str, float]] = deque()
+        self._answered: Counter[str] = Counter()
+        self._switches = 0
         self._sample = sample
         self._answering = ""
         self.in_child()
@@ -124,7 +128,7 @@ class Serving(Forks):
 
         Raises what ``Executor.answer`` raises; a failing processor only when no contender can answer this request.
         """
-        return self._answered_by(lambda executor: executor.answer(inputs, into))
+        return self._answered_by(methodcaller("answer", inputs, into))
 
     def trace(
         self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
@@ -159,8 +163,14 @@ class Serving(Forks):
                     failures[name] = error
                 continue
             finally:
-                with self._lock:
-                    self._learn(name, us, comparison)
+                if comparison is not None:
+                    with self._lock:
+                        self._compared(comparison, name, us)
+                elif us is not None:
+                    self._fresh.append((name, us))
+                    if len(self._fresh) >= WINDOW:
+                        with self._lock:
+                            self._learn()
             if failures:
                 self._drop(failures)
             return answer
@@ -180,27 +190,48 @@ class Serving(Forks):
             raise next(iter(failures.values()))
         return self.current if self.current in left else self._first_choice(left), None
 
-    def _learn(self, name: str, us: float | None, comparison: _Comparison | None) -> None:
-        """Take note of a run that ended; ``us`` is None where it failed: then its turn goes to the next request."""
+    @property
+    def answered(self) -> Counter[str]:
+        """How many runs each has answered."""
+        with self._lock:
+            self._learn()
+            return self._answered.copy()
+
+    @property
+    def switches(self) -> int:
+        """How often somebody else has answered than the time before."""
+        with self._lock:
+            self._learn()
+            return self._switches
+
+    def _learn(self) -> None:
+        """Take note of the runs that ended outside comparisons: a few at a time, because that costs microseconds."""
+        while self._fresh:
+            name, us = self._fresh.popleft()
+            self._count(name, us)
+            if name == self.current and self._comparison is None and not self.pinned:
+                self._recent.append(us)
+                self._left -= 1
+                if self._left <= 0:
+                    self._watch()
+
+    def _count(self, name: str, us: float) -> None:
+        if name == PLAN and self._sample is not None:
+            self._sample.append(us)
+        self._answered[name] += 1
+        self._switches += self._answering not in ("", name)
+        self._answering = name
+
+    def _compared(self, comparison: _Comparison, name: str, us: float | None) -> None:
+        """Take note of a turn that ended; ``us`` is None where it failed: then it goes to the next request."""
+        self._learn()
         if us is not None:
-            if name == PLAN and self._sample is not None:
-                self._sample.append(us)
-            self.answered[name] += 1
-            if name != self._answering:
-                self.switches += self._answering != ""
-                self._answering = name
-        if comparison is not None:
-            if us is None and name in self._contenders:
-                comparison.waiting.appendleft(name)
-                return
-            if us is not None:
-                comparison.us.setdefault(name, []).append(us)
-            self._count_down(comparison, 1)
-        elif us is not None and name == self.current and self._comparison is None and not self.pinned:
-            self._recent.append(us)
-            self._left -= 1
-            if self._left <= 0:
-                self._watch()
+            self._count(name, us)
+            comparison.us.setdefault(name, []).append(us)
+        elif name in self._contenders:
+            comparison.waiting.appendleft(name)
+            return
+        self._count_down(comparison)
 
     def _watch(self) -> None:
         """Look at the current contender's latest runs from time to time, and compare it with others when it is due."""
@@ -233,22 +264,18 @@ class Serving(Forks):
         """
         self._interval = min(2 * self._interval, RECHECK)
         self._left = self._interval
-        self._comparison = _Comparison(deque(), 0)
-        self._begin_round(self._comparison, [*names, self.current])
+        self._comparison = _Comparison()
+        self._comparison.begin_round([*names, self.current])
 
-    def _begin_round(self, comparison: _Comparison, names: Collection[str]) -> None:
-        comparison.waiting = deque(names)
-        comparison.pending = len(names)
-
-    def _count_down(self, comparison: _Comparison, ended: int) -> None:
-        comparison.pending -= ended
+    def _count_down(self, comparison: _Comparison) -> None:
+        comparison.pending -= 1
         if comparison.pending or comparison is not self._comparison:
             return
         us = {name: own for name, own in comparison.us.items() if name in self._contenders}
         best = min(map(min, us.values()), default=math.inf)
         promising = [name for name, own in us.items() if min(own) <= BEHIND * best]
         if len(promising) > 1 and max(map(len, us.values())) < ROUNDS:
-            self._begin_round(comparison, promising)
+            comparison.begin_round(promising)
             return
         self._comparison = None
         self._settle({name: statistics.median(own) for name, own in us.items()})
@@ -291,7 +318,7 @@ class Serving(Forks):
                 dropped = self._contenders.pop(name)
                 if self._comparison is not None and name in self._comparison.waiting:
                     self._comparison.waiting.remove(name)
-                    self._count_down(self._comparison, 1)
+                    self._count_down(self._comparison)
             with suppress(ExecutionError):  # it hangs; it is freed by whoever comes back
                 dropped.close()
 
