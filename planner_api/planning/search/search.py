@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
@@ -17,8 +16,6 @@ WINDOW = (20, 75)
 """Shortest and longest window, in positions."""
 MOVES = 1250
 """Moves per window: in the same number of moves, more and shorter windows reach more (of 600 to 20 000)."""
-FEWEST_MOVES = 100
-"""Moves of the last window below which it is not worth beginning."""
 HOT = 1.2
 """First temperature, in mean fastest latencies of the problem's ops."""
 COLD_US = 5.0
@@ -138,22 +135,11 @@ class Search:
 
     def run(self, budget: Budget, target_us: float) -> None:
         """Anneal until the budget ends or the value reaches ``target_us``."""
-        rate = 0.0
         with ThreadPoolExecutor(1) as pool:
-            while self.movable and self.value_us > target_us:
+            while self.movable and self.value_us > target_us and budget.left() > 0:
                 if budget.rounds is not None and self.rounds >= budget.rounds:
                     return
-                if budget.timed and rate == 0:
-                    # How long a move takes depends on how far its effects reach: a few tell.
-                    moves = FEWEST_MOVES
-                else:
-                    moves = int(min(MOVES, budget.left() / rate)) if rate else MOVES
-                if moves < FEWEST_MOVES or budget.left() <= 0:
-                    return
-                began = time.monotonic()
-                self.round(moves, pool)
-                if budget.timed:
-                    rate = (time.monotonic() - began) / moves
+                self.round(pool=pool)
 
     def _by_start(self) -> None:
         """Put the ops in the order in which they start."""
