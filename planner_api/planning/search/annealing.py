@@ -48,53 +48,39 @@ class Window(NamedTuple):
     best_sequence: IntArray
 
 
-class Survey:
-    """What windows need to know of a problem, and of a timed schedule around them."""
-
-    def __init__(self, a: Arrays) -> None:
-        self.a = a
-        self.slices = {name: _Slices(getattr(a, f"{name}_at")) for name in ("reads", "writes", "readers", "after")}
-
-    def window(self, s: State, low: int, high: int) -> Window:
-        """The window from ``low`` to ``high`` of a timed schedule."""
-        a, n, slices = self.a, len(s.sequence), self.slices
-        last = slices["readers"].greatest(s.position[a.readers])
-        reach_move = np.maximum(slices["reads"].greatest(last[a.reads]) + 1, high)
-        reach_flip = np.maximum(slices["writes"].greatest(last[a.writes]) + 1, reach_move)
-        end = int(reach_flip[s.sequence[low:high]].max())
-        far = slices["after"].greatest(s.position[a.after])
-        near = s.sequence[low:end]
-        return Window(
-            low=low,
-            high=high,
-            reach_move=reach_move,
-            reach_flip=reach_flip,
-            far=far,
-            crossing=near[far[near] >= high],
-            through=np.zeros(n),
-            next_at=np.zeros_like(s.ends_at),
-            held_at=np.zeros_like(s.held_at),
-            bypass_at=np.full(n + 1, -np.inf),
-            flipped=np.empty((LONGEST_STRETCH, 2), dtype=np.int64),
-            best_assignment=s.assignment.copy(),
-            best_sequence=s.sequence.copy(),
-        )
+def window(a: Arrays, s: State, low: int, high: int) -> Window:
+    """The window from ``low`` to ``high`` of a timed schedule."""
+    n = len(s.sequence)
+    last = _greatest(a.readers_at, s.position[a.readers])
+    reach_move = np.maximum(_greatest(a.reads_at, last[a.reads]) + 1, high)
+    reach_flip = np.maximum(_greatest(a.writes_at, last[a.writes]) + 1, reach_move)
+    end = int(reach_flip[s.sequence[low:high]].max())
+    far = _greatest(a.after_at, s.position[a.after])
+    near = s.sequence[low:end]
+    return Window(
+        low=low,
+        high=high,
+        reach_move=reach_move,
+        reach_flip=reach_flip,
+        far=far,
+        crossing=near[far[near] >= high],
+        through=np.zeros(n),
+        next_at=np.zeros_like(s.ends_at),
+        held_at=np.zeros_like(s.held_at),
+        bypass_at=np.full(n + 1, -np.inf),
+        flipped=np.empty((LONGEST_STRETCH, 2), dtype=np.int64),
+        best_assignment=s.assignment.copy(),
+        best_sequence=s.sequence.copy(),
+    )
 
 
-class _Slices:
-    """Reductions over ``x[at[i] : at[i + 1]]`` for every i."""
-
-    def __init__(self, at: IntArray) -> None:
-        self.full = np.flatnonzero(at[1:] > at[:-1])
-        self.starts = at[:-1][self.full]
-        self.count = len(at) - 1
-
-    def greatest(self, values: IntArray) -> IntArray:
-        """The largest value of each slice; -1 for an empty one."""
-        result = np.full(self.count, -1, dtype=np.int64)
-        if len(self.full):
-            result[self.full] = np.maximum.reduceat(values, self.starts)
-        return result
+def _greatest(at: IntArray, values: IntArray) -> IntArray:
+    """The largest of ``values[at[i] : at[i + 1]]`` for every i; -1 where there are none."""
+    result = np.full(len(at) - 1, -1, dtype=np.int64)
+    full = np.flatnonzero(at[1:] > at[:-1])
+    if len(full):
+        result[full] = np.maximum.reduceat(values, at[:-1][full])
+    return result
 
 
 @inner_kernel

@@ -10,7 +10,7 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.judge.evaluator import State, arrays, evaluate, state, tails
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import IntArray, Problem
-from planner_api.planning.search.annealing import Survey, anneal
+from planner_api.planning.search.annealing import anneal, window
 
 WINDOW = (20, 75)
 """Shortest and longest window, in positions."""
@@ -40,7 +40,6 @@ class Search:
         self.problem = problem
         self.rounds = 0
         self._arrays = arrays(problem)
-        self._survey = Survey(self._arrays)
         self._random = np.random.default_rng(seed)
         self._states = self._random.integers(1, 2**63, size=(2, 1), dtype=np.uint64)
         self._state = state(problem, schedule.assignment, schedule.sequence)
@@ -115,8 +114,9 @@ class Search:
 
     def _anneal(self, s: State, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:
         """One window; the value it believes in, the placement and the order."""
-        view = self._survey.window(s, low, high)
-        believed = anneal(self._arrays, s, view, 2, moves, self._hot, self._cold, self._states[lane])
+        believed = anneal(
+            self._arrays, s, window(self._arrays, s, low, high), 2, moves, self._hot, self._cold, self._states[lane]
+        )
         return float(believed), s.assignment.copy(), s.sequence.copy()
 
     def _keep_best(self, known: tuple[float, IntArray, IntArray], candidates: list[tuple[IntArray, IntArray]]) -> None:
