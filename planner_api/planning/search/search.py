@@ -139,7 +139,7 @@ class Search:
             while self.movable and self.value_us > target_us and budget.left() > 0:
                 if budget.rounds is not None and self.rounds >= budget.rounds:
                     return
-                self.round(pool=pool)
+                self.round(MOVES, pool)
 
     def _by_start(self) -> None:
         """Put the ops in the order in which they start."""
