@@ -37,8 +37,8 @@ MANY_CHOICES = 15_000
 """and above so many pairs of op and processor."""
 WHOLE_SHARE = 0.6
 """Part of the budget for whole ops where they may also be cut."""
-NOISE = 0.02
-"""Relative gain below which ops stay whole: figures are no better than that, and parts are more to launch."""
+NOISE = 0.01
+"""Relative gain below which ops stay whole: figures are hardly better than that, and parts are more to launch."""
 PIECES_SHARE = 0.4
 """Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
 CLOSED = 1e-5
