@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.grain import grains
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.construct.rounds import overlapped
 from planner_api.planning.construct.single import singles
@@ -24,9 +23,9 @@ from planner_api.planning.warming import after_loading
 
 BOUND_SHARE = 0.3
 """Part of the budget that the lower bound may take before a method other than ``auto`` starts."""
-STARTS = ("single", "heft", "finish", "grain", "dmdar", "greedy", "mosaic")
+STARTS = ("single", "heft", "grain", "dmdar", "greedy", "mosaic")
 """What ``auto`` starts from the best of, quick ones first."""
-AT_ONCE = 4
+AT_ONCE = 3
 """How many of them are made however little the budget is: without them a short one buys a single processor alone,"""
 AT_ONCE_OF_MANY = 2
 """and how many above ``MANY_OPS``, where each may take seconds."""
@@ -38,8 +37,8 @@ MANY_CHOICES = 15_000
 """and above so many pairs of op and processor."""
 WHOLE_SHARE = 0.6
 """Part of the budget for whole ops where they may also be cut."""
-NOISE = 0.02
-"""Relative gain below which ops stay whole: figures are no better than that, and parts are more to launch."""
+NOISE = 0.01
+"""Relative gain below which ops stay whole: figures are hardly better than that, and parts are more to launch."""
 PIECES_SHARE = 0.4
 """Part of what the starts left of the budget, after which pieces that are not proven yet are left to the search."""
 CLOSED = 1e-5
@@ -202,8 +201,6 @@ def start(problem: Problem, budget: Budget) -> Solution:
             late = budget.left() <= 0 and (budget.seconds > 0 or many) and index >= at_once
             if late or (wide and name == "mosaic"):
                 break
-        if (name == "finish" and not _worth_finish(problem)) or (name == "grain" and len(grains(problem)) == 1):
-            continue
         try:
             found = _settled(problem, overlapped(problem, solve(problem, name, budget)))
         except PlanningError as error:
@@ -219,12 +216,6 @@ def start(problem: Problem, budget: Budget) -> Solution:
 def _settled(problem: Problem, found: Solution) -> Solution:
     """A solution as it is charged in the order of its starts."""
     return replace(found, schedule=in_start_order(found.cut or problem, found.schedule))
-
-
-def _worth_finish(problem: Problem) -> bool:
-    """Where the machine is HOPE's, insertion beats it."""
-    machine = problem.machine
-    return bool(features(problem) or machine.launch_us.any() or len(set(machine.place.tolist())) < problem.host)
 
 
 def closed(solution: Solution, bound: Bound) -> bool:

@@ -16,7 +16,7 @@ from hope_schema.cutting import Node
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.single import singles
 from planner_api.planning.problem import Machine, Problem
-from planner_api.planning.problem.cuts import Cutter
+from planner_api.planning.problem.cutter import Cutter
 
 QUIET_S = 2.0
 """Loading what is compiled takes less; compiling is said."""

@@ -41,7 +41,7 @@ MOST_RESOURCES = 256
 ROUNDS = 12
 """Times that violated intervals are looked for."""
 MOST_VIOLATED = 2
-"""Intervals added per end and round for their violation alone."""
+"""Intervals added per end and round."""
 TOLERANCE = 1e-4
 """Violations, relative to the critical path, that are not worth a row."""
 ENOUGH = 5e-5
@@ -407,12 +407,7 @@ class _Program:
         return float(self.solver.getInfo().objective_function_value) * self.unit
 
     def add_violated(self) -> bool:
-        """Add intervals that the solution violates; False when there are none.
-
-        Some are added for their violation alone. Others because they decide: for fixed shares the earliest finish of
-        every op is a longest path over rows and intervals together, and where short intervals add up to a long one,
-        the short ones win. Short rows are what keeps the program quick.
-        """
+        """Add the intervals that the solution violates most, by where they end; False when there are none."""
         if not self.linked.any():
             return False
         values = np.array(self.solver.getSolution().col_value)
@@ -430,9 +425,8 @@ class _Program:
             load[better] = sums[better]
             which[better] = index
         value = values.tolist()
-        duration = [sum([value[column] * us for column, us in terms.items()]) for terms in self.durations]
-        # Single long intervals that are violated most, and then the deciding arcs.
-        late = np.array(duration)[self.ends] - values[self.finish + np.array(self.ends)]
+        spent = [sum([value[column] * us for column, us in self.durations[op].items()]) for op in self.ends]
+        late = np.array(spent) - values[self.finish + np.array(self.ends)]
         early = values[self.finish + np.array(self.begins)]
         excess = np.where(self.linked, load + early[:, None] + late[None, :], -np.inf)
         rank = np.argsort(-excess, axis=0, kind="stable")[:MOST_VIOLATED]
@@ -442,26 +436,7 @@ class _Program:
             for end, begin in enumerate(row)
             if excess[begin, end] > TOLERANCE * SCALE
         ]
-        earliest = [0.0] * len(duration)
-        begun = np.zeros(len(self.begins))
-        begin_of = {op: k for k, op in enumerate(self.begins)}
-        end_of = {op: k for k, op in enumerate(self.ends)}
-        for op in self.lists.order:
-            ready = max((earliest[earlier] for earlier in self.lists.before[op]), default=0.0)
-            if op in end_of:
-                end = end_of[op]
-                arrivals = begun + load[:, end]
-                begin = int(np.argmax(arrivals))
-                if arrivals[begin] > ready + TOLERANCE * SCALE:
-                    # Of equal arcs the shortest.
-                    near = np.flatnonzero(arrivals >= arrivals[begin] - TOLERANCE * SCALE)
-                    begin = int(near[np.argmin(load[near, end])])
-                    found.append((begin, end, int(which[begin, end])))
-                    ready = float(arrivals[begin])
-            earliest[op] = ready + duration[op]
-            if op in begin_of:
-                begun[begin_of[op]] = earliest[op]
-        fresh = [key for key in dict.fromkeys(found) if key not in self.known]
+        fresh = [key for key in found if key not in self.known]
         self.known.update(fresh)
         if fresh:
             rows = [self._interval(*key) for key in fresh]

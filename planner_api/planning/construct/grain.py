@@ -3,7 +3,8 @@
 Where runtimes are offered on all cores, halves, quarters, ..., the earliest finish of one op alone is nearly always on
 the most cores, so that all ops follow one another, though two on half of the cores take less than one after the other
 on all. So a stretch of ops is placed once per grain, on processors that take equally many resources, and the grain
-stays on which the stretch ends first: all cores for the stem of a network, halves or quarters for its branches.
+stays on which the stretch ends first: all cores for the stem of a network, halves or quarters for its branches. Where
+no groups nest this is `finish`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     """
     order = by_rank(problem, upward_rank(problem))
     decoder, choices = Decoder(problem), grains(problem)
-    for first in range(0, len(order), STRETCH):
-        tries = [placed(decoder.copy(), order[first : first + STRETCH], grain) for grain in choices]
+    length = STRETCH if len(choices) > 1 else len(order)
+    for first in range(0, len(order), length):
+        tries = [placed(decoder.copy(), order[first : first + length], grain) for grain in choices]
         decoder = min(tries, key=lambda one: one.latest)
     return Solution(decoder.schedule(), "grain")

@@ -25,8 +25,6 @@ BEAM = 64
 """Labels kept per level when looking for a first plan of a piece."""
 ROOM = 60_000
 """Labels of one level that a proof may need before it is given up."""
-WEIGHT_STEPS = (-0.3, -0.15, -0.05, 0.0, 0.05, 0.15, 0.3)
-"""Weights of the first processor in load bounds, around the best."""
 EFFORT = 300_000
 """Labels that the proof of one piece may need in all: what counts as work where no clock does."""
 MOST_PROCESSORS = 16
@@ -232,7 +230,7 @@ def _piece(problem: Problem, part: list[int], entry: int, last: bool) -> tuple[P
                 tail[local[op]] = max(tail[local[op]], fastest[local[later]] + tail[local[later]])
     rows = [[names[tensor] for tensor in lists.reads[op] if tensor in names] for op in part]
     independent = bool((problem.conflicts == np.eye(host, dtype=bool)).all())
-    weights = _weights(latency, independent)
+    weights = _weights(host, independent)
     # A processor of weight nothing takes any op that it supports for nothing.
     weighted = np.where(
         np.isfinite(latency), np.where(np.isfinite(latency), latency, 0.0) * weights[:, None, :], np.inf
@@ -276,22 +274,10 @@ def _unsolved(rough: float, sources: int, host: int) -> tuple[list[list[Ending |
     return [[None] * host for _ in range(sources)], [[rough] * host for _ in range(sources)]
 
 
-def _weights(latency: np.ndarray, independent: bool) -> np.ndarray:
-    """Rows of processor weights for load bounds: at most 1 in sum over processors that can run together.
-
-    For two processors they lie around the weight that bounds the whole piece best.
-    """
-    host = latency.shape[1]
-    if not independent:
-        return np.full((1, host), 1.0 / host)
-    if host == 2:
-        shares = np.linspace(0, 1, 101)
-        finite = np.where(np.isfinite(latency), latency, latency[np.isfinite(latency)].sum() + 1.0)
-        loads = np.minimum(shares[:, None] * finite[:, 0], (1 - shares[:, None]) * finite[:, 1]).sum(axis=1)
-        best = float(shares[int(np.argmax(loads))])
-        near = np.clip(best + np.array(WEIGHT_STEPS), 0.0, 1.0)
-        return np.stack([near, 1.0 - near], axis=1)
-    return np.concatenate([np.full((1, host), 1.0 / host), np.eye(host)])
+def _weights(host: int, independent: bool) -> np.ndarray:
+    """Rows of processor weights for load bounds: at most 1 in sum over processors that can run together."""
+    even = np.full((1, host), 1.0 / host)
+    return np.concatenate([even, np.eye(host)]) if independent else even
 
 
 def _solve_piece(

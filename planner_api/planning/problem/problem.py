@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
-from planner_api.planning.problem.cuts import Cutter
+from planner_api.planning.problem.cutter import Cutter
 from planner_api.planning.problem.machine import Machine
 
 Objective = Literal["latency", "lateness"]

@@ -13,7 +13,7 @@ import numpy as np
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Region, axes_of, halve
 from planner_api.planning.problem import FloatArray, Problem
-from planner_api.planning.problem.cuts import TENTHS, Shape, border
+from planner_api.planning.problem.cutter import TENTHS, Shape, border
 
 LEAST = 0.0005
 """Of all ops' fastest latencies together: an op that takes less stays whole."""

@@ -29,7 +29,8 @@ from planner_api.planning.construct.rounds import in_rounds
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
-from planner_api.planning.problem.cuts import TENTHS, cut_problem
+from planner_api.planning.problem.cuts import cut_problem
+from planner_api.planning.problem.cutter import TENTHS
 from planner_api.planning.split.choices import Team, choices_of
 from planner_api.planning.split.plan import CutPlan, homes_of
 

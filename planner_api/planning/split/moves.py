@@ -6,7 +6,7 @@ import numpy as np
 
 from planner_api.planning.judge.evaluator import Arrays
 from planner_api.planning.kernel import ZERO, inlined_kernel, inner_kernel
-from planner_api.planning.problem.cuts import TENTHS
+from planner_api.planning.problem.cutter import TENTHS
 from planner_api.planning.search.moves import LONGEST_STRETCH, next_link, shift, slot, uniform
 from planner_api.planning.split.state import Joint, Modes
 from planner_api.planning.split.timing import find_regions

@@ -10,7 +10,7 @@ import numpy as np
 
 from hope_schema.cutting import CutError, Region
 from planner_api.planning.problem import FloatArray, IntArray, Problem
-from planner_api.planning.problem.cuts import TENTHS
+from planner_api.planning.problem.cutter import TENTHS
 from planner_api.planning.split.choices import Choices
 
 AXES = 2
