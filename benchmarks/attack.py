@@ -11,10 +11,12 @@ import asyncio
 import itertools
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +45,8 @@ LARGE_OPS, MOST_MOVES = 14_000, 80_000
 """Of more moves an upload takes more memory to read than ``HOPE_READ_MEMORY_BYTES``."""
 OTHERS = 50
 """Other devices, whose requests take turns: each stays within its own rate."""
+ROUNDS = 6
+"""Of the attack on others."""
 BUDGET_S: float = Settings.model_fields["solve_budget_s"].default
 
 
@@ -215,7 +219,11 @@ def _costs(
 
 
 async def others(stage: Stage, seconds: float) -> list[Row]:
-    """The p99 of other devices' cached GETs, alone and while one device sends everything hostile; limits as shipped."""
+    """The p99 of other devices' cached GETs, alone and while one device sends everything hostile; limits as shipped.
+
+    Rounds of both, and the middle of their ratios: whatever else this machine does meets both alike. Each round begins
+    with the attacker's burst. Both clients are one process, so that what the attack costs its client counts too.
+    """
     shipped = Settings.model_fields
     limits = {name: shipped[name].default for name in ("rate_per_token", "rate_per_address")}
     server = await stage.server("attack-others", **limits)
@@ -227,21 +235,27 @@ async def others(stage: Stage, seconds: float) -> list[Row]:
         request("GET", f"/plans/{first['plan_id']}", token=await enrol(stage, fresh("other")), headers=headers)
         for _ in range(OTHERS)
     ]
-    token = await enrol(stage, fresh("attacker"))
+    hostile = itertools.cycle(attacks(await enrol(stage, "attacker")).values())
 
     async def p99(seconds: float) -> float:
         tally = await Pump([server.address], itertools.cycle(gets), connections=1, seconds=seconds).run()
         assert set(tally.statuses) == {200}, tally.statuses
         return tally.percentile(0.99) * 1000
 
-    alone = await p99(seconds / 4)
-    hostile = itertools.cycle(attacks(token).values())
-    attack = asyncio.create_task(Pump([server.address], hostile, connections=4, seconds=seconds + 1).run())
-    beside = await p99(seconds)
-    await attack
+    alone, beside, answered = [], [], Counter[int]()
+    for _ in range(ROUNDS):
+        alone.append(await p99(seconds / ROUNDS / 4))
+        pump = Pump([server.address], hostile, connections=4, seconds=seconds / ROUNDS + 0.5)
+        attack = asyncio.create_task(pump.run())
+        beside.append(await p99(seconds / ROUNDS))
+        answered += (await attack).statuses
     await asyncio.to_thread(server.stop)
-    ratio = beside / alone
-    details = {"alone_ms": round(alone, 2), "beside_ms": round(beside, 2)}
+    ratio = statistics.median(each / before for before, each in zip(alone, beside, strict=True))
+    details = {
+        "alone_ms": round(statistics.median(alone), 2),
+        "beside_ms": round(statistics.median(beside), 2),
+        "attack": {str(status): count for status, count in sorted(answered.items())},
+    }
     return [row(stage, "cached GET p99 of others under attack / alone", round(ratio, 2), "<= 3", ratio <= 3, **details)]
 
 

@@ -7,14 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 
 from hope_schema.version import VERSION
-from planner_api.errors import PlannerError
 from planner_api.http.asgi import Asgi, Scope
 from planner_api.http.document import build as build_document
-from planner_api.http.problems import refuse
 from planner_api.models.routes import router as models
 from planner_api.ops.logs import stay_quiet
 from planner_api.ops.observe import Observe
@@ -119,8 +116,8 @@ def _api(planner: Planner | None, routers: list[APIRouter]) -> FastAPI:
     api.state.planner = planner
     # As they are: including a router makes each of its routes anew, at the first request of every application.
     api.router.routes.extend(route for router in routers for route in router.routes)
-    for kind in (PlannerError, RequestValidationError, HTTPException, Exception):
-        api.add_exception_handler(kind, refuse)
+    # Errors leave the routes as they were raised: the layers see them, and the outermost answers them, like its own.
+    api.middleware_stack = AsyncExitStackMiddleware(api.router)
 
     @api.get("/openapi.json", include_in_schema=False)
     async def contract() -> dict[str, Any]:

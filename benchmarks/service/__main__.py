@@ -9,7 +9,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -39,9 +38,8 @@ def plan_of(options: argparse.Namespace) -> dict[str, Measure]:
     }
 
 
-async def measure(url: str, chosen: dict[str, Measure]) -> list[Row]:
-    """Run the chosen measures on one database."""
-    rows: list[Row] = []
+async def measure(url: str, chosen: dict[str, Measure], keep: Callable[[list[Row]], None]) -> None:
+    """Run the chosen measures on one database; the rows of each are kept before the next begins."""
     with tempfile.TemporaryDirectory(prefix="hope-bench-") as folder:
         stage = Stage(url, Path(folder))
         await stage.open()
@@ -55,10 +53,9 @@ async def measure(url: str, chosen: dict[str, Measure]) -> list[Row]:
                     found = [measures.row(stage, name, None, "to be measured", False, error=reason)]
                 for each in found:
                     print(line(each), flush=True)
-                rows += found
+                keep(found)
         finally:
             await stage.close()
-    return rows
 
 
 def line(found: Row) -> str:
@@ -99,16 +96,18 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     chosen = {name: run for name, run in everything.items() if not options.only or name in options.only}
     rows: list[Row] = []
+
+    def keep(found: list[Row]) -> None:
+        rows.extend(found)
+        if options.json is not None:
+            results.write(options.json, rows)
+
     try:
         with databases(options.database) as urls:
             for url in urls:
-                rows += uvloop.run(measure(url, chosen))
+                uvloop.run(measure(url, chosen, keep))
     except KeyboardInterrupt:
         return 130
-    finally:
-        if options.json is not None:
-            with contextlib.suppress(OSError):
-                results.write(options.json, rows)
     missed = [each for each in rows if not each["ok"]]
     print(f"{len(rows) - len(missed)} of {len(rows)} rows hold")
     return 1 if missed else 0

@@ -24,6 +24,7 @@ from planner_api.devices.tokens import hash_token
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.gathering import Gathering
 from planner_api.http.asgi import Asgi, Scope
+from planner_api.http.problems import status_of
 
 if TYPE_CHECKING:
     from planner_api.solving.events import Events
@@ -37,6 +38,10 @@ ENTRANCES = frozenset({"/devices", "/devices/proof"})
 whom they answer."""
 REFUSED_S = 0.1
 """How long who asks too often waits for hearing so."""
+WRONG = frozenset({400, 401, 413, 415, 422})
+"""How requests are answered that nobody sends who keeps to the contract."""
+WRONG_COUNTS = 10
+"""As how many requests each of them counts: what it costs is found out only by reading it."""
 ENDED = "this token has expired; a device gets a new one with `hope-agent enrol`"
 NO_TOKEN = "this planner needs a token; a device gets its own with `hope-agent enrol`"
 
@@ -183,18 +188,20 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass the request on. Raises PlannerError for one that is not admitted."""
-        path = scope["path"]
+        path, limit, caller = scope["path"], self._per_address, ""
         try:
             given = _authorization(scope)  # of every path, so that all refuse two alike
             if path not in OPEN:
                 if path in ENTRANCES and scope["method"] == "POST":
-                    await refuse_for(self._per_address.hit(address_of(scope)))
+                    caller = address_of(scope)
+                    await refuse_for(limit.hit(caller))
                 elif given is not None:
                     token_hash = _hash_of(given)
                     known = self._tokens.known(token_hash) or await self._look_up(scope, token_hash)
                     if known.expires_at + LEEWAY_S < time.time():
                         raise UnauthorisedError(ENDED)
-                    if wait_s := self._per_token.hit(known.principal.name):
+                    limit, caller = self._per_token, known.principal.name
+                    if wait_s := limit.hit(caller):
                         await refuse_for(wait_s)
                     self._admit(scope, known.principal)
                 elif self._required:
@@ -202,7 +209,12 @@ class Guard:
         except UnauthorisedError:
             await refuse_for(self._per_address.hit(address_of(scope)))
             raise
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            if caller and status_of(error) in WRONG:
+                limit.count(caller, WRONG_COUNTS - 1)
+            raise
 
     async def _look_up(self, scope: Scope, token_hash: str) -> Known:
         """Ask for a token that is not remembered. Raises TooOftenError for an address of too many guesses."""
@@ -228,7 +240,7 @@ async def refuse_for(wait_s: float) -> None:
     NOTE: who floods gets ten refusals a second on a connection; answered at once, they would keep everybody waiting.
     """
     if wait_s:
-        await asyncio.sleep(min(wait_s, REFUSED_S))
+        await asyncio.sleep(REFUSED_S)
         raise TooOftenError("too-many-requests", "too many requests; slow down", retry_after_s=wait_s)
 
 

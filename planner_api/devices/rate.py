@@ -34,14 +34,17 @@ class RateLimit:
         """Count one request; 0 when it is allowed, else the seconds until it would be."""
         if not self._interval:
             return 0.0
+        wait_s = self.wait(key)
+        if not wait_s:
+            self.count(key, 1)
+        return wait_s
+
+    def count(self, key: str, requests: int) -> None:
+        """Count so many requests, whether they are allowed or not."""
         now = self._clock()
-        due = self._next.get(key, now)
-        if due - now > self._tolerance:
-            return due - now - self._tolerance
         if len(self._next) >= MAX_CALLERS and key not in self._next:
             self._forget(now)
-        self._next[key] = max(due, now) + self._interval
-        return 0.0
+        self._next[key] = max(self._next.get(key, now), now) + requests * self._interval
 
     def wait(self, key: str) -> float:
         """Seconds until a request would be allowed, 0 for now; counts nothing."""

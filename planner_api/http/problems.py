@@ -9,8 +9,6 @@ from typing import Any
 import structlog
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
 
 from hope_schema import ProblemDetails
 from planner_api import errors
@@ -31,8 +29,23 @@ STATUS: dict[type[PlannerError], int] = {
 }
 
 
+def status_of(error: Exception) -> int:
+    """The status of the answer that says an error."""
+    match error:
+        case HttpError():
+            return error.status
+        case PlannerError():
+            return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+        case RequestValidationError():
+            return 422
+        case HTTPException():
+            return error.status_code
+    return 500
+
+
 def as_http(error: Exception, path: str = "", method: str = "") -> HttpError:
     """Return any error as HTTP says it; one that nobody foresaw is logged, and its answer tells nothing of it."""
+    status = status_of(error)
     match error:
         case HttpError():
             return error
@@ -44,20 +57,19 @@ def as_http(error: Exception, path: str = "", method: str = "") -> HttpError:
                 headers["Retry-After"] = str(math.ceil(error.retry_after_s))
             if isinstance(error, errors.DatabaseAwayError):
                 log.warning("database_unavailable", path=path, error=error.reason)
-            status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
             return HttpError(status, error.kind, error.detail, headers=headers, causes=error.causes)
         case RequestValidationError():
             causes = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-            return HttpError(422, "invalid", f"a parameter is not valid: {causes[0]}", causes=causes)
+            return HttpError(status, "invalid", f"a parameter is not valid: {causes[0]}", causes=causes)
         case HTTPException(status_code=404):
             return HttpError(404, "not-found", f"there is nothing at {path}")
         case HTTPException(status_code=405):
             detail = f"{path} does not know the method {method}"
             return HttpError(405, "method-not-allowed", detail, headers=error.headers)
         case HTTPException():
-            return HttpError(error.status_code, "http-error", str(error.detail), headers=error.headers)
+            return HttpError(status, "http-error", str(error.detail), headers=error.headers)
     log.error("request_failed", path=path, error=f"{type(error).__name__}: {error}"[:300])
-    return HttpError(500, "fault", "the planner failed on this request; its log knows the request id")
+    return HttpError(status, "fault", "the planner failed on this request; its log knows the request id")
 
 
 def answer(error: HttpError, path: str | None, request_id: str | None) -> tuple[Headers, bytes]:
@@ -77,21 +89,9 @@ def answer(error: HttpError, path: str | None, request_id: str | None) -> tuple[
     return headers, body
 
 
-async def refuse(request: Request, error: Exception) -> Response:
-    """Answer a request of a route with the error."""
-    return _response(request.scope, error)
-
-
-async def send_problem(send: Any, scope: Scope, error: PlannerError) -> None:
-    """Answer a raw ASGI request with the error."""
-    response = _response(scope, error)
-    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
-    await send({"type": "http.response.body", "body": response.body})
-
-
-def _response(scope: Scope, error: Exception) -> Response:
+async def send_problem(send: Any, scope: Scope, error: Exception) -> None:
+    """Answer a request with the error."""
     found = as_http(error, scope["path"], scope["method"])
-    headers, body = answer(found, scope["path"], scope.get("state", {}).get("request_id"))
-    response = Response(body, status_code=found.status)
-    response.raw_headers = headers
-    return response
+    headers, body = answer(found, scope["path"], scope["state"]["request_id"])
+    await send({"type": "http.response.start", "status": found.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -10,9 +10,9 @@ from typing import Any
 import structlog
 
 from planner_api.devices.principal import principal_of
-from planner_api.errors import NotFoundError, PlannerError
+from planner_api.errors import NotFoundError
 from planner_api.http.asgi import GIVEN_ID, REQUEST_ID, Asgi, Scope, route_of
-from planner_api.http.problems import send_problem
+from planner_api.http.problems import send_problem, status_of
 from planner_api.ops.logs import request_id
 from planner_api.ops.metrics import Metrics
 
@@ -43,7 +43,7 @@ class Observe:
         # Where one of them came twice, no two readers shall take different ones.
         state["headers"] = headers if len(headers) == len(scope["headers"]) else {}
         request_id.set(identity)
-        status = 500
+        status = 0
         started = time.perf_counter()
 
         def send_with_id(message: Any) -> Any:
@@ -57,9 +57,14 @@ class Observe:
             if scope["path"].endswith("\n"):  # Starlette's patterns end in `$`, which would let it pass
                 raise NotFoundError("not-found", "no address ends in a line break")
             await self._app(scope, receive, send_with_id)
-        except PlannerError as error:
+        except Exception as error:
+            if status:  # in the middle of an answer
+                raise
             await send_problem(send_with_id, scope, error)
+            if status_of(error) == 500:
+                raise  # the server's log says where
         finally:
+            status = status or 500
             seconds = time.perf_counter() - started
             self._metrics.request(scope["method"], route_of(scope), status, seconds)
             if status >= 400 or seconds >= SLOW_S:

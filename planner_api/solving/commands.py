@@ -11,15 +11,16 @@ from typing import Any
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 
 from planner_api.chores import end
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
-from planner_api.errors import PlannerError, UnavailableError
-from planner_api.http.problems import refuse
+from planner_api.errors import UnavailableError
 from planner_api.http.protocol import BoundedProtocol
 from planner_api.ops.logs import configure
 from planner_api.ops.metrics import Metrics
+from planner_api.ops.observe import Observe
 from planner_api.ops.probes import Probes
 from planner_api.ops.routes import router
 from planner_api.plans.store import build_worker
@@ -52,7 +53,7 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
     probes = Probes(database, metrics)
     events = build_events(database)
     worker = build_worker(database, settings, build_queue(database, settings, events), events, metrics)
-    served = None if probe_port is None else asyncio.create_task(_serve_probes(probes, probe_host, probe_port))
+    served = None if probe_port is None else asyncio.create_task(_serve_probes(probes, metrics, probe_host, probe_port))
     try:
         await _until_ready(database, probes, stop)
         log.info("worker_started", slots=settings.worker_slots, dialect=database.dialect)
@@ -84,15 +85,15 @@ class _ProbeServer(uvicorn.Server):
         yield
 
 
-async def _serve_probes(probes: Probes, host: str, port: int) -> None:
+async def _serve_probes(probes: Probes, metrics: Metrics, host: str, port: int) -> None:
     """Answer what every planner answers to those who run it, and nothing else."""
     app = FastAPI(openapi_url=None)
     app.include_router(router)
     # Whoever opens this port wants the metrics, whatever ``serve`` does with them.
     app.state.planner = SimpleNamespace(probes=probes, settings=SimpleNamespace(metrics=True))
-    app.add_exception_handler(PlannerError, refuse)
+    app.middleware_stack = AsyncExitStackMiddleware(app.router)  # errors are answered around it, as the planner's are
     config = uvicorn.Config(
-        app,
+        Observe(app, metrics, log_routine=False),
         host=host,
         port=port,
         http=BoundedProtocol,

@@ -23,11 +23,13 @@ from planner_api.devices.principal import Principal
 from planner_api.devices.rate import RateLimit
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.errors import TooOftenError
+from planner_api.http.body import SMALL_BYTES
 from tests.planner.samples import (
     FREQUENCY,
     SOC,
     Api,
     chain,
+    enrolled,
     eventually,
     measure,
     missing_request,
@@ -259,19 +261,54 @@ def test_too_many_requests_are_told_when_to_return(sqlite_url: str) -> None:
 
 
 def test_who_floods_waits_for_each_refusal() -> None:
-    """A caller beyond its rate is refused after others, who came later, have been answered."""
+    """A caller that is beyond its rate by however little is refused after others, who came later, were answered."""
     order: list[str] = []
 
-    async def answered(name: str, wait_s: float) -> None:
+    async def answered(name: str, wait_s: float, comes_after_s: float) -> None:
+        await asyncio.sleep(comes_after_s)
         with contextlib.suppress(TooOftenError):
             await guard.refuse_for(wait_s)
         order.append(name)
 
     async def all_at_once() -> None:
-        await asyncio.gather(answered("flood", 3.0), *(answered(f"other {number}", 0.0) for number in range(3)))
+        others = (answered(f"other {number}", 0.0, guard.REFUSED_S / 4) for number in range(3))
+        await asyncio.gather(answered("flood", 3.0, 0.0), answered("just", 1e-6, 0.0), *others)
 
     asyncio.run(all_at_once())
-    assert order == ["other 0", "other 1", "other 2", "flood"]
+    assert order == ["other 0", "other 1", "other 2", "flood", "just"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status"),
+    [
+        (("POST", "/models", b"{"), 400),
+        (("POST", "/models", b"{}"), 422),
+        (("POST", "/profiles/missing", b" " * (SMALL_BYTES + 1)), 413),
+        (("GET", "/models/x?unknown=1", b""), 422),
+    ],
+)
+def test_a_wrong_request_counts_as_many(sqlite_url: str, wrong: tuple[str, str, bytes], status: int) -> None:
+    """Who sends what the contract does not know uses up its rate ten times as fast; what is not there counts once."""
+    burst = guard.WRONG_COUNTS + 3
+    with serving(sqlite_url, tokens_required=True, rate_per_token=0.001, burst_per_token=burst) as api:
+        device = enrolled(api, "device-1")
+        method, path, body = wrong
+        headers = {**device, "content-type": "application/json"}
+        assert api.client.get("/models/" + "0" * 64, headers=device).status_code == 404
+        assert api.client.request(method, path, content=body, headers=headers).status_code == status
+        codes = [api.client.get("/devices/device-1", headers=device).status_code for _ in range(3)]
+        assert codes == [200, 200, 429]
+
+
+def test_wrong_claims_count_as_many(sqlite_url: str) -> None:
+    """Who guesses at claims is soon refused before the database is asked; known tokens of the same address go on."""
+    burst = guard.WRONG_COUNTS + 1
+    with serving(sqlite_url, tokens_required=True, rate_per_address=0.001, burst_per_address=burst) as api:
+        device = enrolled(api, "device-1")
+        assert api.client.get("/devices/device-1", headers=device).status_code == 200
+        codes = [enrol(api, new_token("claim"), "device-2").status_code for _ in range(3)]
+        assert codes == [401, 401, 429]
+        assert api.client.get("/devices/device-1", headers=device).status_code == 200
 
 
 def test_guessing_tokens_is_slowed_down(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
