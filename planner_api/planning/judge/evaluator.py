@@ -292,8 +292,8 @@ def accept(a: Arrays, s: State, first: int, until: int, high: int) -> None:
 
 
 @kernel
-def trial(a: Arrays, s: State, first: int, until: int, high: int, limit: float, number: int) -> float:
-    """Time positions ``first`` to ``until``.
+def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, limit: float, number: int) -> float:
+    """Time positions ``start`` to ``until``: a new trial from ``first`` on, or the rest of one that got to ``start``.
 
     What is found stands in the scratch space (and the ops' finish) until `accept` or `reject`. Where nothing limits it,
     the trial is accepted at once, and the ops' start and done are written too.
@@ -301,7 +301,8 @@ def trial(a: Arrays, s: State, first: int, until: int, high: int, limit: float, 
     Args:
         a: the problem.
         s: the schedule.
-        first: first position to time.
+        first: first position of the trial.
+        start: first position to time; more than ``first`` continues the same trial.
         until: one past the last.
         high: up to this position the state before each position is noted.
         limit: stop when the end must lie beyond it.
@@ -311,16 +312,20 @@ def trial(a: Arrays, s: State, first: int, until: int, high: int, limit: float, 
         The largest ``done - due`` up to ``until``, ``inf`` when it stopped.
     """
     slots, length = len(s.ends), a.length
-    for k in range(slots):
-        s.ends[k] = s.ends_at[first, k]
-    for k in range(slots if length > 1 else 0):
-        s.held[k] = s.held_at[first, k]
-    for q in range(len(s.queue)):
-        s.queue[q] = s.queue_at[first, q]
-    s.counts[REACHED], s.counts[RETIMED] = first, 0
-    peak = s.peak_at[first]
-    moves = takes = 0
-    for at in range(first, until):
+    if start == first:
+        for k in range(slots):
+            s.ends[k] = s.ends_at[first, k]
+        for k in range(slots if length > 1 else 0):
+            s.held[k] = s.held_at[first, k]
+        for q in range(len(s.queue)):
+            s.queue[q] = s.queue_at[first, q]
+        s.new_peak[first] = s.peak_at[first]
+        for c in range(len(s.counts)):
+            s.counts[c] = 0
+        s.counts[REACHED] = first
+    peak = s.new_peak[start]
+    moves, takes = s.counts[MOVES], s.counts[TAKES]
+    for at in range(start, until):
         if at <= high:
             for k in range(slots):
                 s.new_ends[at, k] = s.ends[k]
@@ -480,4 +485,4 @@ def evaluate(a: Arrays, s: State) -> float:
     s.moved.fill(0)
     s.took.fill(0)
     s.position[s.sequence] = np.arange(n)
-    return float(trial(a, s, 0, n, n, np.inf, 1))
+    return float(trial(a, s, 0, 0, n, n, np.inf, 1))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner_api.planning.judge.evaluator import RETIMED, Arrays, State, accept, count_in, fits, reject, trial
-from planner_api.planning.kernel import copy_into, inner_kernel, kernel
+from planner_api.planning.kernel import copy_into, inlined_kernel, inner_kernel, kernel
 from planner_api.planning.problem import FloatArray, IntArray
 from planner_api.planning.search.moves import LONGEST_STRETCH, propose, take_back, uniform
 
@@ -24,6 +24,7 @@ class Window(NamedTuple):
     Attributes:
         low, high: first position that may change, one past the last.
         reach_move, reach_flip: (n,) one past the last position whose transfers an op can alter when moved or flipped.
+        saving: (n,) how much of what is paid past the window concerns the op.
         far: (n,) last position of a reader.
         crossing: ops that someone past the window reads.
         through: (n,) microseconds from an op's start to the end, less what is due.
@@ -37,6 +38,7 @@ class Window(NamedTuple):
     high: int
     reach_move: IntArray
     reach_flip: IntArray
+    saving: FloatArray
     far: IntArray
     crossing: IntArray
     through: FloatArray
@@ -48,39 +50,66 @@ class Window(NamedTuple):
     best_sequence: IntArray
 
 
-def window(a: Arrays, s: State, low: int, high: int) -> Window:
-    """The window from ``low`` to ``high`` of a timed schedule."""
-    n = len(s.sequence)
-    last = _greatest(a.readers_at, s.position[a.readers])
-    reach_move = np.maximum(_greatest(a.reads_at, last[a.reads]) + 1, high)
-    reach_flip = np.maximum(_greatest(a.writes_at, last[a.writes]) + 1, reach_move)
-    end = int(reach_flip[s.sequence[low:high]].max())
-    far = _greatest(a.after_at, s.position[a.after])
-    near = s.sequence[low:end]
-    return Window(
-        low=low,
-        high=high,
-        reach_move=reach_move,
-        reach_flip=reach_flip,
-        far=far,
-        crossing=near[far[near] >= high],
-        through=np.zeros(n),
-        next_at=np.zeros_like(s.ends_at),
-        held_at=np.zeros_like(s.held_at),
-        bypass_at=np.full(n + 1, -np.inf),
-        flipped=np.empty((LONGEST_STRETCH, 2), dtype=np.int64),
-        best_assignment=s.assignment.copy(),
-        best_sequence=s.sequence.copy(),
-    )
+class Survey:
+    """What windows need to know of a problem, and of a timed schedule around them."""
+
+    def __init__(self, a: Arrays) -> None:
+        self.a = a
+        self.slices = {name: _Slices(getattr(a, f"{name}_at")) for name in ("reads", "writes", "readers", "after")}
+        self.tensors = np.arange(len(a.producer))
+
+    def window(self, s: State, low: int, high: int) -> Window:
+        """The window from ``low`` to ``high`` of a timed schedule."""
+        a, n, slices = self.a, len(s.sequence), self.slices
+        last = slices["readers"].greatest(s.position[a.readers])
+        reach_move = np.maximum(slices["reads"].greatest(last[a.reads]) + 1, high)
+        reach_flip = np.maximum(slices["writes"].greatest(last[a.writes]) + 1, reach_move)
+        end = int(reach_flip[s.sequence[low:high]].max())
+        far = slices["after"].greatest(s.position[a.after])
+        home = np.where(a.producer >= 0, a.place[s.assignment[a.producer]], a.host)
+        late = np.where((s.payer >= high) & (s.payer < n), a.cost[self.tensors, home], 0.0).sum(axis=1)
+        if a.launches:
+            late += np.where((s.taker >= high) & (s.taker < n), a.launch, 0.0).sum(axis=1)
+        near = s.sequence[low:end]
+        return Window(
+            low=low,
+            high=high,
+            reach_move=reach_move,
+            reach_flip=reach_flip,
+            saving=slices["reads"].sum(late[a.reads]) + slices["writes"].sum(late[a.writes]),
+            far=far,
+            crossing=near[far[near] >= high],
+            through=np.zeros(n),
+            next_at=np.zeros_like(s.ends_at),
+            held_at=np.zeros_like(s.held_at),
+            bypass_at=np.full(n + 1, -np.inf),
+            flipped=np.empty((LONGEST_STRETCH, 2), dtype=np.int64),
+            best_assignment=s.assignment.copy(),
+            best_sequence=s.sequence.copy(),
+        )
 
 
-def _greatest(at: IntArray, values: IntArray) -> IntArray:
-    """The largest of ``values[at[i] : at[i + 1]]`` for every i; -1 where there are none."""
-    result = np.full(len(at) - 1, -1, dtype=np.int64)
-    full = np.flatnonzero(at[1:] > at[:-1])
-    if len(full):
-        result[full] = np.maximum.reduceat(values, at[:-1][full])
-    return result
+class _Slices:
+    """Reductions over ``x[at[i] : at[i + 1]]`` for every i."""
+
+    def __init__(self, at: IntArray) -> None:
+        self.full = np.flatnonzero(at[1:] > at[:-1])
+        self.starts = at[:-1][self.full]
+        self.count = len(at) - 1
+
+    def greatest(self, values: IntArray) -> IntArray:
+        """The largest value of each slice; -1 for an empty one."""
+        result = np.full(self.count, -1, dtype=np.int64)
+        if len(self.full):
+            result[self.full] = np.maximum.reduceat(values, self.starts)
+        return result
+
+    def sum(self, values: FloatArray) -> FloatArray:
+        """The sum of each slice."""
+        result = np.zeros(self.count)
+        if len(self.full):
+            result[self.full] = np.add.reduceat(values, self.starts)
+        return result
 
 
 @inner_kernel
@@ -133,16 +162,24 @@ def _retail(a: Arrays, s: State, w: Window, until: int) -> None:
         w.bypass_at[at] = bypass
 
 
-@inner_kernel
-def _estimate(a: Arrays, s: State, w: Window, until: int, peak: float, limit: float) -> float:
-    """The end of a schedule timed up to ``until``, as the tails see it; beyond ``limit`` any value that is, too."""
-    value, length = max(peak, w.bypass_at[until]), a.length
+@inlined_kernel
+def _on_resources(a: Arrays, s: State, w: Window, until: int) -> float:
+    """Longest path that leaves what was timed up to ``until`` by a resource."""
+    length = a.length
+    value = -np.inf
     for k in range(len(s.ends)):
         share = w.held_at[until, k]
         if share > 0.0:
             first = k // length * length
             free = s.ends[k] if length == 1 else fits(s.ends, s.held, first, first + length, share)
             value = max(value, free + w.next_at[until, k])
+    return value
+
+
+@inner_kernel
+def _estimate(a: Arrays, s: State, w: Window, until: int, peak: float, limit: float) -> float:
+    """The end of a schedule timed up to ``until``, as the tails see it; beyond ``limit`` any value that is, too."""
+    value = max(peak, w.bypass_at[until], _on_resources(a, s, w, until))
     if value <= limit:
         for c in range(len(w.crossing)):
             op = w.crossing[c]
@@ -188,15 +225,27 @@ def anneal(
         if flips == 0 and source < 0:
             continue
         first, until = high, high
+        hope = 0.0
         for f in range(flips):
             op = w.flipped[f, 0]
+            hope += w.saving[op]
             first = min(first, s.position[op])
             until = max(until, w.reach_flip[op])
         if source >= 0:
             first = min(first, source, target)
             until = max(until, w.reach_move[s.sequence[target]])
+            hope += w.saving[s.sequence[target]]
         limit = current - temperature * np.log(max(uniform(random), 1e-300))
-        value = trial(a, s, first, until, high, limit, number + move)
+        # Past the window only what is paid for the ops that were changed can become less, by ``hope`` at most: near
+        # enough to turn most moves down at the window's end.
+        value = -np.inf
+        at = first
+        while at < until and value <= limit:
+            to = high if at < high else until
+            value = trial(a, s, first, at, to, high, limit, number + move)
+            at = to
+            if at == high and until > high and value <= limit:
+                value = max(value, _on_resources(a, s, w, high) - hope, w.bypass_at[high] - hope)
         if value <= limit:
             value = _estimate(a, s, w, until, value, limit)
         if value > limit:

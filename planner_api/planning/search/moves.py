@@ -123,7 +123,13 @@ def propose(a: Arrays, s: State, low: int, high: int, flipped: IntArray, random:
             s.assignment[flipped[f, 0]] = other
     if kind >= 0.50:
         target = slot(a, s, op, low, high, random)
-        if target != position:
+        # Passing only ops that run beside it changes no time.
+        passes_rival = flips > 0 and target != position
+        for passed in range(min(position, target), max(position, target) + 1):
+            if passes_rival:
+                break
+            passes_rival = passed != position and a.rivals[s.assignment[op], s.assignment[s.sequence[passed]]]
+        if passes_rival:
             shift(s, position, target)
             return flips, position, target
     return flips, -1, -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
@@ -10,12 +11,14 @@ from planner_api.planning.budget import Budget
 from planner_api.planning.judge.evaluator import State, arrays, evaluate, state, tails
 from planner_api.planning.judge.simulator import Schedule, simulate
 from planner_api.planning.problem import IntArray, Problem
-from planner_api.planning.search.annealing import anneal, window
+from planner_api.planning.search.annealing import Survey, anneal
 
 WINDOW = (20, 75)
 """Shortest and longest window, in positions."""
 MOVES = 1250
 """Moves per window: in the same number of moves, more and shorter windows reach more (of 600 to 20 000)."""
+FEWEST_MOVES = 100
+"""Moves of the last window below which it is not worth beginning."""
 HOT = 1.2
 """First temperature, in mean fastest latencies of the problem's ops."""
 COLD_US = 5.0
@@ -40,6 +43,7 @@ class Search:
         self.problem = problem
         self.rounds = 0
         self._arrays = arrays(problem)
+        self._survey = Survey(self._arrays)
         self._random = np.random.default_rng(seed)
         self._states = self._random.integers(1, 2**63, size=(2, 1), dtype=np.uint64)
         self._state = state(problem, schedule.assignment, schedule.sequence)
@@ -114,9 +118,8 @@ class Search:
 
     def _anneal(self, s: State, lane: int, low: int, high: int, moves: int) -> tuple[float, IntArray, IntArray]:
         """One window; the value it believes in, the placement and the order."""
-        believed = anneal(
-            self._arrays, s, window(self._arrays, s, low, high), 2, moves, self._hot, self._cold, self._states[lane]
-        )
+        view = self._survey.window(s, low, high)
+        believed = anneal(self._arrays, s, view, 2, moves, self._hot, self._cold, self._states[lane])
         return float(believed), s.assignment.copy(), s.sequence.copy()
 
     def _keep_best(self, known: tuple[float, IntArray, IntArray], candidates: list[tuple[IntArray, IntArray]]) -> None:
@@ -135,11 +138,22 @@ class Search:
 
     def run(self, budget: Budget, target_us: float) -> None:
         """Anneal until the budget ends or the value reaches ``target_us``."""
+        rate = 0.0
         with ThreadPoolExecutor(1) as pool:
-            while self.movable and self.value_us > target_us and budget.left() > 0:
+            while self.movable and self.value_us > target_us:
                 if budget.rounds is not None and self.rounds >= budget.rounds:
                     return
-                self.round(MOVES, pool)
+                if budget.timed and rate == 0:
+                    # How long a move takes depends on how far its effects reach: a few tell.
+                    moves = FEWEST_MOVES
+                else:
+                    moves = int(min(MOVES, budget.left() / rate)) if rate else MOVES
+                if moves < FEWEST_MOVES or budget.left() <= 0:
+                    return
+                began = time.monotonic()
+                self.round(moves, pool)
+                if budget.timed:
+                    rate = (time.monotonic() - began) / moves
 
     def _by_start(self) -> None:
         """Put the ops in the order in which they start."""
