@@ -17,7 +17,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from operator import methodcaller
 from typing import Final, TypeVar
 
 import numpy as np
@@ -79,6 +78,8 @@ class Serving(Forks):
     Attributes:
         current: name of the contender that is run.
         changes: what was decided, in sentences, latest last.
+        answered: how many runs each has answered.
+        switches: how often somebody else has answered than the time before.
     """
 
     def __init__(
@@ -93,10 +94,9 @@ class Serving(Forks):
         self.quiet_us = dict(quiet_us)
         self.current = self._first = self._first_choice(self._contenders)
         self.changes: deque[str] = deque(maxlen=32)
+        self.answered: Counter[str] = Counter()
+        self.switches = 0
         self.pinned = pinned
-        self._fresh: deque[tuple[str, float]] = deque()
-        self._answered: Counter[str] = Counter()
-        self._switches = 0
         self._sample = sample
         self._answering = ""
         self.in_child()
@@ -128,7 +128,7 @@ class Serving(Forks):
 
         Raises what ``Executor.answer`` raises; a failing processor only when no contender can answer this request.
         """
-        return self._answered_by(methodcaller("answer", inputs, into))
+        return self._answered_by(lambda executor: executor.answer(inputs, into))
 
     def trace(
         self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
@@ -163,14 +163,8 @@ class Serving(Forks):
                     failures[name] = error
                 continue
             finally:
-                if comparison is not None:
-                    with self._lock:
-                        self._compared(comparison, name, us)
-                elif us is not None:
-                    self._fresh.append((name, us))
-                    if len(self._fresh) >= WINDOW:
-                        with self._lock:
-                            self._learn()
+                with self._lock:
+                    self._learn(name, us, comparison)
             if failures:
                 self._drop(failures)
             return answer
@@ -190,48 +184,27 @@ class Serving(Forks):
             raise next(iter(failures.values()))
         return self.current if self.current in left else self._first_choice(left), None
 
-    @property
-    def answered(self) -> Counter[str]:
-        """How many runs each has answered."""
-        with self._lock:
-            self._learn()
-            return self._answered.copy()
-
-    @property
-    def switches(self) -> int:
-        """How often somebody else has answered than the time before."""
-        with self._lock:
-            self._learn()
-            return self._switches
-
-    def _learn(self) -> None:
-        """Take note of the runs that ended outside comparisons: a few at a time, because that costs microseconds."""
-        while self._fresh:
-            name, us = self._fresh.popleft()
-            self._count(name, us)
-            if name == self.current and self._comparison is None and not self.pinned:
-                self._recent.append(us)
-                self._left -= 1
-                if self._left <= 0:
-                    self._watch()
-
-    def _count(self, name: str, us: float) -> None:
-        if name == PLAN and self._sample is not None:
-            self._sample.append(us)
-        self._answered[name] += 1
-        self._switches += self._answering not in ("", name)
-        self._answering = name
-
-    def _compared(self, comparison: _Comparison, name: str, us: float | None) -> None:
-        """Take note of a turn that ended; ``us`` is None where it failed: then it goes to the next request."""
-        self._learn()
+    def _learn(self, name: str, us: float | None, comparison: _Comparison | None) -> None:
+        """Take note of a run that ended; ``us`` is None where it failed: then its turn goes to the next request."""
         if us is not None:
-            self._count(name, us)
-            comparison.us.setdefault(name, []).append(us)
-        elif name in self._contenders:
-            comparison.waiting.appendleft(name)
-            return
-        self._count_down(comparison)
+            if name == PLAN and self._sample is not None:
+                self._sample.append(us)
+            self.answered[name] += 1
+            if name != self._answering:
+                self.switches += self._answering != ""
+                self._answering = name
+        if comparison is not None:
+            if us is None and name in self._contenders:
+                comparison.waiting.appendleft(name)
+                return
+            if us is not None:
+                comparison.us.setdefault(name, []).append(us)
+            self._count_down(comparison)
+        elif us is not None and name == self.current and self._comparison is None and not self.pinned:
+            self._recent.append(us)
+            self._left -= 1
+            if self._left <= 0:
+                self._watch()
 
     def _watch(self) -> None:
         """Look at the current contender's latest runs from time to time, and compare it with others when it is due."""
