@@ -59,7 +59,8 @@ class Reports:
 
 def store(connection: Connection, group: Sequence[Sent]) -> None:
     """Store reports in one transaction; rows in the order of their keys, so that two replicas cannot deadlock."""
-    _store_devices(connection, sorted(group, key=lambda sent: sent.device_id))
+    latest = {sent.device_id: sent for sent in group}  # PostgreSQL puts no row twice in one statement
+    _store_devices(connection, [latest[name] for name in sorted(latest)])
     predicted = _predictions(connection, {run.plan_id for sent in group for run in sent.report.measured})
     newest = {
         (sent.device_id, run.plan_id): (sent, run)

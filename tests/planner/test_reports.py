@@ -17,8 +17,10 @@ from benchmarks.service.pump import Answer, Pump
 from benchmarks.service.stage import Stage
 from hope_schema import DeviceReport, MeasuredRun
 from planner_api.db.engine import sync_engine
+from planner_api.db.migrate import upgrade
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
+from planner_api.devices.reports import Sent, store
 from planner_api.gathering import Gathering
 from planner_api.http.body import SMALL_BYTES
 from tests import CAMPAIGN
@@ -98,6 +100,20 @@ def test_many_rows_are_written_as_one_by_one(database_url: str) -> None:
     with engine.connect() as connection:
         assert _devices(connection) == devices
         assert connection.scalar(select(PlanVersionRow.reports).where(PlanVersionRow.version == 1)) == total
+    engine.dispose()
+
+
+def test_a_device_that_reports_twice_at_once_costs_the_others_nothing(database_url: str) -> None:
+    """Two reports of one device in a group: its later one stands, and the other devices' are stored."""
+    upgrade(database_url)
+    older, newer = (DeviceReport(soc=SOC, frequency=frequency) for frequency in ("slow", FREQUENCY))
+    group = [Sent("twice", older, MOMENT), Sent("other", newer, MOMENT), Sent("twice", newer, MOMENT)]
+    engine = sync_engine(database_url)
+    with engine.begin() as connection:
+        store(connection, group)
+    with engine.connect() as connection:
+        found = connection.execute(select(DeviceRow.id, DeviceRow.frequency))
+        assert {row.id: row.frequency for row in found} == {"twice": FREQUENCY, "other": FREQUENCY}
     engine.dispose()
 
 
