@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from planner_api.chores import end, keep_doing
 from planner_api.db.engine import Database
 from planner_api.devices import repository
 from planner_api.devices.principal import Principal, bearer
@@ -87,13 +88,11 @@ class Tokens:
 
     async def start(self) -> None:
         """Begin to write down which devices were seen."""
-        self._flusher = asyncio.create_task(self._flush_for_ever(), name="devices-seen")
+        self._flusher = keep_doing(self._flush, "devices_seen", every_s=FLUSH_S, first_s=FLUSH_S)
 
     async def stop(self) -> None:
         """Write down what is left and end."""
-        if self._flusher is not None:
-            self._flusher.cancel()
-            await asyncio.gather(self._flusher, return_exceptions=True)
+        await end(self._flusher)
         await self._flush()
 
     def known(self, token_hash: str) -> Known | None:
@@ -145,14 +144,6 @@ class Tokens:
             self._known.clear()
         else:
             self._known.pop(token_hash, None)
-
-    async def _flush_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            try:
-                await self._flush()
-            except Exception:
-                log.exception("devices_seen_not_written")
 
     async def _flush(self) -> None:
         seen, self._seen = self._seen, set()

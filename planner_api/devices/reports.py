@@ -12,10 +12,10 @@ from functools import partial
 from sqlalchemy import Connection, select
 
 from hope_schema import DeviceReport
+from planner_api.db.chunks import chunks
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
-from planner_api.devices.repository import CHUNK
 from planner_api.gathering import Gathering
 from planner_api.releases.counting import Counting, Said
 
@@ -117,10 +117,9 @@ def _store_devices(connection: Connection, group: Sequence[Sent]) -> None:
 def _predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tuple[str, int], float]:
     """Predicted makespan in microseconds by (plan id, version), of the versions that are kept."""
     query = select(PlanVersionRow.plan_id, PlanVersionRow.version, PlanVersionRow.makespan_us)
-    wanted = sorted(plan_ids)
     found: dict[tuple[str, int], float] = {}
-    for start in range(0, len(wanted), CHUNK):
-        rows = connection.execute(query.where(PlanVersionRow.plan_id.in_(wanted[start : start + CHUNK])))
+    for chunk in chunks(sorted(plan_ids)):
+        rows = connection.execute(query.where(PlanVersionRow.plan_id.in_(chunk)))
         found.update({(plan_id, version): makespan_us for plan_id, version, makespan_us in rows})
     return found
 

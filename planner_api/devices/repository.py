@@ -10,12 +10,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
-
-CHUNK = 500
-"""Plans or devices per statement; SQLite bounds the parameters of one."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +165,8 @@ async def prune_usage(session: WriteSession, before: str) -> None:
 def saw(connection: Connection, device_ids: Collection[str]) -> None:
     """Remember that devices were seen now; locked in the order of their ids, as reports lock them."""
     ordered, now = sorted(device_ids), datetime.now(UTC)
-    for start in range(0, len(ordered), CHUNK):
-        some = select(DeviceRow.id).where(DeviceRow.id.in_(ordered[start : start + CHUNK]))
+    for chunk in chunks(ordered):
+        some = select(DeviceRow.id).where(DeviceRow.id.in_(chunk))
         locked = some.order_by(DeviceRow.id).with_for_update()
         connection.execute(update(DeviceRow).where(DeviceRow.id.in_(locked)).values(last_seen_at=now))
 
