@@ -8,10 +8,11 @@ order of issue: for the CPU, and for devices whose graphs torch does not offer (
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -25,6 +26,14 @@ from agent_sdk.runtimes.torch.schedule import Schedule
 Memory = dict[str, Tensor]
 """Tensors by name; what has been freed is absent."""
 Names = Sequence[str]
+WORKSPACES: Final = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:1",
+    "CUBLASLT_WORKSPACE_SIZE": "4096",
+    "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1",
+}
+"""4 MiB for each stream instead of torch's 32 for each of two libraries, most of what a graph of several would hold.
+
+Torch looks at them when it first multiplies matrices; what a process has set, or multiplied before, stays as it is."""
 
 
 class Recording(ABC):
@@ -103,6 +112,8 @@ class CudaGraphs(Driver):
     """Captures into CUDA graphs, on plain streams or on those of a green context."""
 
     def __init__(self, device: torch.device, make_stream: Callable[[], torch.cuda.Stream] | None = None) -> None:
+        for name, size in WORKSPACES.items():
+            os.environ.setdefault(name, size)
         self.device = device
         self._make = make_stream or (lambda: torch.cuda.Stream(device))
         self._streams: list[torch.cuda.Stream] = []

@@ -129,19 +129,12 @@ class TorchCall(BoundCall):
         self.native = self._calls.native if self._calls is not None else ()
 
     def _fastest(self, ways: list[Way]) -> Recording:
-        """Record every way; of all only the fastest stays."""
-        best = self._recorded(ways[0])
+        """Record the ways one after the other, because each holds its memory; only the fastest stays."""
         if len(ways) > 1:
             driver = self._executable.processor.driver
             assert isinstance(driver, CudaGraphs)
-            least = device_us(best.replay, driver)
-            for way in tuple(ways[1:]):
-                recording = self._recorded(way)
-                took = device_us(recording.replay, driver)
-                if took < least:
-                    best, least, ways[0] = recording, took, way
-            del ways[1:]
-        return best
+            ways[:] = [min(ways, key=lambda way: device_us(self._recorded(way).replay, driver))]
+        return self._recorded(ways[0])
 
     def _recorded(self, way: Way) -> Recording:
         """Launch everything once, which makes constants and workspaces, and then record it."""
