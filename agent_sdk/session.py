@@ -9,12 +9,9 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final, overload
 
-import numpy as np
-
 from agent_sdk.binding import IoBinding
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError, Executor
-from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import InputError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.forking import Forks, watch_forks
@@ -110,13 +107,13 @@ class Session(Closes, Forks):
         if input_feed is None:
             if not isinstance(output_names, (dict, Mapping)):
                 raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
-            return self.plans.answer(output_names, timeout_s)
+            return self.plans.run(output_names, timeout_s=timeout_s)
         known = [port.name for port in self.get_outputs()]
         names = list(output_names or known)
         for name in names:
             if name not in known:
                 raise InputError(f"there is no output '{name}'; outputs: {', '.join(known)}")
-        found = self.plans.answer(input_feed, timeout_s)
+        found = self.plans.run(input_feed, timeout_s=timeout_s)
         return [found[name] for name in names]
 
     def io_binding(self) -> IoBinding:
@@ -128,7 +125,7 @@ class Session(Closes, Forks):
 
         ``run_options`` is not looked at.
         """
-        binding.take(self.plans.answer(binding.feed, into=binding.into))
+        binding.take(self.plans.run(binding.feed, into=binding.into))
 
     def run_async(
         self,
@@ -154,12 +151,6 @@ class Session(Closes, Forks):
     async def arun(self, feed: Feed) -> dict[str, Any]:
         """Like ``run(feed)``, without blocking the event loop."""
         return await asyncio.to_thread(self.run, feed)
-
-    def trace(self, inputs: Feed, *, timeout_s: float | None = None) -> tuple[dict[str, np.ndarray], Trace]:
-        """Compute the outputs by a plan, which is made for these shapes if need be, and tell what happened when."""
-        return self.prepare({name: np.shape(value) for name, value in inputs.items()}).trace(
-            inputs, timeout_s=timeout_s
-        )
 
     # Plans
 
