@@ -11,19 +11,17 @@ from typing import Any, Final, overload
 
 from agent_sdk.binding import IoBinding
 from agent_sdk.closing import Closes
-from agent_sdk.engine import DeviceClosedError, Executor
+from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import InputError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.measure.timing import timed
-from agent_sdk.model import Model, Port, Shapes
+from agent_sdk.model import Port, Shapes
 from agent_sdk.model.ports import bound
-from agent_sdk.planner.supplier import Obtained
 from agent_sdk.plans import Feed, Plans, Stats
 from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.whole import WholeNetwork
-from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.whole import Openable
 from agent_sdk.verify import Verdict, random_feed, random_inputs, relative_error
 from hope_schema import Plan
@@ -158,15 +156,6 @@ class Session(Closes, Forks):
         """Make a plan ready for these input shapes, unless one is, and return it; see ``Plans.prepare``."""
         return self.plans.prepare(shapes)
 
-    def ready(self) -> list[Prepared]:
-        """What plans are ready for, one for each set of shapes. Raises DeviceClosedError once the session is closed."""
-        return self.plans.ready()
-
-    @property
-    def whole(self) -> WholeNetwork:
-        """The whole network on the best single runtime, loaded when it is first needed. Raises ModelError."""
-        return self.plans.whole
-
     # What it says
 
     @property
@@ -190,7 +179,7 @@ class Session(Closes, Forks):
         if (prepared := self.plans.at(feed)) is not None:
             return prepared.judged(feed, {prepared.executor, prepared.plan_executor}, tolerance)
         with closing(self._open_alone()) as alone:
-            error = relative_error(self.whole.run(feed), alone.run(feed))
+            error = relative_error(self.plans.whole.run(feed), alone.run(feed))
         return Verdict(error, FLOAT32 if tolerance is None else tolerance, "rounding of float32 between runtimes")
 
     def explain(self, inputs: Feed | None = None, *, runs: int = 5, seed: int = 0) -> Explanation:
@@ -202,14 +191,14 @@ class Session(Closes, Forks):
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
             return explain(prepared, feed, runs=runs, notes=tuple(self.notes))
-        times = sorted(timed(partial(self.whole.run, feed))[0] for _ in range(runs))
-        return explain_whole(self.name, self.whole.runtime, times[len(times) // 2], tuple(self.notes))
+        times = sorted(timed(partial(self.plans.whole.run, feed))[0] for _ in range(runs))
+        return explain_whole(self.name, self.plans.whole.runtime, times[len(times) // 2], tuple(self.notes))
 
     def draw(self, seed: int = 0) -> Feed:
         """Random inputs, of the shapes that ran last, else of the file's. Raises InputError where none can be drawn."""
         if self.plans.last is not None:
             return random_inputs(self.plans.last.model.graph, seed)
-        inputs = bound(self.whole.inputs, self.plans.shapes)
+        inputs = bound(self.plans.whole.inputs, self.plans.shapes)
         feed = random_feed(inputs, seed)
         if feed is None:
             ports = ", ".join(f"{port.name} {list(port.shape)}" for port in inputs if port.is_open)
@@ -228,34 +217,9 @@ class Session(Closes, Forks):
         return self.plans.last
 
     @property
-    def model(self) -> Model:
-        """The model at the shapes that ran last."""
-        return self.latest.model
-
-    @property
     def plan(self) -> Plan:
         """Its plan; without one, the single processor that ran fastest, as a plan."""
         return self.latest.plan
-
-    @property
-    def obtained(self) -> Obtained:
-        """How that plan was come by."""
-        return self.latest.obtained
-
-    @property
-    def serving(self) -> Serving:
-        """The plan and its rivals."""
-        return self.latest.serving
-
-    @property
-    def executor(self) -> Executor:
-        """What answers at present."""
-        return self.latest.executor
-
-    @property
-    def plan_executor(self) -> Executor:
-        """The plan's own executor, whether or not it is what answers at present."""
-        return self.latest.plan_executor
 
     def close(self) -> None:
         """Free everything, after what is under way. Idempotent."""

@@ -24,7 +24,10 @@ def test_what_wins_the_timing_is_what_is_checked(agent: Agent, monkeypatch: pyte
     right = Executor.run
 
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
-        plan, rivals = session.plan_executor, set(session.serving.contenders.values()) - {session.plan_executor}
+        plan, rivals = (
+            session.latest.plan_executor,
+            set(session.latest.serving.contenders.values()) - {session.latest.plan_executor},
+        )
 
         def run(self: Executor, inputs: Mapping[str, np.ndarray], **given: Any) -> Answer:
             outputs, trace = right(self, inputs, **given)
@@ -65,7 +68,7 @@ def test_an_output_that_is_not_served_is_wrong(agent: Agent, monkeypatch: pytest
     right = Executor.run
 
     with agent.load(BRANCHING, background=False) as session:
-        outputs = session.model.graph.outputs
+        outputs = session.latest.model.graph.outputs
 
         def run(self: Executor, inputs: Mapping[str, np.ndarray], **given: Any) -> Answer:
             answer, trace = right(self, inputs, **given)
