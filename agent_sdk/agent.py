@@ -320,7 +320,7 @@ class Agent(Closes):
         session is closed.
         """
         self._supplier.refuse_when_closed()
-        taken_up = [self.renew(prepared) for prepared in session.ready()]
+        taken_up = [self.renew(prepared) for prepared in session.plans.ready()]
         return any(taken_up)
 
     def renew(self, prepared: Prepared) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError
-from agent_sdk.engine.bound import check_output
+from agent_sdk.engine.bound import NEW, check_output
 from agent_sdk.errors import HopeError, ModelError, OpenShapeError, ProcessorError, UnplannableError
 from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.model import Model, Network, Port, Shapes
@@ -147,14 +147,14 @@ class Plans(Closes, Forks):
             return f"the whole network on {self.providers[0]}" if self.providers else "nothing is ready yet"
         return self.last.said()
 
-    def answer(
-        self, feed: Feed, timeout_s: float | None = None, into: Mapping[str, np.ndarray] | None = None
+    def run(
+        self, feed: Feed, *, into: Mapping[str, np.ndarray] = NEW, timeout_s: float | None = None
     ) -> dict[str, Any]:
         """Compute the outputs by name, in arrays of ``into`` if any. Raises like ``Session.run``."""
         while (prepared := self.at(feed)) is not None:
             serving = prepared.serving
             try:
-                return serving.run(feed, into) if timeout_s is None else prepared.trace(feed, timeout_s=timeout_s)[0]
+                return serving.run(feed, into=into, timeout_s=timeout_s)[0]
             except DeviceClosedError:
                 # Other shapes, or a newer plan, may have taken its place since it was looked up.
                 if self._closed or (serving is prepared.serving and prepared in self._ready.values()):
@@ -164,10 +164,10 @@ class Plans(Closes, Forks):
         self._first_answer.set()
         with self._lock:
             self._answered[f"whole:{whole.runtime}"] += 1
-        for name, array in (into or {}).items():
+        for name, array in into.items():
             check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
             array[...] = outputs[name]
-        return {**outputs, **into} if into else outputs
+        return {**outputs, **into}
 
     @property
     def whole(self) -> WholeNetwork:

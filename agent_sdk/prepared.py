@@ -9,11 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError, Executor
-from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, ModelError
 from agent_sdk.model import Model
 from agent_sdk.planner.supplier import Obtained
@@ -43,7 +40,7 @@ class Opened:
 
 
 class Prepared(Closes):
-    """A model ready to run; made by ``Session.prepare``. ``trace`` may be called from any number of threads.
+    """A model ready to run; made by ``Session.prepare``. ``serving`` runs it, from any number of threads.
 
     Attributes:
         model: what was read.
@@ -63,19 +60,6 @@ class Prepared(Closes):
         self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
         self._left_out = opened.left_out
         self.notes = list(opened.notes)
-
-    def trace(
-        self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
-    ) -> tuple[dict[str, np.ndarray], Trace]:
-        """Compute the outputs and tell what happened when. See ``Executor.run`` for what it raises."""
-        while True:
-            serving = self.serving
-            try:
-                return serving.trace(inputs, timeout_s=timeout_s)
-            except DeviceClosedError:
-                # A refresh may have put a better plan in place, and closed this one, since the line above.
-                if serving is self.serving:
-                    raise
 
     def judged(
         self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None

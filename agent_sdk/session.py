@@ -9,24 +9,19 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final, overload
 
-import numpy as np
-
 from agent_sdk.binding import IoBinding
 from agent_sdk.closing import Closes
-from agent_sdk.engine import DeviceClosedError, Executor
-from agent_sdk.engine.trace import Trace
+from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import InputError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.measure.timing import timed
-from agent_sdk.model import Model, Port, Shapes
+from agent_sdk.model import Port, Shapes
 from agent_sdk.model.ports import bound
-from agent_sdk.planner.supplier import Obtained
 from agent_sdk.plans import Feed, Plans, Stats
 from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.whole import WholeNetwork
-from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.whole import Openable
 from agent_sdk.verify import Verdict, random_feed, random_inputs, relative_error
 from hope_schema import Plan
@@ -110,13 +105,13 @@ class Session(Closes, Forks):
         if input_feed is None:
             if not isinstance(output_names, (dict, Mapping)):
                 raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
-            return self.plans.answer(output_names, timeout_s)
+            return self.plans.run(output_names, timeout_s=timeout_s)
         known = [port.name for port in self.get_outputs()]
         names = list(output_names or known)
         for name in names:
             if name not in known:
                 raise InputError(f"there is no output '{name}'; outputs: {', '.join(known)}")
-        found = self.plans.answer(input_feed, timeout_s)
+        found = self.plans.run(input_feed, timeout_s=timeout_s)
         return [found[name] for name in names]
 
     def io_binding(self) -> IoBinding:
@@ -128,7 +123,7 @@ class Session(Closes, Forks):
 
         ``run_options`` is not looked at.
         """
-        binding.take(self.plans.answer(binding.feed, into=binding.into))
+        binding.take(self.plans.run(binding.feed, into=binding.into))
 
     def run_async(
         self,
@@ -155,26 +150,11 @@ class Session(Closes, Forks):
         """Like ``run(feed)``, without blocking the event loop."""
         return await asyncio.to_thread(self.run, feed)
 
-    def trace(self, inputs: Feed, *, timeout_s: float | None = None) -> tuple[dict[str, np.ndarray], Trace]:
-        """Compute the outputs by a plan, which is made for these shapes if need be, and tell what happened when."""
-        return self.prepare({name: np.shape(value) for name, value in inputs.items()}).trace(
-            inputs, timeout_s=timeout_s
-        )
-
     # Plans
 
     def prepare(self, shapes: Shapes | None = None) -> Prepared:
         """Make a plan ready for these input shapes, unless one is, and return it; see ``Plans.prepare``."""
         return self.plans.prepare(shapes)
-
-    def ready(self) -> list[Prepared]:
-        """What plans are ready for, one for each set of shapes. Raises DeviceClosedError once the session is closed."""
-        return self.plans.ready()
-
-    @property
-    def whole(self) -> WholeNetwork:
-        """The whole network on the best single runtime, loaded when it is first needed. Raises ModelError."""
-        return self.plans.whole
 
     # What it says
 
@@ -199,7 +179,7 @@ class Session(Closes, Forks):
         if (prepared := self.plans.at(feed)) is not None:
             return prepared.judged(feed, {prepared.executor, prepared.plan_executor}, tolerance)
         with closing(self._open_alone()) as alone:
-            error = relative_error(self.whole.run(feed), alone.run(feed))
+            error = relative_error(self.plans.whole.run(feed), alone.run(feed))
         return Verdict(error, FLOAT32 if tolerance is None else tolerance, "rounding of float32 between runtimes")
 
     def explain(self, inputs: Feed | None = None, *, runs: int = 5, seed: int = 0) -> Explanation:
@@ -211,14 +191,14 @@ class Session(Closes, Forks):
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
             return explain(prepared, feed, runs=runs, notes=tuple(self.notes))
-        times = sorted(timed(partial(self.whole.run, feed))[0] for _ in range(runs))
-        return explain_whole(self.name, self.whole.runtime, times[len(times) // 2], tuple(self.notes))
+        times = sorted(timed(partial(self.plans.whole.run, feed))[0] for _ in range(runs))
+        return explain_whole(self.name, self.plans.whole.runtime, times[len(times) // 2], tuple(self.notes))
 
     def draw(self, seed: int = 0) -> Feed:
         """Random inputs, of the shapes that ran last, else of the file's. Raises InputError where none can be drawn."""
         if self.plans.last is not None:
             return random_inputs(self.plans.last.model.graph, seed)
-        inputs = bound(self.whole.inputs, self.plans.shapes)
+        inputs = bound(self.plans.whole.inputs, self.plans.shapes)
         feed = random_feed(inputs, seed)
         if feed is None:
             ports = ", ".join(f"{port.name} {list(port.shape)}" for port in inputs if port.is_open)
@@ -237,34 +217,9 @@ class Session(Closes, Forks):
         return self.plans.last
 
     @property
-    def model(self) -> Model:
-        """The model at the shapes that ran last."""
-        return self.latest.model
-
-    @property
     def plan(self) -> Plan:
         """Its plan; without one, the single processor that ran fastest, as a plan."""
         return self.latest.plan
-
-    @property
-    def obtained(self) -> Obtained:
-        """How that plan was come by."""
-        return self.latest.obtained
-
-    @property
-    def serving(self) -> Serving:
-        """The plan and its rivals."""
-        return self.latest.serving
-
-    @property
-    def executor(self) -> Executor:
-        """What answers at present."""
-        return self.latest.executor
-
-    @property
-    def plan_executor(self) -> Executor:
-        """The plan's own executor, whether or not it is what answers at present."""
-        return self.latest.plan_executor
 
     def close(self) -> None:
         """Free everything, after what is under way. Idempotent."""

@@ -90,12 +90,12 @@ def rows_for(
     Patience ends ``until`` then (``time.monotonic``) at the latest, loading included.
     """
     with agent.load(name, background=False) as session:
-        model, serving = session.model, session.serving
+        model, serving = session.latest.model, session.latest.serving
         inputs = random_inputs(model.graph, 0)
         runs: dict[str, Run] = baselines(model, len(agent.soc.cores))
         calls: dict[str, Callable[[], Any]] = {config: partial(_forgotten, run, inputs) for config, run in runs.items()}
         calls["ours"] = partial(_forgotten, session.run, inputs)
-        calls["ours_planned"] = lambda: session.plan_executor.run(inputs)[1]
+        calls["ours_planned"] = lambda: session.latest.plan_executor.run(inputs)[1]
         settled = time.monotonic() + SETTLING_S
         while time.monotonic() < settled:
             session.run(inputs)
@@ -103,10 +103,10 @@ def rows_for(
         with busy(load):
             turns = measure(calls, rounds, witness, min(patience_s, until - time.monotonic()))
         answered_by = (serving.answered - before).most_common(1)[0][0]
-        executors = {"ours": serving.contenders[answered_by], "ours_planned": session.plan_executor}
+        executors = {"ours": serving.contenders[answered_by], "ours_planned": session.latest.plan_executor}
         medians = {config: statistics.median(turn.us for turn in turns[config]) for config in calls}
         predicted_us = {"ours": predicted(session, answered_by), "ours_planned": session.plan.makespan_us}
-        planner_us = session.plan_executor.program.plan.makespan_us
+        planner_us = session.latest.plan_executor.program.plan.makespan_us
         best_ort = min(us for config, us in medians.items() if config.startswith("ort_"))
         best_single = min(medians[config] for config in runs)
         traces = {"ours": [executors["ours"].run(inputs)[1] for _ in range(TRACED)]}
@@ -131,7 +131,7 @@ def rows_for(
                     "overlap": (round(statistics.median(map(busy_together, traces[config])), 4) if program else None),
                 }
             )
-        trace = session.plan_executor.run(inputs)[1]
+        trace = session.latest.plan_executor.run(inputs)[1]
         if traces_to is not None:
             (traces_to / f"{name}.trace.json").write_text(json.dumps(to_perfetto(trace)))
         facts = {
@@ -147,14 +147,16 @@ def rows_for(
             "predicted_us": predicted_us["ours_planned"],
             "method": session.plan.method,
             "peak_bytes": peak_bytes(trace),
-            "allocated_bytes": allocated_bytes(session.plan_executor),
+            "allocated_bytes": allocated_bytes(session.latest.plan_executor),
         }
         return rows, facts
 
 
 def predicted(session: Session, answered_by: str) -> float:
     """What was said beforehand about what answers: the plan's makespan, or the trial's figure of another."""
-    return session.plan.makespan_us if answered_by == PLAN else session.serving.quiet_us.get(answered_by, math.nan)
+    return (
+        session.plan.makespan_us if answered_by == PLAN else session.latest.serving.quiet_us.get(answered_by, math.nan)
+    )
 
 
 def _forgotten(run: Run, inputs: Mapping[str, np.ndarray]) -> None:

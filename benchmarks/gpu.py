@@ -201,14 +201,16 @@ def network_rows(
         sessions: dict[str, Session] = {
             method: opened.enter_context(agent.load(name, background=False)) for method, agent in agents.items()
         }
-        model = sessions["auto"].model
+        model = sessions["auto"].latest.model
         own = next(iter(agents["auto"].device.processors.values()))
         assert isinstance(own, TorchProcessor)
         feeds = random_inputs(model.graph, 0)
         right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))
-        plans = {method: session.plan_executor.program.plan for method, session in sessions.items()}
+        plans = {method: session.latest.plan_executor.program.plan for method, session in sessions.items()}
         # NOTE: before anything is traced: a profiler that has once been attached may slow launches down.
-        walls = pair.walls_us(pair.runs({method: session.plan_executor for method, session in sessions.items()}, feeds))
+        walls = pair.walls_us(
+            pair.runs({method: session.latest.plan_executor for method, session in sessions.items()}, feeds)
+        )
         by_hand = plain(own, model)
         with own.precision.switched():
             configurations = {
@@ -253,7 +255,7 @@ def network_rows(
                     "prediction_error": round(plans[label].makespan_us / wall - 1, 4),
                     "method": plans[label].method,
                     "slowdown": round(own.slowdown, 3),
-                    "profiled_s": round(sessions[label].obtained.profiling_seconds, 1),
+                    "profiled_s": round(sessions[label].latest.obtained.profiling_seconds, 1),
                 }
             rows.append(row)
             print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
@@ -312,7 +314,7 @@ def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]
     with Agent(processors="cuda:0", precision=precision, wait_s=WAIT_S) as agent:
         for _ in range(count):
             with agent.load(name, background=False) as session:
-                session.run(random_inputs(session.model.graph, 0))
+                session.run(random_inputs(session.latest.model.graph, 0))
             gc.collect()
             torch.cuda.empty_cache()
             free, total = torch.cuda.mem_get_info()

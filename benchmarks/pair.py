@@ -58,8 +58,8 @@ def rows(name: str, traces_to: Path | None = None, on: str | None = None) -> lis
         Agent(processors=on or processors(), measuring_s=THOROUGH_S, wait_s=BUDGET_S) as agent,
         agent.load(name, all_rivals=True, background=False) as session,
     ):
-        contenders = dict(session.serving.contenders)
-        traces = runs(contenders, random_inputs(session.model.graph, 0))
+        contenders = dict(session.latest.serving.contenders)
+        traces = runs(contenders, random_inputs(session.latest.model.graph, 0))
         walls = walls_us(traces)
         # A plan that uses one processor is that processor, and its session has it once.
         best = min(us for label, us in walls.items() if len(contenders[label].program.processors_used) == 1)

@@ -181,11 +181,11 @@ def starts(agent: Agent, name: str, rounds: int, folder: Path) -> tuple[list[Mea
     path, plan = folder / f"{name}.onnx", folder / f"{name}.plan"
     shutil.copy(zoo.path(name), path)
     with agent.load(path, background=False) as prepared:
-        inputs = random_inputs(prepared.model.graph, 0)
+        inputs = random_inputs(prepared.latest.model.graph, 0)
         agent.export_plan(prepared, plan)
-        answers = prepared.serving.current
+        answers = prepared.latest.serving.current
     with agent.load(path) as warm, agent.load(path, plan=plan) as travelled:  # two trials, perhaps with two ends
-        first, carried = warm.whole.runtime, travelled.whole.runtime
+        first, carried = warm.plans.whole.runtime, travelled.plans.whole.runtime
     cold = in_turns(
         {
             "ours": partial(first_answer, agent, path, inputs, folder),
@@ -214,11 +214,13 @@ def runs(agent: Agent, source: bytes) -> Measure:
     """A run of a small network through a session, beside an InferenceSession of as many threads as answer there."""
     with agent.load(source, background=False) as session:
         options = ort.SessionOptions()
-        options.intra_op_num_threads = max(own.spec.threads for own in session.executor.program.processors.values())
+        options.intra_op_num_threads = max(
+            own.spec.threads for own in session.latest.executor.program.processors.values()
+        )
         theirs = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        inputs = random_inputs(session.model.graph, 0)
+        inputs = random_inputs(session.latest.model.graph, 0)
         took = in_rows({"ours": partial(timed_run, session, inputs), "own": partial(timed_own, theirs, inputs)})
-        who = "the plan" if session.serving.current == PLAN else session.serving.current
+        who = "the plan" if session.latest.serving.current == PLAN else session.latest.serving.current
     what = f"run of a {took['own'] * 1e6:.0f} µs network ({who}) ÷ InferenceSession.run"
     return verdict(what, took["ours"] / took["own"], RUN)
 

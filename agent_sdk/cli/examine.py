@@ -39,25 +39,26 @@ def examine(
     every single processor with ``compare``, for which the session must have been loaded with all rivals; a plan that
     uses one processor is its own baseline there. Returns the report and the trace of one run of what is fastest.
     """
-    model, serving = session.model, session.serving
+    latest = session.latest
+    model, serving = latest.model, latest.serving
     inputs = session.draw(seed) if given is None else given
     agent.progress.phase("timing")
     trial = hold_trial(serving.contenders, inputs, [(runs, inf)])
     trial_us, best = trial.us, trial.best
     executor = serving.contenders[best]
-    plan, served, program = session.plan, session.obtained.served, executor.program
+    plan, served, program = session.plan, latest.obtained.served, executor.program
     planned = PLAN in serving.contenders
     predicted_us = plan.makespan_us if best == PLAN or not planned else serving.quiet_us.get(best, trial_us[best])
     traces = sorted(trial.traces[best], key=lambda trace: trace.total_us)
     trace = traces[len(traces) // 2]
     agent.progress.phase("checking the answer")
-    judged = session.latest.judged(inputs, {session.plan_executor, executor}, tolerance)
+    judged = latest.judged(inputs, {latest.plan_executor, executor}, tolerance)
     executed = best if planned else PLAN
     baselines_us = {name: us for name, us in trial_us.items() if name != PLAN}
     if PLAN in trial_us and len(plan.processors_used) == 1:
         baselines_us[plan.processors_used[0]] = trial_us[PLAN]
     notes = list(session.notes)
-    if served is not None and session.obtained.source == "planner" and PLAN in trial_us:
+    if served is not None and latest.obtained.source == "planner" and PLAN in trial_us:
         failure = agent.report(served.reply, trial_us[PLAN], trial.runs[PLAN])
         notes += [failure] if failure else []
     if executed != PLAN and PLAN not in trial_us:
@@ -74,8 +75,8 @@ def examine(
         processors=tuple(spec.id for spec in agent.planned),
         plan_id=served.reply.plan_id if served else None,
         plan_version=served.reply.version if served else None,
-        plan_cached=session.obtained.cached,
-        plan_source=session.obtained.source,
+        plan_cached=latest.obtained.cached,
+        plan_source=latest.obtained.source,
         method=plan.method,
         planned_us=plan.makespan_us,
         predicted_us=predicted_us,
@@ -87,13 +88,13 @@ def examine(
         executed=executed,
         processors_used=program.processors_used,
         segments=len(program.segments),
-        plan_processors_used=session.plan_executor.program.processors_used,
-        plan_segments=len(session.plan_executor.program.segments),
+        plan_processors_used=latest.plan_executor.program.processors_used,
+        plan_segments=len(latest.plan_executor.program.segments),
         runs=trial.runs[best],
         max_rel_error=judged.error,
-        profiled_signatures=session.obtained.profiled_signatures,
-        profiling_seconds=session.obtained.profiling_seconds,
-        planner_ms=session.obtained.planner_ms,
+        profiled_signatures=latest.obtained.profiled_signatures,
+        profiling_seconds=latest.obtained.profiling_seconds,
+        planner_ms=latest.obtained.planner_ms,
         tolerance=judged.tolerance,
         verdict=str(judged),
         default_us=trial_us.get(DEFAULT) or _as_at_load(serving.quiet_us, best, trial_us[best]),
@@ -120,7 +121,7 @@ def examine_whole(
 
     Raises InputError where none can be drawn.
     """
-    whole = session.whole
+    whole = session.plans.whole
     inputs = session.draw(seed) if given is None else given
     judged = session.verify(inputs, tolerance=tolerance)
     times = [timed(partial(whole.run, inputs))[0] for _ in range(runs)]

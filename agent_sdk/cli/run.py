@@ -44,14 +44,14 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
         from agent_sdk.cli.examine import examine, examine_whole
         from agent_sdk.cli.report import show, show_whole
 
-        if not session.ready():
+        if not session.plans.ready():
             whole = examine_whole(session, given.inputs, runs=runs, seed=given.seed, tolerance=tolerance)
             click.echo(json.dumps(whole.as_json(), allow_nan=False)) if as_json else show_whole(whole, Console())
             return 0 if whole.verdict.correct else 1
         report, recorded = examine(
             agent, session, given.inputs, runs=runs, compare=compare, seed=given.seed, tolerance=tolerance
         )
-        planned = session.plan_executor.program
+        planned = session.latest.plan_executor.program
     if as_json:
         click.echo(json.dumps(report.as_json(), allow_nan=False))
     else:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ that is cheaper than binding."""
 
 Feeds = dict[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
+NEW: Mapping[str, np.ndarray] = MappingProxyType({})
+"""No arrays of the caller's: every output goes to a new one."""
 
 
 @dataclass

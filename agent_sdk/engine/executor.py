@@ -17,7 +17,7 @@ import numpy as np
 
 from agent_sdk.closing import Closes
 from agent_sdk.device.cores import bound_to
-from agent_sdk.engine.bound import BoundProgram, Feeds, Outputs
+from agent_sdk.engine.bound import NEW, BoundProgram, Feeds, Outputs
 from agent_sdk.engine.device import JOIN_S, Device, Ticket
 from agent_sdk.engine.errors import DeviceClosedError, RunTimeoutError
 from agent_sdk.engine.interrupt import DeferredInterrupts
@@ -115,12 +115,19 @@ class Executor(Closes):
         """The compiled segments, by segment index: for measuring them alone and asking what they ran on."""
         return tuple(self._bound.executables)
 
-    def run(self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None) -> tuple[Outputs, Trace]:
+    def run(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        into: Mapping[str, np.ndarray] = NEW,
+        timeout_s: float | None = None,
+    ) -> tuple[Outputs, Trace]:
         """Compute the outputs.
 
         Args:
             inputs: an array for every graph input, of its exact shape and element type. Large ones are read in place:
                 do not change them before the run is over.
+            into: arrays of the caller's by output, to be written instead of new ones.
             timeout_s: watchdog; the whole run, waiting for others included, may take this many seconds. With it all
                 lanes run on the device's threads, at the price of one hand-over.
 
@@ -128,7 +135,7 @@ class Executor(Closes):
             Outputs by name, owned by the caller, and the record of the run.
 
         Raises:
-            FeedError: the inputs do not fit; nothing has run.
+            FeedError: the inputs, or an array in ``into``, do not fit; nothing has run.
             InputError: ``timeout_s`` is negative or no number.
             SegmentFailedError: a segment raised. Nothing of this run goes on; other runs are not touched.
             RunTimeoutError: the watchdog ended the run.
@@ -142,8 +149,13 @@ class Executor(Closes):
             if not timeout_s >= 0:
                 raise InputError(f"timeout_s must be a number of seconds, 0 or more, not {timeout_s}")
             timeout_s = min(timeout_s, LONGEST_S)
+        if into:
+            self._bound.check_outputs(into)
         feeds = self._bound.check(inputs)
         with DeferredInterrupts() as interrupts:
+            ticket = self._ticket
+            if ticket is not None and timeout_s is None and self.device.enter_now(ticket, self._turn):
+                return self._at_once(ticket, feeds, into, asked)
             self._refuse_when_unusable()
             end = None if timeout_s is None else monotonic() + timeout_s
             queued_ns = self._take_turn(interrupts, timeout_s)
@@ -154,7 +166,7 @@ class Executor(Closes):
             try:
                 loop.begin(first=self._first)
                 interrupts.tell(run.fail)
-                done = self._carried_out(run, feeds, end, asked)
+                done = self._carried_out(run, feeds, into, end, asked)
                 self._first = False
                 return done
             finally:
@@ -166,40 +178,31 @@ class Executor(Closes):
                 if not hangs:
                     self._end_turn()
 
-    def answer(
-        self, inputs: Mapping[str, np.ndarray], into: Mapping[str, np.ndarray] | None = None
-    ) -> tuple[Outputs, float]:
-        """Compute the outputs like ``run``; they and the microseconds that took, waiting for other runs left out.
+    def _at_once(
+        self, ticket: Ticket, feeds: Feeds, into: Mapping[str, np.ndarray], asked: int
+    ) -> tuple[Outputs, Trace]:
+        """A run of one launch by this thread, which has the turn and the resources, and gives them back.
 
-        A whole network in one launch, which most requests are, costs a few microseconds beside the runtime's own time,
-        where nobody is ahead. ``into`` holds arrays of the caller's by output, to be written instead of new ones.
-        Raises what ``run`` raises, FeedError also for an array in ``into`` that does not fit.
+        So are most requests, and what they cost beside the runtime's own time is what a small network feels.
         """
-        bound, ticket = self._bound, self._ticket
-        if into:
-            bound.check_outputs(into)
-        if ticket is not None:
-            asked = perf_counter_ns()
-            feeds = bound.check(inputs)
-            with DeferredInterrupts():
-                if self.device.enter_now(ticket, self._turn):
-                    try:
-                        if bound.loop is None:
-                            raise DeviceClosedError(CLOSED)
-                        bound.load(feeds)
-                        bound.loop.alone(first=self._first)
-                        self._first = False
-                        outputs = bound.store(feeds, into or {})
-                    finally:
-                        self.device.leave_now(ticket, self._turn)
-                        if self._closed:
-                            self._free()
-                    return outputs, (perf_counter_ns() - asked) / 1e3
-        outputs, trace = self.run(inputs)
-        for name, array in (into or {}).items():
-            array[...] = outputs[name]
-            outputs[name] = array
-        return outputs, trace.total_us
+        bound = self._bound
+        try:
+            if bound.loop is None:
+                raise DeviceClosedError(CLOSED)
+            began = perf_counter_ns()
+            bound.load(feeds)
+            loaded = perf_counter_ns()
+            bound.loop.alone(first=self._first)
+            self._first = False
+            computed = perf_counter_ns()
+            outputs = bound.store(feeds, into)
+            finished = perf_counter_ns()
+            stamps = bound.loop.stamps()
+        finally:
+            self.device.leave_now(ticket, self._turn)
+            if self._closed:
+                self._free()
+        return outputs, Trace(self.program, stamps, asked, 0, loaded - began, finished - computed, finished)
 
     def _take_turn(self, interrupts: DeferredInterrupts, timeout_s: float | None = None) -> int:
         """Wait until the earlier runs have left the buffers; nanoseconds waited."""
@@ -233,7 +236,9 @@ class Executor(Closes):
         self._turn.release()
         return True
 
-    def _carried_out(self, run: _Run, feeds: Feeds, end: float | None, asked: int) -> tuple[Outputs, Trace]:
+    def _carried_out(
+        self, run: _Run, feeds: Feeds, into: Mapping[str, np.ndarray], end: float | None, asked: int
+    ) -> tuple[Outputs, Trace]:
         program = self.program
         run.ticket = Ticket(program.lane_resources)
         run.ticket.start += [
@@ -262,7 +267,7 @@ class Executor(Closes):
             computed = perf_counter_ns()
             if run.loop.stopped:  # by a failure, or a Ctrl-C of which Python has not told yet
                 raise [*run.failures, *run.loop.failures(), KeyboardInterrupt()][0]
-            outputs = self._bound.store(feeds, {})
+            outputs = self._bound.store(feeds, into)
             finished = perf_counter_ns()
         except BaseException as error:
             run.interrupts.raising = False

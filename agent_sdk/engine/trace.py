@@ -44,42 +44,54 @@ class Span:
         return self.end_us - self.start_us
 
 
+@dataclass(eq=False, repr=False)
 class Trace:
     """The record of one run.
 
     Attributes:
         program: what was run.
-        queued_us: how long the run stood behind other runs before it could start; not part of ``total_us``.
-        load_us: bringing the inputs to their processors, at the start.
-        store_us: bringing the outputs to the host, at the end.
-        total_us: from the call to the outputs, the engine's own work included, ``queued_us`` left out.
+        stamps: per lane the readings of the clock, as the loop made them.
+        origin_ns: when it was asked for, or its turn came.
+        queued_ns: how long it stood behind other runs before; not part of ``total_us``.
+        load_ns: bringing the inputs to their processors, at the start.
+        store_ns: bringing the outputs to the host, at the end.
+        finished_ns: when the outputs were there.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        stamps: Sequence[Sequence[int]],
-        *,
-        origin_ns: int,
-        queued_ns: int,
-        load_ns: int,
-        store_ns: int,
-        finished_ns: int,
-    ) -> None:
-        self.program = program
-        self._stamps = stamps
-        self._origin_ns = origin_ns
-        self.total_us = (finished_ns - origin_ns) / 1e3
-        self.load_us = load_ns / 1e3
-        self.store_us = store_ns / 1e3
-        self.queued_us = queued_ns / 1e3
+    program: Program
+    stamps: Sequence[Sequence[int]]
+    origin_ns: int
+    queued_ns: int
+    load_ns: int
+    store_ns: int
+    finished_ns: int
+
+    @property
+    def total_us(self) -> float:
+        """From the call to the outputs, the engine's own work included, the time behind other runs left out."""
+        return (self.finished_ns - self.origin_ns) / 1e3
+
+    @property
+    def load_us(self) -> float:
+        """``load_ns`` in microseconds."""
+        return self.load_ns / 1e3
+
+    @property
+    def store_us(self) -> float:
+        """``store_ns`` in microseconds."""
+        return self.store_ns / 1e3
+
+    @property
+    def queued_us(self) -> float:
+        """``queued_ns`` in microseconds."""
+        return self.queued_ns / 1e3
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """Everything that happened, by start."""
         spans: list[Span] = []
-        for row, stamps in zip(self.program.by_lane, self._stamps, strict=True):
-            times = [(stamp - self._origin_ns) / 1e3 for stamp in stamps]
+        for row, stamps in zip(self.program.by_lane, self.stamps, strict=True):
+            times = [(stamp - self.origin_ns) / 1e3 for stamp in stamps]
             at = 0
             for work in row:
                 lane = self.program.lanes[work.lane]

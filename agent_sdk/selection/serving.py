@@ -14,21 +14,21 @@ import math
 import statistics
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
 from agent_sdk.engine import Executor, RunTimeoutError
+from agent_sdk.engine.bound import NEW, Outputs
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.selection.trial import FAILURES, PLAN, first_choice, plain_runtime
 
 log = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
 
 SLOWER: Final = 1.15
 """Times its reference that a run must take to count as slow."""
@@ -122,27 +122,16 @@ class Serving(Forks):
         return dict(self._contenders)
 
     def run(
-        self, inputs: Mapping[str, np.ndarray], into: Mapping[str, np.ndarray] | None = None
-    ) -> dict[str, np.ndarray]:
-        """Compute the outputs, in arrays of ``into`` if any, with the current contender or the next one to compare.
+        self,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        into: Mapping[str, np.ndarray] = NEW,
+        timeout_s: float | None = None,
+    ) -> tuple[Outputs, Trace]:
+        """Compute the outputs with the current contender or the next one to compare; like ``Executor.run``.
 
-        Raises what ``Executor.answer`` raises; a failing processor only when no contender can answer this request.
+        A failing processor is raised only when no contender can answer this request.
         """
-        return self._answered_by(lambda executor: executor.answer(inputs, into))
-
-    def trace(
-        self, inputs: Mapping[str, np.ndarray], *, timeout_s: float | None = None
-    ) -> tuple[dict[str, np.ndarray], Trace]:
-        """The same with the record of the run. Raises what ``Executor.run`` raises."""
-
-        def traced(executor: Executor) -> tuple[tuple[dict[str, np.ndarray], Trace], float]:
-            outputs, trace = executor.run(inputs, timeout_s=timeout_s)
-            return (outputs, trace), trace.total_us
-
-        return self._answered_by(traced)
-
-    def _answered_by(self, ask: Callable[[Executor], tuple[Answer, float]]) -> Answer:
-        """Ask one after the other until one answers; ``ask`` tells also how many microseconds that took."""
         failures: dict[str, ExecutionError] = {}
         while True:
             name, comparison = self.current, None
@@ -154,7 +143,8 @@ class Serving(Forks):
                 continue
             us = None
             try:
-                answer, us = ask(executor)
+                outputs, trace = executor.run(inputs, into=into, timeout_s=timeout_s)
+                us = trace.total_us
             except RunTimeoutError:
                 us = math.inf
                 raise
@@ -167,7 +157,7 @@ class Serving(Forks):
                     self._learn(name, us, comparison)
             if failures:
                 self._drop(failures)
-            return answer
+            return outputs, trace
 
     def close(self) -> None:
         """Close every executor. Raises ExecutionError when a runtime hangs in one."""

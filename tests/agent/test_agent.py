@@ -141,7 +141,7 @@ def test_a_damaged_database_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "planner.sqlite").write_bytes(b"this is no database" * 1000)
     inputs, right = expected(BRANCHING, seed=6)
     with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as session:
-        assert session.obtained.source == "planner"
+        assert session.latest.obtained.source == "planner"
         assert "planner.sqlite' was damaged" in session.notes[0]
         assert relative_error(session.run(inputs), right) <= 1e-5
     with Agent(processors="ort@0", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as session:

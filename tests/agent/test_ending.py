@@ -41,7 +41,7 @@ from tests.agent.models import BRANCHING
 measure_hastily(pytest.MonkeyPatch())
 agent = Agent({planner}, processors="ort@0")
 session = agent.load(BRANCHING, background=False)
-print(session.obtained.source)
+print(session.latest.obtained.source)
 {end}
 """
 

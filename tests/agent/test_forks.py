@@ -36,7 +36,7 @@ else:  # how much it finds depends on the input
     feed, right = {"x": np.float32([0, 2, 0, 3])}, {"y": np.int64([[1, 3]])}
 agent = Agent(processors="ort@0,ort@1")
 session = agent.load(source, background=False)
-assert bool(session.ready()) is PLANNED
+assert bool(session.plans.ready()) is PLANNED
 
 
 def answers():
@@ -76,7 +76,7 @@ held, over = threading.Event(), threading.Event()
 
 def hold():  # as whoever reads or plans behind holds them now and then
     locks = [session.plans._lock, session.plans._preparing]
-    locks += [prepared.serving._lock for prepared in session.ready()]
+    locks += [prepared.serving._lock for prepared in session.plans.ready()]
     locks += [agent._lights._lock]
     for lock in locks:
         lock.acquire()

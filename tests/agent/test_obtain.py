@@ -40,11 +40,11 @@ def test_an_illegal_plan_never_runs_and_is_not_kept(
     with monkeypatch.context() as patched:
         patched.setattr(PlannerClient, "plan", backwards)
         with agent.load(BRANCHING, background=False) as session:
-            assert session.obtained.source == "single"
+            assert session.latest.obtained.source == "single"
             assert "cannot be carried out" in session.notes[0]
     assert list((tmp_path / "plans").glob("*.json")) == []
     with agent.load(BRANCHING, background=False) as session:
-        assert session.obtained.source == "planner"
+        assert session.latest.obtained.source == "planner"
 
 
 def test_who_waits_for_a_better_plan_does_so_where_nothing_more_is_measured(
@@ -122,7 +122,7 @@ def test_a_cache_that_cannot_be_used_costs_persistence_only(trouble: Callable[[P
     inputs, right = expected(BRANCHING, seed=6)
     try:
         with Agent(processors="ort@0", cache=cache) as agent, agent.load(BRANCHING, background=False) as session:
-            assert session.obtained.source == "planner"
+            assert session.latest.obtained.source == "planner"
             (note,) = [note for note in session.notes if "nothing is kept" in note]
             assert str(cache) in note
             assert "HOPE_CACHE_DIR" in note

@@ -41,15 +41,15 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     measure_hastily(monkeypatch)
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as first:
-        plan, chosen = first.plan, first.serving.current
+        plan, chosen = first.plan, first.latest.serving.current
 
     def never(*args: object, **kwargs: object) -> None:
         pytest.fail("the second start measured again")
 
     monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", never)
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as second:
-        assert (second.plan, second.serving.current) == (plan, chosen)
-        assert second.obtained.profiled_signatures == 0
+        assert (second.plan, second.latest.serving.current) == (plan, chosen)
+        assert second.latest.obtained.profiled_signatures == 0
         inputs, right = expected(BRANCHING, seed=2)
         assert relative_error(second.run(inputs), right) <= 1e-5
 
@@ -61,21 +61,21 @@ def test_what_was_found_while_disturbed_is_not_kept(agent: Agent, monkeypatch: p
         pass
     measure_hastily(monkeypatch)
     with agent.load(BRANCHING, background=False) as disturbed:
-        assert disturbed.obtained.settled is None
+        assert disturbed.latest.obtained.settled is None
     with agent.load(BRANCHING, background=False) as steady:
-        assert steady.obtained.settled is not None
+        assert steady.latest.obtained.settled is not None
 
 
 def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
     """What the planner would answer if it now thought everything best on one processor."""
-    served = session.obtained.served
+    served = session.latest.obtained.served
     assert served is not None
     soc = agent.soc
     moved = single_processor_plan(
-        session.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
+        session.latest.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
     )
     reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
-    return replace(session.obtained, plan=moved, served=ServedPlan(reply, '"2"', "hit"), settled=None)
+    return replace(session.latest.obtained, plan=moved, served=ServedPlan(reply, '"2"', "hit"), settled=None)
 
 
 @pytest.mark.parametrize("better", [0, 1])
@@ -83,7 +83,7 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
     """A plan that is asked for again with what was measured has to be faster beside the same rivals."""
     measure_hastily(monkeypatch)
     with agent.load(BRANCHING, background=False) as session:
-        first = replace(session.obtained, settled=None)
+        first = replace(session.latest.obtained, settled=None)
         second = newer_plan(agent, session, "ort@0")
     replies = iter([second])
     hold = hold_trial
@@ -97,9 +97,9 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
     monkeypatch.setattr(_Opening, "_asked_again", lambda self, trial: next(replies, None))
     monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", trial_of)
     with agent.load(BRANCHING, background=False) as session:
-        assert session.obtained.plan == (first, second)[better].plan
-        assert session.plan_executor.program.plan == session.obtained.plan
-        assert session.serving.quiet_us[PLAN] == 50.0
+        assert session.latest.obtained.plan == (first, second)[better].plan
+        assert session.latest.plan_executor.program.plan == session.latest.obtained.plan
+        assert session.latest.serving.quiet_us[PLAN] == 50.0
 
 
 def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +108,8 @@ def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest
         newer = newer_plan(agent, session, "ort@0")
     monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
-        rivals = session.serving.contenders.keys() - {PLAN}
-        assert PLAN in session.serving.contenders
+        rivals = session.latest.serving.contenders.keys() - {PLAN}
+        assert PLAN in session.latest.serving.contenders
         assert "ort@0" not in rivals
         report, _ = examine(agent, session, runs=3, compare=True, seed=0)
     assert report.baselines_us["ort@0"] == report.plan_measured_us
@@ -125,7 +125,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
         raise SegmentFailedError("ort@1", 0, ("op",), MemoryError("no room"))
 
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
-        monkeypatch.setattr(session.plan_executor, "run", fail)
+        monkeypatch.setattr(session.latest.plan_executor, "run", fail)
         monkeypatch.setattr("agent_sdk.prepared.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
         report, _ = examine(agent, session, runs=3, compare=False, seed=0)
         assert report.executed != PLAN
@@ -136,12 +136,12 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
     """Beside the plan only the fastest others are kept, unless all are to be compared."""
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-        assert "onnxruntime" in session.serving.contenders
-        everyone = session.serving.contenders
+        assert "onnxruntime" in session.latest.serving.contenders
+        everyone = session.latest.serving.contenders
     monkeypatch.setattr("agent_sdk.selection.opening.RIVALS", 1)
     monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
     with agent.load(BRANCHING, background=False) as session:
-        assert len(session.serving.contenders) <= min(3, len(everyone))
+        assert len(session.latest.serving.contenders) <= min(3, len(everyone))
 
 
 def test_rivals_are_chosen_within_the_memory_there_is(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_a_plan_that_cannot_run_falls_back(
         monkeypatch.setattr(Executor, "run", run)
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
-        assert PLAN not in session.serving.contenders
+        assert PLAN not in session.latest.serving.contenders
         assert any("no room" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
 
@@ -252,7 +252,7 @@ def test_who_answers_otherwise_than_onnx_runtime_does_not_answer(agent: Agent, m
     monkeypatch.setattr(Executor, "run", run)
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
-        assert PLAN not in session.serving.contenders
+        assert PLAN not in session.latest.serving.contenders
         assert any("away from ONNX Runtime's" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
 
@@ -268,12 +268,12 @@ def test_answers_too_far_apart_for_a_switch_are_kept_to(agent: Agent, monkeypatc
 
     monkeypatch.setattr(Executor, "run", run)
     with agent.load(BRANCHING, background=False) as session:
-        assert session.serving.pinned
+        assert session.latest.serving.pinned
         assert any("lie between the runtimes' answers" in note for note in session.notes)
     with agent.load(branching_model(channels=4).SerializeToString()) as session:
         until(lambda: bool(session.notes))
         assert "goes on answering, because plans would round differently" in session.notes[0]
-        assert not session.ready()
+        assert not session.plans.ready()
 
 
 def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +297,8 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
 
     with agent.load(BRANCHING, background=False) as session:
         serving = Serving(
-            session.serving.contenders, {name: 1.0 if name == PLAN else 2.0 for name in session.serving.contenders}
+            session.latest.serving.contenders,
+            {name: 1.0 if name == PLAN else 2.0 for name in session.latest.serving.contenders},
         )
         session.latest.serving = serving
         monkeypatch.setattr(os, "sched_setaffinity", refuse)
@@ -320,7 +321,7 @@ def test_a_core_that_is_gone_when_loading_is_left_out(tmp_path: Path, monkeypatc
         Agent(processors=f"ort@0,ort@{GONE}", cache=tmp_path) as agent,
         agent.load(BRANCHING, background=False) as session,
     ):
-        assert session.executor.program.processors_used == ("ort@0",)
+        assert session.latest.executor.program.processors_used == ("ort@0",)
         assert any(f"cpu{GONE}: " in text for text in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
 
@@ -329,14 +330,14 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
     """What a newer plan needs may be missing for a moment: the old one answers on, and the next refresh tries again."""
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
-        before = (session.obtained, session.plan, session.serving, list(session.notes))
+        before = (session.latest.obtained, session.plan, session.latest.serving, list(session.notes))
         newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
         compiled = _Opening._compile
         monkeypatch.setattr(_Opening, "_compile", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             agent.refresh(session)
-        assert (session.obtained, session.plan, session.serving, session.notes) == before
+        assert (session.latest.obtained, session.plan, session.latest.serving, session.notes) == before
         assert relative_error(session.run(inputs), right) <= 1e-5
         monkeypatch.setattr(_Opening, "_compile", compiled)
         assert agent.refresh(session) is True
@@ -351,13 +352,13 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
 
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
-        before = (session.obtained, session.plan, session.serving)
+        before = (session.latest.obtained, session.plan, session.latest.serving)
         newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
         with monkeypatch.context() as patch:
             patch.setattr("agent_sdk.selection.opening.Executor", fail)
             assert agent.refresh(session) is False
-        assert (session.obtained, session.plan, session.serving) == before
+        assert (session.latest.obtained, session.plan, session.latest.serving) == before
         assert any("no room" in note for note in session.notes)
         assert relative_error(session.run(inputs), right) <= 1e-5
         assert agent.refresh(session) is True
@@ -382,7 +383,7 @@ def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch:
     with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
-        old = session.serving
+        old = session.latest.serving
         close = old.close
 
         def hang() -> None:

@@ -71,19 +71,19 @@ def test_a_new_shape_is_answered_at_once_and_planned_behind(agent: Agent) -> Non
     """The whole network answers the first run, a plan the later ones, with the same answer; both are counted."""
     source = open_model()
     with agent.load(source, background=False) as session:
-        assert session.ready() == []
+        assert session.plans.ready() == []
         assert session.get_providers() == ["onnxruntime"]
         for feed in (image(1, 3, 8, 8), image(2, 3, 6, 10)):
             first = session.run(feed)
             assert relative_error(first, right(source, feed)) < 1e-5
-            before = len(session.ready())
-            until(lambda before=before: len(session.ready()) > before)
+            before = len(session.plans.ready())
+            until(lambda before=before: len(session.plans.ready()) > before)
             assert relative_error(session.run(feed), first) < 1e-4
         stats = session.stats
         assert (stats.prepared, stats.switches) == (2, 2)
         assert stats.answered["whole:onnxruntime"] == 2
         assert sum(stats.answered.values()) == 4
-        hashes = {prepared.model.graph.model_hash for prepared in session.ready()}
+        hashes = {prepared.model.graph.model_hash for prepared in session.plans.ready()}
         assert len(hashes) == 2
         assert not [note for note in session.notes if "whole" in note]
 
@@ -96,7 +96,7 @@ def test_shapes_can_be_given_and_prepared_before_the_first_run(agent: Agent) -> 
         for batch in (1, 4):
             feed = image(batch, 3, 8, 8)
             assert relative_error(session.run(feed), right(source, feed)) < 1e-5
-        assert session.prepare({"x": (4, 3, 8, 8)}) is session.ready()[-1]
+        assert session.prepare({"x": (4, 3, 8, 8)}) is session.plans.ready()[-1]
         assert not [who for who in session.stats.answered if who.startswith("whole")]
         assert session.verify().correct
         assert session.verify(image(4, 3, 8, 8)).correct
@@ -112,7 +112,7 @@ def test_a_load_in_the_background_answers_at_once(agent: Agent) -> None:
         assert relative_error(opened.run(feed), wanted) < 1e-5
         assert opened.stats.answered["whole:onnxruntime"] == 1
         assert opened.stats.switches == 1
-        assert opened.model.name == "branching"
+        assert opened.latest.model.name == "branching"
 
 
 def test_only_so_many_plans_are_kept(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,9 @@ def test_only_so_many_plans_are_kept(agent: Agent, monkeypatch: pytest.MonkeyPat
     with agent.load(open_model(), shapes={"x": (1, 3, 4, 4)}, background=False) as opened:
         for size in (5, 6):
             opened.prepare({"x": (1, 3, size, size)})
-        assert [p.model.graph.tensor["x"].shape[2] for p in opened.ready()] == [5, 6]
+        assert [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready()] == [5, 6]
         opened.run(image(1, 3, 4, 4))
-        until(lambda: [p.model.graph.tensor["x"].shape[2] for p in opened.ready()] == [6, 4])
+        until(lambda: [p.model.graph.tensor["x"].shape[2] for p in opened.plans.ready()] == [6, 4])
 
 
 def test_it_stands_where_an_inference_session_stood(agent: Agent) -> None:
@@ -290,7 +290,7 @@ def test_an_answer_that_would_change_does_not(agent: Agent, dtype: int) -> None:
 def test_a_pinned_plan_is_never_compared(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow it becomes, nobody else answers."""
     with agent.load(open_model(), shapes={"x": (1, 3, 8, 8)}, deterministic=True, background=False) as opened:
-        serving = opened.serving
+        serving = opened.latest.serving
         monkeypatch.setattr(serving, "_reference_us", 1e-9)
         feed = image(1, 3, 8, 8)
         first = opened.run(feed)["y"]
@@ -306,7 +306,7 @@ def test_closing_ends_what_goes_on_behind(agent: Agent) -> None:
     opened.run(image(1, 3, 8, 8))
     opened.close()
     opened.close()
-    for call in (lambda: opened.run(image(1, 3, 8, 8)), lambda: opened.run(image(1, 3, 5, 5)), opened.ready):
+    for call in (lambda: opened.run(image(1, 3, 8, 8)), lambda: opened.run(image(1, 3, 5, 5)), opened.plans.ready):
         with pytest.raises(DeviceClosedError):
             call()
 

@@ -70,8 +70,8 @@ def test_a_plan_travels(exported: Path, alone: Path) -> None:
     ):
         assert relative_error(session.run(inputs), wanted) < 1e-5
         until(lambda: session.stats.prepared == 1)
-        assert session.obtained.source == "file"
-        assert PLAN in session.serving.contenders
+        assert session.latest.obtained.source == "file"
+        assert PLAN in session.latest.serving.contenders
         assert relative_error(session.run(inputs), wanted) < 1e-5
         assert sum(session.stats.answered.values()) == 2
 
@@ -176,7 +176,7 @@ def test_a_plan_of_a_network_that_differs_somewhere_inside_never_answers(tmp_pat
         for _ in range(2):
             assert relative_error(session.run({"x": x}), {"y": np.cosh(x)}) < 1e-5
             until(lambda: any("the plan file is for another network" in note for note in session.notes))
-        assert session.ready() == []
+        assert session.plans.ready() == []
 
 
 @pytest.mark.parametrize("travelled", [False, True], ids=["cold", "plan file"])
@@ -233,7 +233,7 @@ def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, mon
     path.write_bytes(BRANCHING)
     cache = tmp_path / "cache"
     with Agent(processors="ort", cache=cache) as agent, agent.load(path, background=False) as first:
-        plan = first.obtained.plan
+        plan = first.latest.obtained.plan
     monkeypatch.setattr("agent_sdk.obtaining.profile", nobody)
     monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", nobody)
     ready: list[int] = []
@@ -248,7 +248,7 @@ def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, mon
         with agent.load(path) as session:
             until(lambda: bool(ready))
             assert ready == [1]
-            assert session.obtained.plan == plan
+            assert session.latest.obtained.plan == plan
 
 
 def test_the_next_start_of_a_pinned_network_begins_with_the_fastest(

@@ -52,6 +52,6 @@ def test_the_planner_inside_predicts_too(cache: Path) -> None:
         first = agent.obtain(read_model(UNSEEN), at_once=True)
         assert (first.profiled_signatures, first.preliminary) == (0, True)
         with agent.load(UNSEEN, background=False) as session:
-            assert session.obtained.profiled_signatures > 0
-            assert not session.obtained.plan.filled
+            assert session.latest.obtained.profiled_signatures > 0
+            assert not session.latest.obtained.plan.filled
             assert relative_error(session.run(inputs), right) <= 1e-4

@@ -24,12 +24,15 @@ def test_what_wins_the_timing_is_what_is_checked(agent: Agent, monkeypatch: pyte
     right = Executor.run
 
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
-        plan, rivals = session.plan_executor, set(session.serving.contenders.values()) - {session.plan_executor}
+        plan, rivals = (
+            session.latest.plan_executor,
+            set(session.latest.serving.contenders.values()) - {session.latest.plan_executor},
+        )
 
         def run(self: Executor, inputs: Mapping[str, np.ndarray], **given: Any) -> Answer:
             outputs, trace = right(self, inputs, **given)
             if self is plan:
-                trace.total_us += 1e6
+                trace.finished_ns += 10**9
             if self in rivals:
                 outputs = {name: np.full_like(value, 9.0) for name, value in outputs.items()}
             return outputs, trace
@@ -65,7 +68,7 @@ def test_an_output_that_is_not_served_is_wrong(agent: Agent, monkeypatch: pytest
     right = Executor.run
 
     with agent.load(BRANCHING, background=False) as session:
-        outputs = session.model.graph.outputs
+        outputs = session.latest.model.graph.outputs
 
         def run(self: Executor, inputs: Mapping[str, np.ndarray], **given: Any) -> Answer:
             answer, trace = right(self, inputs, **given)

@@ -31,6 +31,7 @@ from tests.agent.engine.generate import (
     random_model,
     whole_plan,
 )
+from tests.agent.engine.scene import Scene
 from tests.agent.engine.simulated import four_processors
 
 WATCHDOG_S = 60.0
@@ -104,6 +105,27 @@ def test_random_plans_of_real_models(name: str, device: Device, reference: Refer
                     # Cutting moves the borders of ONNX Runtime's fusions, and with them the last bit.
                     assert np.abs(outputs[key] - want).max() <= 1e-4 * np.abs(want).max()
                 sane(executor, trace)
+
+
+@pytest.mark.parametrize("processors", [("c",), ("a", "b", "ab", "c")])
+@pytest.mark.parametrize("timeout_s", [None, WATCHDOG_S])
+def test_outputs_go_to_the_callers_arrays(
+    processors: tuple[str, ...], timeout_s: float | None, scene: Scene, reference: Reference
+) -> None:
+    """In one launch as on many lanes, watched or not; the record is as always, and what does not fit runs nothing."""
+    program = build_program(dealt_plan(scene.model, processors, seed=5), scene.model, scene.device.processors)
+    with Executor(program, scene.device) as executor:
+        wanted = reference(scene.model, scene.feeds)
+        into = {name: np.empty_like(array) for name, array in wanted.items()}
+        outputs, trace = executor.run(scene.feeds, into=into, timeout_s=timeout_s)
+        sane(executor, trace)
+        for name, array in into.items():
+            assert outputs[name] is array
+            np.testing.assert_array_equal(array, wanted[name])
+        launched = [len(processor.log) for processor in scene.processors]
+        with pytest.raises(FeedError, match="output"):
+            executor.run(scene.feeds, into={next(iter(into)): np.empty(3, np.int8)}, timeout_s=timeout_s)
+        assert [len(processor.log) for processor in scene.processors] == launched
 
 
 @WITH_OPENVINO

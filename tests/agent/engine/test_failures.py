@@ -202,8 +202,8 @@ def test_a_session_outlives_a_runtime_that_hangs(
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
     with pytest.raises(RunTimeoutError):
-        serving.trace(scene.feeds, timeout_s=0.3)
-    outputs, _ = serving.trace(scene.feeds, timeout_s=30)
+        serving.run(scene.feeds, timeout_s=0.3)
+    outputs, _ = serving.run(scene.feeds, timeout_s=30)
     for name, expected in reference(scene.model, scene.feeds).items():
         np.testing.assert_array_equal(outputs[name], expected)
     assert set(serving.contenders) == {"ab"}
@@ -333,7 +333,7 @@ def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
     }
     assert warm(contenders, scene.feeds)[1].keys() == {"c"}
     serving = Serving(contenders, {PLAN: 1.0, "c": 2.0})
-    outputs = serving.run(scene.feeds)
+    outputs, _ = serving.run(scene.feeds)
     for name, expected in reference(scene.model, scene.feeds).items():
         np.testing.assert_array_equal(outputs[name], expected)
     release.set()

@@ -338,10 +338,10 @@ def test_a_brief_run_is_made_where_its_thread_stands(scene: Scene, monkeypatch: 
     scene.by_id["a"].hook = look
     with Executor(program, scene.device) as executor:
         for _ in range(50):
-            executor.answer(scene.feeds)
+            executor.run(scene.feeds)
         lasts_s = 0.002
-        executor.answer(scene.feeds)
-        executor.answer(scene.feeds)
+        executor.run(scene.feeds)
+        executor.run(scene.feeds)
     assert sum(core not in narrow for _, core in seen) < 5, "the kernel may move it now and then, between two looks"
     assert seen[0][0] == seen[-1][0] == narrow
     assert os.sched_getaffinity(0) == allowed

@@ -33,7 +33,7 @@ def explained(agent: Agent) -> tuple[Session, Explanation]:
 def test_every_op_stands_where_the_plan_puts_it(explained: tuple[Session, Explanation]) -> None:
     """One row per op, on the plan's processor, in the segment that carries it, for the plan's cause."""
     session, explanation = explained
-    program = session.plan_executor.program
+    program = session.latest.plan_executor.program
     step = {op: step for step in program.plan.steps for op in step.ops}
     segment = {op: segment.index for segment in program.segments for op in segment.ops}
     assert sorted(row.op for row in explanation.ops) == sorted(op.id for op in program.graph.ops)
@@ -55,7 +55,7 @@ def test_times_of_ops_add_up_to_what_was_predicted_and_measured(explained: tuple
     for row in explanation.ops:
         predicted[row.super_op] += row.predicted_us
         measured[row.segment] += row.measured_us or 0.0
-    for step in session.plan_executor.program.plan.steps:
+    for step in session.latest.plan_executor.program.plan.steps:
         assert predicted[step.ops[-1]] == pytest.approx(step.finish_us - step.start_us)
     took = sum(bar.finish_us - bar.start_us for bar in explanation.measured if bar.kind == "compute")
     assert sum(measured.values()) == pytest.approx(took)
@@ -74,7 +74,7 @@ def test_a_session_says_in_short_what_runs_where(explained: tuple[Session, Expla
     """``repr`` names who answers and every processor that is used."""
     session, explanation = explained
     assert all(name in repr(session) for name in session.get_providers())
-    assert ("the plan: " in repr(session)) == (session.serving.current == PLAN)
+    assert ("the plan: " in repr(session)) == (session.latest.serving.current == PLAN)
     assert explanation.why.startswith("the plan" if explanation.answers == PLAN else explanation.answers)
 
 

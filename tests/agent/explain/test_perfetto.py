@@ -21,7 +21,7 @@ Event = dict[str, Any]
 @pytest.fixture
 def made(agent: Agent) -> tuple[Executor, list[Event]]:
     """The plan's executor, and a trace of it."""
-    executor = agent.load(BRANCHING, background=False).plan_executor
+    executor = agent.load(BRANCHING, background=False).latest.plan_executor
     _, trace = executor.run(random_inputs(executor.program.graph, 0))
     return executor, to_perfetto(trace)["traceEvents"]
 
@@ -62,9 +62,9 @@ def test_ops_fill_their_segment_and_never_leave_it(inner: str, outer: str, made:
 def test_the_plan_is_there_whatever_was_run(agent: Agent) -> None:
     """Where a single processor is faster, its run stands beside the plan and not beside itself."""
     session = agent.load(BRANCHING, background=False)
-    plan, device = session.plan_executor.program, session.plan_executor.device
+    plan, device = session.latest.plan_executor.program, session.latest.plan_executor.device
     single = single_processor_plan(plan.graph, "ort@0", soc="here", frequency="now")
-    with Executor(build_program(single, session.model, device.processors), device) as executor:
+    with Executor(build_program(single, session.latest.model, device.processors), device) as executor:
         _, trace = executor.run(random_inputs(plan.graph, 0))
     events = to_perfetto(trace, plan)["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}

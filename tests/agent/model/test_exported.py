@@ -70,7 +70,7 @@ def test_narrowed_networks_are_planned_as_they_are(how: str, agent: Agent, tmp_p
         assert computed == {"float32"} or op.signature not in before
     with agent.load(file, background=False) as session:
         assert session.verify().correct, str(session.verify())
-        feed = random_inputs(session.model.graph, 1)
+        feed = random_inputs(session.latest.model.graph, 1)
         first = session.run(feed)
         for _ in range(5):
             assert all((value == first[name]).all() for name, value in session.run(feed).items())
@@ -154,9 +154,9 @@ def test_a_detector_is_planned_around_its_suppression(agent: Agent, images: list
     """What depends on data hides in one op, everything before it is planned, and every image is answered right."""
     source = detector(fixed=True)
     with agent.load(source, background=False) as session:
-        [hidden] = [op for op in session.model.graph.ops if op.type == OPAQUE]
+        [hidden] = [op for op in session.latest.model.graph.ops if op.type == OPAQUE]
         assert "NonMaxSuppression" in str(hidden.attributes["ops"])
-        assert {"Conv", "Gemm", "Sigmoid"} <= {op.type for op in session.model.graph.ops}
+        assert {"Conv", "Gemm", "Sigmoid"} <= {op.type for op in session.latest.model.graph.ops}
         [row] = [row for row in session.explain(runs=1).ops if row.type == OPAQUE]
         assert "NonMaxSuppression" in row.why
         found = []
@@ -349,4 +349,4 @@ def test_a_decoder_with_past_keys_goes_on_where_it_stopped(
     second = steps[1].run({"tokens": tokens[:, 2:].numpy(), "past": first["present"]})
     said = np.concatenate([first["logits"], second["logits"]], axis=1)
     assert relative_error({"logits": said}, {"logits": right.numpy()}) < 1e-4
-    assert all(session.ready() for session in steps)
+    assert all(session.plans.ready() for session in steps)

@@ -49,10 +49,10 @@ def test_a_compiler_that_crashes_is_left_out(
     note = f"{called} is left out, because its compiler crashes at this network: Segmentation fault"
     with Agent(processors="ort@0,ov@0", cache=cache) as agent, agent.load(BRANCHING, background=False) as session:
         assert note in session.notes
-        assert {own.compiler.runtime for own in session.executor.program.processors.values() if own.compiler} == (
-            WHAT.keys() - {crashing}
-        )
-        assert session.obtained.source == "planner"
+        assert {
+            own.compiler.runtime for own in session.latest.executor.program.processors.values() if own.compiler
+        } == (WHAT.keys() - {crashing})
+        assert session.latest.obtained.source == "planner"
         assert session.plan.processors_used == (other,)
         assert relative_error(session.run(inputs), right) < 1e-5
         if crashing == "onnxruntime":

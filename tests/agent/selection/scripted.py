@@ -30,7 +30,7 @@ class Scripted:
         return self.us * (factor if self.runs > after else 1.0)
 
     def run(
-        self, inputs: dict[str, np.ndarray], *, timeout_s: float | None = None
+        self, inputs: dict[str, np.ndarray], *, into: object = None, timeout_s: float | None = None
     ) -> tuple[dict[str, np.ndarray], Scripted]:
         """Answer, or fail as a dying processor does."""
         self.runs += 1
@@ -40,11 +40,6 @@ class Scripted:
         if self.raises is not None:
             raise self.raises
         return {"y": np.zeros(1)}, Scripted(self.total_us)
-
-    def answer(self, inputs: dict[str, np.ndarray], into: None = None) -> tuple[dict[str, np.ndarray], float]:
-        """Answer without a trace."""
-        outputs, trace = self.run(inputs)
-        return outputs, trace.us
 
     def close(self) -> None:
         """Remember it; one that hangs cannot be freed."""
