@@ -71,4 +71,4 @@ def cuttable(
         tensors=tuple(names),
     )
     nodes = tuple(node(op) for op in range(n))
-    return replace(problem, cutter=Cutter(nodes, shapes, part_us, lambda tensor, shape, axis: np.zeros(p), move_us))
+    return replace(problem, cutter=Cutter(nodes, shapes, part_us, lambda *_: np.zeros(p), move_us))
