@@ -4,7 +4,7 @@ Two single-core processors beside the gang of the same two cores. What is compar
 every figure is a ratio of medians; parts are profiled as any op is, and the planner's simulator says what comes of it.
 As in every session the plan is then tried beside its rivals, what it took is given back to the planner where that was
 off, and the plan made of that says what its trial took if it is off as well. Both are judged: what sessions say, and
-what the planner's own figures say, which know nothing of setting lanes to work and of copying outputs.
+what the planner's own figures say.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -34,22 +35,27 @@ from agent_sdk.selection.trial import PLAN, hold_trial, warm
 from agent_sdk.verify import random_inputs
 from benchmarks.results import Measure, Table, verdict
 from hope_schema import (
+    HOST,
     Cause,
     Cut,
     LatencyColumns,
     Missing,
     MissingLatency,
+    MissingTransfer,
     Observations,
     Overheads,
     Plan,
     PlannedJob,
     Profile,
     Step,
+    TransferColumns,
     merge,
 )
 from planner_api.planning import build_problem, simulate
 from planner_api.planning.construct.listing import list_order
 from planner_api.planning.problem.cuts import cut_problem
+
+Columns = TypeVar("Columns", LatencyColumns, TransferColumns)
 
 CHANNELS, ROWS = 1, 2
 ROUNDS, MOST = 40, 200
@@ -127,36 +133,46 @@ def known(cut: CutModel, processors: Sequence[Processor]) -> Profile:
     found = []
     for model in (cut.source, cut):
         rows = [MissingLatency(signature=one, kind=kind) for one in {op.signature for op in merge(model.graph)}]
-        missing = Missing(profile_version=0, latencies=tuple(rows))
+        ends = {
+            MissingTransfer(tensor=model.graph.tensor[name].type, source=place, target=HOST)
+            for name in model.graph.outputs
+            for place in {processor.spec.place for processor in processors}
+        }
+        missing = Missing(profile_version=0, latencies=tuple(rows), transfers=tuple(ends))
         found.append(
             profile(model, processors, missing, soc="here", frequency="now", device_id="here", budget_s=BUDGET_S)
         )
     return corrected(
-        Profile(version=0, soc="here", frequency="now", processors=found[0].processors, latencies=found[0].latencies),
-        found[1],
+        corrected(Profile(version=0, soc="here", frequency="now", processors=found[0].processors), found[1]), found[0]
     )
 
 
 def corrected(figures: Profile, measured: Observations) -> Profile:
     """A profile in which what was measured last is true."""
-    columns = ("signature", "kind", "us", "spread_us", "count")
-    rows = {
-        row[:2]: row
-        for one in (figures.latencies, measured.latencies)
-        for row in zip(*(getattr(one, name) for name in columns), strict=True)
-    }
     costs = {
         name: getattr(figures.overheads, name) | getattr(measured.overheads, name)
         for name in ("launch_us", "end_us", "slowdown")
     }
     return figures.model_copy(
         update={
-            "latencies": LatencyColumns(**dict(zip(columns, zip(*rows.values(), strict=True), strict=True))),
+            "latencies": _latest(figures.latencies, measured.latencies, ("signature", "kind")),
+            "transfers": _latest(figures.transfers, measured.transfers, ("tensor", "source", "target")),
             "overheads": Overheads(
                 **costs, handover_us=measured.overheads.handover_us or figures.overheads.handover_us
             ),
         }
     )
+
+
+def _latest(before: Columns, after: Columns, key: tuple[str, ...]) -> Columns:
+    """The rows of both; of one key what was measured last."""
+    columns = (*key, "us", "spread_us", "count")
+    rows = {
+        row[: len(key)]: row
+        for one in (before, after)
+        for row in zip(*(getattr(one, name) for name in columns), strict=True)
+    }
+    return type(before)(**dict(zip(columns, zip(*rows.values(), strict=True), strict=True))) if rows else before
 
 
 def settled(cut: CutModel, device: Device, lanes: tuple[str, str], rivals: Mapping[str, Executor]) -> tuple[Plan, Plan]:

@@ -77,7 +77,7 @@ def phone_cutter(profile: PhoneProfile, problem: Problem) -> Cutter:
             costs[way] = line.cost_us(elements(shape))
         return costs
 
-    return Cutter(tuple(nodes), shapes, part_us, lambda tensor, shape, axis: np.zeros(2), move_us)
+    return Cutter(tuple(nodes), shapes, part_us, lambda *_: np.zeros(2), move_us)
 
 
 def granularity(type_: str, axis: int) -> int:

@@ -89,6 +89,16 @@ def part_super_op(super_op: SuperOp, region: Region) -> SuperOp:
     return SuperOp(graph=alone, ops=alone.ops)
 
 
+def glue_super_op(reads: Sequence[TensorType], made: TensorType, axis: int) -> SuperOp:
+    """What slices a tensor of some type, or joins several, by itself: its signature is that in any plan."""
+    names = tuple(f"read{index}" for index in range(len(reads)))
+    whole = Region(axis, 0, made.shape[axis])
+    piece = Piece("slice" if len(reads) == 1 else "join", "made", names, ("made",), whole)
+    types = dict(zip(names, reads, strict=True))
+    alone = _graph("glue", types, [_glue(piece, types)], piece.writes)
+    return SuperOp(graph=alone, ops=alone.ops)
+
+
 def _graph(name: str, inputs: Mapping[str, TensorType], made: Sequence[CutOp], outputs: tuple[str, ...]) -> ModelGraph:
     """The graph of some ops and the types of what it reads."""
     types = dict(inputs)

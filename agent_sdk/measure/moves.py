@@ -31,7 +31,7 @@ def time_move(tensor: TensorType, giver: Place | None, taker: Place | None, dead
         if taker is None:
             assert giver is not None
             buffer = giver.from_host(array)
-            return measure(lambda: giver.to_host(buffer), deadline=deadline)
+            return measure(lambda: giver.to_host(buffer).copy(), deadline=deadline)
         into = taker.allocate(tensor)
         return measure(lambda: taker.from_host(array, into), deadline=deadline)
     copy = bound_copy(_buffer(tensor, giver, taker), giver, _buffer(tensor, taker, giver), taker)

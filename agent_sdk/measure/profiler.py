@@ -4,7 +4,8 @@ Only what the planner lacks is measured, each signature once per kind of process
 that runs out leaves the least useful figures absent:
 
 1. whole-network runs under each runtime's own profiler, where it has one, then without, the kinds in turns:
-   latencies of fused kernels in the layouts they really use, scaled so that together they give the whole's;
+   latencies of fused kernels in the layouts they really use, scaled so that together they give the whole's; and what
+   lies between such a run and its caller (``delivery.py``);
 2. super-ops alone, for what such a run does not show (an op the runtime fused away, a network it refuses whole);
 3. transfers: the change of layout on either side plus the move;
 4. the engine's fixed costs: a segment's launch and end per kind, a hand-over between lanes (``handover.py``).
@@ -22,14 +23,19 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from agent_sdk.device.cores import bound_to
+from agent_sdk.engine import Device, DeviceClosedError, Executor, SegmentFailedError
+from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.alone import bound, time_segment
+from agent_sdk.measure.alone import time_segment
+from agent_sdk.measure.delivery import deliveries, whole_run
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
 from agent_sdk.measure.moves import channels, time_move
@@ -47,9 +53,9 @@ from agent_sdk.runtimes.base import (
     UnsupportedOp,
     WrongOutput,
     segment_of,
-    whole_network,
 )
 from agent_sdk.runtimes.host import HostPlace
+from agent_sdk.verify import random_inputs
 from hope_schema import (
     HOST,
     LatencyColumns,
@@ -139,6 +145,7 @@ class _Profiling:
     progress: Progress
     latencies: dict[tuple[str, str], Timing | None] = field(default_factory=dict)
     moves: dict[tuple[TensorType, str, str], Timing] = field(default_factory=dict)
+    delivered: dict[tuple[TensorType, str, str], list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.by_kind: dict[str, Processor] = {}
@@ -213,14 +220,16 @@ class _Profiling:
     def _in_turns(self, kinds: Sequence[str], deadline: float, witness: Witness) -> dict[str, Timing]:
         """The latency of the whole network on each of these kinds; says where even the best of it was disturbed."""
         with ExitStack() as opened:
+            device = opened.enter_context(Device(()))
+            inputs = random_inputs(self.model.graph, 0)
             calls = {}
             for kind in kinds:
                 if self.out_of_time():
                     break
                 processor = self.by_kind[kind]
                 try:
-                    executable = opened.enter_context(closing(processor.compile(whole_network(self.model))))
-                    calls[kind] = partial(_on_its_cores, processor, bound(executable))
+                    run = opened.enter_context(whole_run(self.model, processor, device))
+                    calls[kind] = partial(_traced, kind, run, inputs)
                 except ProcessorError as error:
                     log.info("'%s' does not run as a whole on %s: %s", self.model.name, processor.id, error)
             turns = take_turns(
@@ -229,7 +238,7 @@ class _Profiling:
                 share=deadline,
                 deadline=self.deadline,
                 witness=witness,
-                failing=(ProcessorError,),
+                failing=(ProcessorError, SegmentFailedError, DeviceClosedError),
             )
         for kind, failure in turns.failures.items():
             log.warning("not measured on %s: %s", self.by_kind[kind].id, failure)
@@ -239,7 +248,13 @@ class _Profiling:
                 "processors of several cores may look slower beside the others than they are",
                 self.model.name,
             )
-        return {kind: usual(turns.us(kind)) for kind in turns.counted if turns.counted[kind]}
+        traces = {kind: [turn.result for turn in counted] for kind, counted in turns.counted.items() if counted}
+        for trace in (trace for runs in traces.values() for trace in runs):
+            for tensor, place, us in deliveries(trace):
+                self.delivered.setdefault((tensor, place, HOST), []).append(us)
+        return {
+            kind: usual([sum(span.us for span in trace.segments) for trace in runs]) for kind, runs in traces.items()
+        }
 
     def single_super_ops(self) -> None:
         """Compile and time alone what no whole-network run has shown."""
@@ -266,7 +281,10 @@ class _Profiling:
                 return
             self.progress(f"{tensor} from {source} to {target}")
             try:
-                self.moves[tensor, source, target] = self._transfer(tensor, source, target)
+                delivered = self.delivered.get((tensor, source, target))
+                self.moves[tensor, source, target] = (
+                    usual(delivered) if delivered else self._transfer(tensor, source, target)
+                )
             except ProcessorError as error:
                 log.info("transfer not measured: %s", error)
 
@@ -368,9 +386,9 @@ def _per_kind(processors: Mapping[str, Processor], cost: Callable[[Processor], f
     return found
 
 
-def _on_its_cores(processor: Processor, call: Callable[[], None]) -> None:
-    with bound_to(processor.caller_cores):
-        call()
+def _traced(kind: str, run: Executor, inputs: Mapping[str, np.ndarray]) -> Trace:
+    """What one run took on a kind; the caller lets go of the outputs."""
+    return run.run(inputs)[1]
 
 
 def _merged(occurrences: Sequence[Timing]) -> Timing:

@@ -21,6 +21,7 @@ import numpy as np
 
 from agent_sdk.engine import Program
 from agent_sdk.engine.trace import Trace
+from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.neighbours import MOST
 from agent_sdk.measure.timing import middle_half
 from hope_schema import (
@@ -183,8 +184,7 @@ def observations(
 def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> dict[int, Sample]:
     """A sample per segment, by index. Steps that a processor ran at once stretch alike, as their segment does.
 
-    The first of them begins with nobody beside it: what it is charged beyond its own time is the launch. Where they are
-    the whole program they take all of a run but the loading and storing.
+    The first of them begins with nobody beside it: what it is charged beyond its own time is the launch.
     """
     program = traces[0].program
     traces = middle_half(traces, us=lambda trace: trace.total_us)  # by the median of which a plan is judged
@@ -203,8 +203,6 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
         length_us = segment.finish_us - segment.start_us
         us = float(took[segment.index])
         if planned_us > ONE_BY_ONE * length_us:
-            if len(program.segments) == 1:
-                us = statistics.median(trace.total_us - trace.load_us - trace.store_us for trace in traces)
             first = min(steps, key=lambda step: step.start_us)
             planned_us, fetched_us = first.finish_us - first.start_us, fetches[first.id]
             charged_us = max(0.0, planned_us - fetched_us - (first.alone_us or 0.0))
@@ -226,7 +224,7 @@ def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> di
 def _moves(traces: Sequence[Trace]) -> dict[tuple[TensorType, str, str], list[float]]:
     """By type, source and target place, what moves between memories took; of several at once each by its bytes.
 
-    Loading graph inputs before the first segment, and storing outputs after the last, are moves from and to the host.
+    Loading graph inputs before the first segment is a move from the host, and what delivers an output one to it.
     """
     program = traces[0].program
     places = {HOST: HOST} | {name: own.spec.place for name, own in program.processors.items()}
@@ -248,10 +246,10 @@ def _moves(traces: Sequence[Trace]) -> dict[tuple[TensorType, str, str], list[fl
         for name in segment.segment.inputs
         if program.home[name] == HOST
     }
-    stored = [(name, program.home[name], HOST) for name in program.graph.outputs if name in program.home]
     for trace in traces:
         note(trace.load_us, ((name, HOST, reader) for (name, _), reader in readers.items()))
-        note(trace.store_us, stored)
+        for kind, place, us in deliveries(trace):
+            found[kind, place, HOST].append(us)
         for span in trace.spans:
             work = program.by_lane[program.lanes.index(span.lane)][span.position]
             if span.kind == "transfer":

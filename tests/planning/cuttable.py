@@ -22,10 +22,12 @@ def cuttable(
     mixes: bool = True,
     least: int = 0,
     machine: Machine | None = None,
+    home_us: float = 0.0,
 ) -> Problem:
     """Convolutions of three rows over ten channels; op k reads the ops ``before[k]``, or the input.
 
-    A part must read ``least`` rows: a window may not be larger than what it looks at.
+    A part must read ``least`` rows: a window may not be larger than what it looks at. Outputs take ``home_us`` to the
+    host.
     """
     latency = np.array(latency_us)
     n, p = latency.shape
@@ -51,8 +53,8 @@ def cuttable(
     def move_us(tensor: str, shape: Shape) -> FloatArray:
         places = len(machine.places)
         cost = np.full((places, places), MOVE_US + ELEMENT_US * float(np.prod(shape)))
+        cost[machine.host, :], cost[:, machine.host] = 0.0, home_us
         np.fill_diagonal(cost, 0.0)
-        cost[machine.host, :] = cost[:, machine.host] = 0.0
         return cost
 
     def part_us(op: int, part: Region) -> FloatArray:
@@ -71,4 +73,4 @@ def cuttable(
         tensors=tuple(names),
     )
     nodes = tuple(node(op) for op in range(n))
-    return replace(problem, cutter=Cutter(nodes, shapes, part_us, lambda tensor, shape, axis: np.zeros(p), move_us))
+    return replace(problem, cutter=Cutter(nodes, shapes, part_us, lambda *_: np.zeros(p), move_us))

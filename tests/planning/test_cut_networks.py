@@ -8,6 +8,7 @@ import pytest
 
 from hope_schema import (
     Channel,
+    Cut,
     LatencyColumns,
     ModelGraph,
     Op,
@@ -21,8 +22,9 @@ from hope_schema import (
 )
 from hope_schema.cutgraph import cut_graph, part_super_op
 from hope_schema.cutting import Region
-from planner_api.planning import plan
+from planner_api.planning import build_problem, plan
 from planner_api.planning.problem import parts
+from planner_api.planning.problem.cuts import cut_problem
 
 KINDS = ("ort-1/1xbig", "ort-1/1xlittle")
 
@@ -126,6 +128,23 @@ def test_what_was_measured_of_parts_counts():
             slow |= {(part_super_op(op, part).signature, kind): 1000.0 for part in parts for kind in KINDS}
     assert not plan(GRAPH, profile(slow), rounds=5).jobs[0].cuts
     assert not plan(GRAPH, profile(WHOLE), method="ilp", rounds=5).jobs[0].cuts
+
+
+def test_slices_and_joins_take_what_was_measured():
+    """Those along rows take their own figure, where it is not known the rule's; those along channels are views."""
+    op = merge(GRAPH)[1].id
+    for axis, extent in ((2, 20), (1, 16)):
+        cuts = [Cut(op=op, axis=axis, at=(extent // 2,))]
+        glue = [one for one in merge(cut_graph(GRAPH, cuts)) if one.ops[0].type in ("Slice", "Concat")]
+        assert glue
+        told = {(one.signature, KINDS[0]): 70.0 + len(one.signature) for one in glue}
+        without, found = (
+            cut_problem(build_problem(GRAPH, profile(WHOLE | more), cut=True), cuts)[0] for more in ({}, told)
+        )
+        for one in glue:
+            rule, us = (problem.latency_us[problem.ops.index(one.id)] for problem in (without, found))
+            assert rule.any() == (axis == 2)
+            assert us.tolist() == [told[one.signature, KINDS[0]] if axis == 2 else 0.0, rule[1]]
 
 
 def test_parts_of_ops_alike_are_looked_up_once(monkeypatch: pytest.MonkeyPatch):

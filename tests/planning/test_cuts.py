@@ -84,13 +84,18 @@ def brute(problem: Problem) -> float:
     return float(best)
 
 
+@pytest.mark.parametrize("home_us", [0.0, 15.0])
 @pytest.mark.parametrize("latency", [[[100.0, 120.0], [80.0, 200.0]], [[60.0, 60.0], [300.0, 90.0]]])
-def test_a_chain_is_cut_as_well_as_by_trying_everything(latency: list[list[float]]):
-    """Two convolutions on two processors: no whole op gains anything, cuts do; the bound is below all that exists."""
-    problem = cuttable(latency, [[], [0]])
+def test_a_chain_is_cut_as_well_as_by_trying_everything(latency: list[list[float]], home_us: float):
+    """Two convolutions on two processors: no whole op gains anything, cuts do; the bound is below all that exists.
+
+    The way of the output to the host is in both.
+    """
+    problem = cuttable(latency, [[], [0]], home_us=home_us)
     best = brute(problem)
     found = optimise(problem, "auto", Budget(rounds=100))
     assert fluid(problem).us <= best
+    assert fluid(problem).us == pytest.approx(fluid(cuttable(latency, [[], [0]])).us + home_us)
     assert found.solution.schedule.makespan_us <= 1.02 * best
     assert found.solution.schedule.makespan_us < 0.9 * min(found.singles[p].makespan_us for p in (0, 1))
 

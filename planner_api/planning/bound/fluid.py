@@ -11,6 +11,8 @@ are left:
 - *Path.* Every part reads something of each op before it, so along any path of the graph there is a row of parts each
   of which waits for the one before, and none takes less than the shortest part of its op.
 
+Behind the last of all work lies the way of an output to the host, where every op leads to one: at least the shortest.
+
 What chains compute twice makes parts larger, never smaller; that a larger part takes no less is taken for granted.
 """
 
@@ -36,9 +38,23 @@ def fluid(problem: Problem) -> Bound:
     finish = list(shortest)
     for op in lists.order:
         finish[op] += max([finish[earlier] for earlier in lists.before[op]], default=0.0)
-    path = Bound(max(finish), "path-of-parts")
-    load = Bound(_load(problem, whole), "fluid-load")
+    ways = _ways_us(problem)
+    path = Bound(max(us + ways.get(op, 0.0) for op, us in enumerate(finish)), "path-of-parts")
+    dead = any(not after and op not in ways for op, after in enumerate(lists.after))
+    load = Bound(_load(problem, whole) + (0.0 if dead else min(ways.values(), default=0.0)), "fluid-load")
     return max(path, load, key=lambda bound: bound.us)
+
+
+def _ways_us(problem: Problem) -> dict[int, float]:
+    """Of the ops that make outputs: the least that lies between their end and the last of these on the host."""
+    machine, lists = problem.machine, problem.lists
+    ways: dict[int, float] = {}
+    for tensor in lists.outputs:
+        op = lists.producer[tensor]
+        if op >= 0:
+            least = float(problem.transfer_us[tensor, machine.place, machine.host].min())
+            ways[op] = max(ways.get(op, 0.0), least)
+    return ways
 
 
 def rates(problem: Problem) -> tuple[FloatArray, FloatArray]:

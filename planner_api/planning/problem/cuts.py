@@ -48,7 +48,7 @@ def cut_problem(problem: Problem, cuts: Sequence[Cut]) -> tuple[Problem, list[Pi
             runs = np.isfinite(problem.latency_us[source[-1]])
             latency.append(np.where(runs, cutter.part_us(source[-1], piece.region), np.inf))
         else:
-            latency.append(cutter.glue_us(tensor, shapes[name], axis))
+            latency.append(cutter.glue_us(tensor, shapes[name], axis, tuple(shapes[read] for read in piece.reads)))
 
     tensors = tuple(shapes)
     place = {name: tensor for tensor, name in enumerate(tensors)}

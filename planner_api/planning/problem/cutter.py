@@ -27,14 +27,15 @@ class Cutter:
         nodes: the problem's ops, in its order, under its names.
         shapes: of every tensor, by name.
         part_us: of an op (by index) and a region of its output: (P,) microseconds; ``inf`` where it does not run.
-        glue_us: of a tensor, the shape that a slice or a join of it writes, and their axis: (P,) microseconds.
+        glue_us: of a tensor, the shape that a slice or a join of it writes, their axis, and the shapes that they read,
+            if that is known: (P,) microseconds.
         move_us: of a tensor and the shape of what is moved of it: (L, L) microseconds from place to place.
     """
 
     nodes: tuple[Node, ...]
     shapes: Mapping[str, Shape]
     part_us: Callable[[int, Region], FloatArray]
-    glue_us: Callable[[str, Shape, int], FloatArray]
+    glue_us: Callable[[str, Shape, int, tuple[Shape, ...]], FloatArray]
     move_us: Callable[[str, Shape], FloatArray]
 
     def pieces(self, cuts: Sequence[Cut], outputs: Sequence[str]) -> list[Piece]:

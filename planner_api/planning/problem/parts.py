@@ -3,8 +3,8 @@
 A part is a super-op like any other (``hope_schema.cutgraph``): it takes what was measured for its signature. One that a
 chain made larger takes as much more than the part on the grid of which that is known. All others take a fixed part of
 what their op takes, as predicted, else ``FIXED``, and their share of the rest. Slices and joins of what is
-contiguous are views; others copy at ``BYTES_PER_US``, or ``DEVICE_BYTES_PER_US`` in a memory that is not the host's. A
-region moves as a tensor of its shape does.
+contiguous are views; others take what was measured for their signature, else they copy at ``BYTES_PER_US``, or
+``DEVICE_BYTES_PER_US`` in a memory that is not the host's. A region moves as a tensor of its shape does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from hope_schema import HOST, ModelGraph, SuperOp, TensorType
-from hope_schema.cutgraph import node_of, part_super_op
+from hope_schema.cutgraph import glue_super_op, node_of, part_super_op
 from hope_schema.cutting import CutError, Region
 from hope_schema.graph import BYTES_PER_ELEMENT
 from planner_api.planning.problem.arrays import FloatArray
@@ -108,9 +108,16 @@ def cutter_of(
     memories = [labels[place].partition("/")[0] for place in machine.place]
     copied_us = np.array([1.0 / (BYTES_PER_US if memory == HOST else DEVICE_BYTES_PER_US) for memory in memories])
 
-    def glue_us(tensor: str, shape: Shape, axis: int) -> FloatArray:
+    @cache
+    def glue_us(tensor: str, shape: Shape, axis: int, reads: tuple[Shape, ...]) -> FloatArray:
+        dtype = graph.tensor[tensor].dtype
         copied = 0 if math.prod(shape[:axis]) == 1 else math.prod(shape)
-        return copied_us * copied * BYTES_PER_ELEMENT[graph.tensor[tensor].dtype]
+        by_rule: FloatArray = copied_us * copied * BYTES_PER_ELEMENT[dtype]
+        if not copied or ("Concat" if len(reads) > 1 else "Slice") not in foreign:
+            return by_rule
+        read, made = [TensorType(shape=one, dtype=dtype) for one in reads], TensorType(shape=shape, dtype=dtype)
+        known = measured(glue_super_op(read, made, axis))
+        return np.array([rule if us is None else us for us, rule in zip(known, by_rule.tolist(), strict=True)])
 
     return Cutter(
         nodes=nodes,

@@ -206,5 +206,5 @@ def _moves(choices: Choices, problem: Problem) -> tuple[FloatArray, FloatArray, 
         slope[tensor][finite] = np.clip((whole[finite] - some[finite]) / (1 - part), 0.0, whole[finite])
         fixed[tensor] = np.where(finite, whole - slope[tensor], np.inf)
         for along in range(min(4, len(shape))):
-            glue[tensor, along] = choices.cutter.glue_us(name, shape, along).min()
+            glue[tensor, along] = choices.cutter.glue_us(name, shape, along, ()).min()
     return fixed, slope, glue

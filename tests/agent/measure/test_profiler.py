@@ -8,7 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from onnx import TensorProto, helper
@@ -53,9 +55,17 @@ def measured(model: Model, processors: list[Processor], missing: Missing, budget
     return profile(model, processors, missing, soc="soc", frequency="fixed", device_id="device", budget_s=budget_s)
 
 
+def ran(turn: Turn) -> Turn:
+    """A turn with the record of a run of one segment that took so long."""
+    span = SimpleNamespace(us=turn.us, kind="segment", start_us=0.0, end_us=turn.us)
+    program = SimpleNamespace(graph=SimpleNamespace(outputs=()))
+    return replace(turn, result=SimpleNamespace(program=program, segments=(span,), spans=(span,), total_us=turn.us,
+                                                load_us=0.0, store_us=0.0))  # fmt: skip
+
+
 def script_turns(monkeypatch: pytest.MonkeyPatch, turn: Callable[[str], Turn]) -> None:
     """Have whole networks take what a script says, by kind of processor."""
-    monkeypatch.setattr(profiler, "_on_its_cores", lambda processor, call: turn(processor.spec.kind))
+    monkeypatch.setattr(profiler, "_traced", lambda kind, run, inputs: ran(turn(kind)))
     monkeypatch.setattr(timing, "_turn", lambda call, witness: call())
     monkeypatch.setattr(profiler, "slowdown", lambda *_: None)
 
@@ -93,6 +103,20 @@ def test_everything_missing_is_measured_once(processors: list[Processor]) -> Non
     assert {f"{tensor} from {source} to {target}" for tensor, source, target in moves} <= set(said)
     first = {processor.spec.kind: processor.id for processor in reversed(processors)}
     assert all(any(name in text for text in said) for name in first.values())
+
+
+def test_an_output_is_there_when_its_caller_has_it(processors: list[Processor]) -> None:
+    """Its way to the host is what lies beyond the segments in runs of the network: more than to copy it, by far."""
+    model, processor = random_model(21, steps=10), processors[0]
+    output, place = model.graph.tensor[model.graph.outputs[0]].type, processor.spec.place
+    asked = (MissingTransfer(tensor=output, source=place, target=HOST),)
+    latencies = everything(model, [processor]).latencies
+    whole, alone = (
+        measured(model, [processor], Missing(profile_version=0, latencies=rows, transfers=asked)).transfers
+        for rows in (latencies, ())
+    )
+    assert (whole.tensor, whole.source, whole.target) == (alone.tensor, alone.source, alone.target)
+    assert whole.us[0] > 2 * alone.us[0] > 0
 
 
 def test_only_what_is_missing_is_measured(processors: list[Processor]) -> None:
@@ -246,7 +270,7 @@ def test_networks_too_large_to_stand_side_by_side_share_the_time(
 
     def take(calls: dict[str, Callable[[], None]], *, share: float, deadline: float, **_: object) -> Turns:
         shares.append(deadline - share)
-        return Turns({kind: [Turn(1e6)] for kind in calls})
+        return Turns({kind: [ran(Turn(1e6))] for kind in calls})
 
     monkeypatch.setattr(profiler, "take_turns", take)
     monkeypatch.setattr(profiler, "copies_at_once", lambda model: 1)

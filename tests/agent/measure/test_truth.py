@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Span, Trace
+from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.truth import (
     TOLD,
     Sample,
@@ -207,7 +208,7 @@ def test_steps_at_once_stretch_with_what_the_launch_leaves(device: Device) -> No
     [sample] = segment_samples([trace], [device.processors[first].spec]).values()
     assert sample.charged_us == pytest.approx(launch_us)
     assert sample.alone_us == pytest.approx(max(finish.values()) - launch_us - fetch_us)
-    assert sample.us == pytest.approx(trace.total_us - trace.load_us - trace.store_us)
+    assert sample.us == pytest.approx(trace.segments[0].us)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,10 @@ def test_a_retimed_plan_says_what_was_delivered(device: Device) -> None:
 
 
 def test_moves_flow_back() -> None:
-    """Every copy between two memories is told, by its type and its way, loading and storing among them."""
+    """Every copy between two memories is told, by its type and its way, loading among them, and what delivers outputs.
+
+    That is the copies of all, and for each the engine's own beginning and end.
+    """
     model = simulated_model(random.Random(3), 14)
     plan = dealt_plan(model, ["a", "b"])
     processors = [SimulatedProcessor("a", ("x",)), SimulatedProcessor("b", ("y",))]
@@ -315,3 +319,9 @@ def test_moves_flow_back() -> None:
     copied += [(graph.tensor[name].type, places[program.home[name]], HOST) for name in graph.outputs]
     assert sorted(map(str, told)) == sorted(map(str, set(copied)))
     assert sum(found.transfers.count) == len(copied) > 0
+    us = [us for _, _, us in deliveries(trace)]
+    work = [span for span in trace.spans if span.kind != "wait"]
+    lanes_us = max(span.end_us for span in work) - min(span.start_us for span in work)
+    own_us = trace.total_us - trace.load_us - trace.store_us - lanes_us
+    assert sum(us) == pytest.approx(trace.store_us + len(us) * own_us)
+    assert min(us) >= own_us > 0
