@@ -28,6 +28,7 @@ from agent_sdk.agent import Agent
 from agent_sdk.errors import HopeError
 from agent_sdk.measure.witness import Witness
 from agent_sdk.obtaining import THOROUGH_S
+from benchmarks import cli
 from benchmarks.engine.judging import judge
 from benchmarks.engine.measuring import rows_for
 from benchmarks.engine.segmentation import loss
@@ -80,9 +81,7 @@ def show(rows: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    found = argparse.ArgumentParser(
-        prog="python -m benchmarks.engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    found = cli.parser("engine", __doc__)
     found.add_argument("--models", default=",".join(zoo.names()), help="comma-separated zoo networks (default: all)")
     found.add_argument("--rounds", type=int, default=15, help="fewest timed rounds per model (default %(default)s)")
     found.add_argument("--processors", help="plan with these processors only")

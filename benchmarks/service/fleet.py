@@ -157,12 +157,9 @@ async def _upload(
         )
         headers = {"content-encoding": "zstd"}
         raws.append(request("POST", "/profiles", compressed(message), token=tokens[device], headers=headers))
-    before = await stage.rows(
-        f"SELECT COUNT(*) FROM inbox WHERE soc LIKE '{prefix}-%' AND folded_at IS NOT NULL AND error IS NULL"
-    )
+    where = f"SELECT COUNT(*) FROM inbox WHERE soc LIKE '{prefix}-%' AND folded_at IS NOT NULL AND error IS NULL"
+    had = await stage.until(where, 0, 0.0)
     tally = await Pump([address], iter(raws), connections=8).run()
     accepted = tally.statuses[202]
-    where = f"SELECT COUNT(*) FROM inbox WHERE soc LIKE '{prefix}-%' AND folded_at IS NOT NULL AND error IS NULL"
-    had = int(str(before[0][0]))
     folded = await stage.until(where, had + accepted, 120.0)
     return max(accepted, len(raws)), folded - had
