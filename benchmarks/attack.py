@@ -14,7 +14,6 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
@@ -24,11 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import zstandard
 
-from benchmarks import results
+from benchmarks import cli, results
 from benchmarks.service.fixtures import FREQUENCY, compressed, key, ladder, processors, upload
-from benchmarks.service.measures import _subsets, fresh, prepare
+from benchmarks.service.measures import Row, fresh, line, prepare, row, subsets
 from benchmarks.service.pump import Pump, request
-from benchmarks.service.stage import Server, Stage, call, databases
+from benchmarks.service.stage import Server, Stage, call, databases, staged
 from hope_schema import Enrolment, MissingRequest, ModelGraph, Profile, TensorType, TransferColumns
 from hope_schema.base import MAX_OPS
 from planner_api.devices import repository as devices
@@ -39,7 +38,6 @@ from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from planner_api.settings import Settings
 
-Row = dict[str, Any]
 MIB = 2**20
 LARGE_OPS, MOST_MOVES = 14_000, 80_000
 """Of more moves an upload takes more memory to read than ``HOPE_READ_MEMORY_BYTES``."""
@@ -270,7 +268,7 @@ async def first_plan(stage: Stage, keys: int) -> list[Row]:
     await stage.until(f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND status = 'done'", 1, 60.0)
     greedy, modest = await enrol(stage, fresh("greedy")), await enrol(stage, fresh("modest"))
     raws = [
-        request("POST", "/plans", key(graph, soc, each), token=greedy) for each in itertools.islice(_subsets(10), keys)
+        request("POST", "/plans", key(graph, soc, each), token=greedy) for each in itertools.islice(subsets(10), keys)
     ]
     flood = asyncio.create_task(Pump([server.address], iter(raws), connections=50).run())
     await asyncio.sleep(1.0)
@@ -372,30 +370,20 @@ def _said(true: dict[str, Any], factors: list[float], rows: list[int] | None = N
     return {**true, "latencies": {**chosen, "us": [columns["us"][n] * factors[n] for n in at]}}
 
 
-def row(stage: Stage, measure: str, value: Any, must: str, ok: bool, **details: Any) -> Row:
-    """One line of the table."""
-    return {"measure": measure, "database": stage.dialect, "value": value, "must": must, "ok": ok, "details": details}
-
-
 async def measure(url: str, options: argparse.Namespace) -> list[Row]:
     """Run every attack on one database."""
-    with tempfile.TemporaryDirectory(prefix="hope-attack-") as folder:
-        stage = Stage(url, Path(folder))
-        await stage.open()
-        try:
-            return [
-                *await single(stage),
-                *await others(stage, options.seconds),
-                *await first_plan(stage, options.keys),
-                *await large(stage),  # last: its better plan waits in the queue, and takes several budgets
-            ]
-        finally:
-            await stage.close()
+    async with staged(url) as stage:
+        return [
+            *await single(stage),
+            *await others(stage, options.seconds),
+            *await first_plan(stage, options.keys),
+            *await large(stage),  # last: its better plan waits in the queue, and takes several budgets
+        ]
 
 
 def main() -> int:
     """Run; 0 when every row holds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = cli.parser("attack", __doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the attack on others (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=500, help="that the greedy device asks for (default: %(default)s)")
@@ -405,14 +393,7 @@ def main() -> int:
         for url in urls:
             rows += asyncio.run(measure(url, options))
     for each in rows:
-        print(
-            "ok  " if each["ok"] else "MISS",
-            each["database"],
-            each["measure"],
-            each["value"],
-            each["must"],
-            each["details"],
-        )
+        print(line(each))
     if options.json is not None:
         results.write(options.json, rows)
     return 0 if all(each["ok"] for each in rows) else 1

@@ -5,7 +5,6 @@ python -m benchmarks.console [--devices 100000] [--json FILE]
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import re
 import statistics
@@ -21,7 +20,7 @@ from typing import Any
 import httpx
 from sqlalchemy import Connection, insert, text
 
-from benchmarks import results
+from benchmarks import cli, results
 from benchmarks.results import Measure, Table, verdict
 from planner_api.app import create_app
 from planner_api.db.engine import sync_engine
@@ -185,7 +184,7 @@ def look(devices: int) -> Found:
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = cli.parser("console", __doc__)
     parser.add_argument("--devices", type=int, default=100_000)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()

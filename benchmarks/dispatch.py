@@ -9,7 +9,6 @@ alone. Run it on a quiet machine; only ratios within one run mean anything on a 
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import random
@@ -36,6 +35,7 @@ from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, NativeCall, P
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.verify import random_inputs
+from benchmarks import cli
 from benchmarks.results import verdict, write
 from hope_schema import Cause, Plan, Step, merge
 from hope_schema import Processor as Spec
@@ -351,7 +351,7 @@ def scans(us: float) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = cli.parser("dispatch", __doc__)
     parser.add_argument("--json", type=Path, help="write the figures there")
     arguments = parser.parse_args()
     found = measure()

@@ -8,7 +8,6 @@ proven legal by the checker. Every line ends with what the figure must be.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import sys
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import results
+from benchmarks import cli, results
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, verdict
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise
@@ -186,7 +185,7 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> list[Measure]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run every row; 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.machine", description=__doc__.splitlines()[0])
+    parser = cli.parser("machine", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--budget", type=float, default=5.0, help="seconds per plan; default: 5")
     parser.add_argument("--json", type=Path, help="write every figure here")

@@ -15,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from agent_sdk.agent import Agent
 from agent_sdk.model import read_model
+from benchmarks import cli
+from benchmarks.results import verdict, write
 
 STARTS = 5
 
@@ -45,7 +46,7 @@ def fresh(verb: str, model: str, cache: str) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.main_job", description=__doc__.splitlines()[0])
+    parser = cli.parser("main_job", __doc__)
     parser.add_argument("--profile", default="nasnet_large", help="network to profile from nothing")
     parser.add_argument("--second", default="inception_v1", help="network to start a second time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
@@ -61,18 +62,15 @@ def main() -> int:
         fresh("first", options.second, directory)
         seconds = [fresh("second", options.second, directory) for _ in range(STARTS)]
     planner_ms = statistics.median(row["planner_ms"] for row in seconds)
-    rows: list[dict[str, Any]] = [
-        {"measure": f"profiling {options.profile} from nothing, s", "value": first["profiling_seconds"], "must": 60.0},
-        {"measure": "peak memory of it, MB", "value": first["peak_mb"], "must": 2000.0},
-        {"measure": f"planner work, second start of {options.second}, ms", "value": planner_ms, "must": 20.0},
-        {"measure": "signatures profiled then", "value": max(row["signatures"] for row in seconds), "must": 0},
+    rows = [
+        verdict(f"profiling {options.profile} from nothing, s", first["profiling_seconds"], 60.0),
+        verdict("peak memory of it, MB", first["peak_mb"], 2000.0),
+        verdict(f"planner work, second start of {options.second}, ms", planner_ms, 20.0),
+        verdict("signatures profiled then", max(row["signatures"] for row in seconds), 0.0),
     ]
-    for row in rows:
-        row["ok"] = row["value"] <= row["must"]
-        print(f"{row['measure']:56} {row['value']:10.1f}   must <= {row['must']:<8g} {'ok' if row['ok'] else 'MISSED'}")
     if options.json:
-        options.json.write_text(json.dumps({"rows": rows}, indent=1))
-    return 0 if all(row["ok"] for row in rows) else 1
+        write(options.json, rows)
+    return 0 if all(row.ok for row in rows) else 1
 
 
 if __name__ == "__main__":

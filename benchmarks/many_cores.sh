@@ -48,10 +48,9 @@ run() {
     for model in ${models//,/ }; do
         CUDA_VISIBLE_DEVICES="" "$python" -m benchmarks.engine --models "$model" --processors ort \
             --rounds "${ROUNDS:-15}" --patience "${PATIENCE:-8}" --wait "${WAIT:-12}" --trace "$results" \
-            --json "$results/engine-$model.json" ||
+            --found "$results/found.json" --json "$results/engine.json" ||
             echo "$model failed with $?" >&2
     done
-    "$python" -m benchmarks.engine_table "$results"/engine-*.json --json "$results/engine.json"
 }
 
 case ${1:-} in

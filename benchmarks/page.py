@@ -11,13 +11,13 @@ follow.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import cli
 from benchmarks.results import ROOT, words
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -82,7 +82,7 @@ def _line(cells: Iterable[str]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write or check; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=(__doc__ or "").split("\n")[0])
+    parser = cli.parser("page", __doc__)
     parser.add_argument("--check", action="store_true", help="fail when the page says something else")
     options = parser.parse_args(arguments)
     try:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks import figures, results
+from benchmarks import cli, figures, results
 from benchmarks.mulayer import mulayer_us
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import Measure, Table, verdict
@@ -270,7 +270,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     def names(text: str) -> list[str]:
         return [name for name in text.split(",") if name]
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.phones", description=__doc__.splitlines()[0])
+    parser = cli.parser("phones", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--models", type=names, default=[], help="models or file stems, comma-separated; default: all")
     parser.add_argument("--cpu", type=names, default=[], help="CPU configurations; default: every cpu_big_N of a file")

@@ -8,7 +8,6 @@ Every line ends with what the figure must be.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import subprocess
@@ -23,6 +22,7 @@ from statistics import median, quantiles
 import numpy as np
 
 from agent_sdk.model import read_model
+from benchmarks import cli
 from benchmarks.profiles import GPU, BadProfile, PhoneProfile, find, phone_problem
 from benchmarks.results import verdict
 from hope_schema import (
@@ -194,7 +194,7 @@ def with_cuts(seconds: float) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run every section; 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning", description=__doc__.splitlines()[0])
+    parser = cli.parser("planning", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--budget", type=float, default=5.0, help="seconds per synthetic plan; default: 5")
     parser.add_argument("--long-budget", type=float, default=30.0, help="seconds with three processors; default: 30")

@@ -13,7 +13,6 @@ those before them; moves are taken as measured.
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import at_once, results
+from benchmarks import at_once, cli, results
 from benchmarks.figures import PAPERS_CPU
 from benchmarks.profiles import BadProfile, PhoneProfile, find, op_type, phone_problem
 from benchmarks.results import Measure, Table, verdict
@@ -321,7 +320,7 @@ def by_count(rows: Sequence[dict[str, Any]]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction", description=__doc__.splitlines()[0])
+    parser = cli.parser("prediction", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--models", type=lambda text: text.split(","), default=[], help="models or file stems")
     parser.add_argument("--rounds", type=int, default=60, help="of the search per plan; default: 60")

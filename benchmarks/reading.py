@@ -5,13 +5,13 @@ Times are the best of a few repetitions, in milliseconds of CPU time (so that a 
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
 from collections.abc import Callable, Sequence
 
 import hope_zoo as zoo
 from agent_sdk.model import extract, read_model
+from benchmarks import cli
 from hope_schema import ModelGraph, merge
 
 NETWORKS = ("inception_v1", "lstm", "nasnet_mobile", "nasnet_large")
@@ -29,7 +29,7 @@ def best_ms(work: Callable[[], object], repetitions: int) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one line per network."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__)
+    parser = cli.parser("reading", __doc__)
     parser.add_argument("networks", nargs="*", default=NETWORKS, metavar="NETWORK")
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args(arguments)

@@ -10,7 +10,6 @@ those of exports need the ``campaign`` extra.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -34,6 +33,7 @@ import hope_zoo as zoo
 from agent_sdk import Agent, Session
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.verify import random_inputs
+from benchmarks import cli
 from benchmarks.results import ROOT, Measure, Table, verdict, write
 
 COLD: Final = 1.5
@@ -238,7 +238,7 @@ def timed_own(session: ort.InferenceSession, inputs: Mapping[str, np.ndarray]) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = cli.parser("session", __doc__)
     parser.add_argument("--only", default="starts,run,counts", help="what to measure")
     parser.add_argument("--models", default="squeezenet,inception_v1,shufflenet", help="networks of the zoo")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each start; the median counts")

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import uvloop
 
-from benchmarks import results
+from benchmarks import cli, results
 from benchmarks.service import chaos, fleet, measures
 from benchmarks.service.measures import Row
-from benchmarks.service.stage import Stage, databases
+from benchmarks.service.stage import Stage, databases, staged
 
 Measure = Callable[[Stage], Awaitable[list[Row]]]
 
@@ -40,38 +40,24 @@ def plan_of(options: argparse.Namespace) -> dict[str, Measure]:
 
 async def measure(url: str, chosen: dict[str, Measure], keep: Callable[[list[Row]], None]) -> None:
     """Run the chosen measures on one database; the rows of each are kept before the next begins."""
-    with tempfile.TemporaryDirectory(prefix="hope-bench-") as folder:
-        stage = Stage(url, Path(folder))
-        await stage.open()
-        try:
-            for name, run in chosen.items():
-                print(f"# {stage.dialect}: {name} ...", file=sys.stderr, flush=True)
-                try:
-                    found = await run(stage)
-                except Exception as error:  # noqa: BLE001 - one broken measure must not hide the others
-                    reason = f"{type(error).__name__}: {error}"[:2000]
-                    found = [measures.row(stage, name, None, "to be measured", False, error=reason)]
-                for each in found:
-                    print(line(each), flush=True)
-                keep(found)
-        finally:
-            await stage.close()
-
-
-def line(found: Row) -> str:
-    """One row as text."""
-    value = found["value"]
-    shown = ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
-    details = ", ".join(f"{key}={each}" for key, each in found["details"].items())
-    verdict = "ok  " if found["ok"] else "MISS"
-    return f"{verdict} {found['database']:<10} {found['measure']}: {shown} (must be {found['must']})  [{details}]"
+    async with staged(url) as stage:
+        for name, run in chosen.items():
+            print(f"# {stage.dialect}: {name} ...", file=sys.stderr, flush=True)
+            began = time.monotonic()
+            try:
+                found = await run(stage)
+            except Exception as error:  # noqa: BLE001 - one broken measure must not hide the others
+                reason = f"{type(error).__name__}: {error}"[:2000]
+                found = [measures.row(stage, name, None, "to be measured", False, error=reason)]
+            for each in found:
+                print(measures.line(each), flush=True)
+            print(f"# {stage.dialect}: {name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            keep(found)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    found = argparse.ArgumentParser(
-        prog="python -m benchmarks.service", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    found = cli.parser("service", __doc__)
     found.add_argument("--database", metavar="URL", help="an empty database (default: SQLite, then PostgreSQL)")
     found.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
     found.add_argument("--only", action="append", help="run this measure alone (may be repeated)")

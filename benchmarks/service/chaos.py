@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.service.fixtures import key
-from benchmarks.service.measures import Row, _subsets, fresh, prepare, row
+from benchmarks.service.measures import Row, fresh, prepare, row, subsets
 from benchmarks.service.pump import Answer
 from benchmarks.service.stage import Process, Server, Stage, call, until_answers
 
@@ -26,7 +26,7 @@ async def kills(stage: Stage, count: int) -> list[Row]:
     worker = stage.worker("chaos-worker", solve_budget_s=0.2, lease_s=4.0)
     soc = fresh("soc")
     graph = await prepare(stage, servers[0], 40, "chaos", soc, PROCESSORS)
-    bodies = (key(graph, soc, chosen) for chosen in _subsets(PROCESSORS))
+    bodies = (key(graph, soc, chosen) for chosen in subsets(PROCESSORS))
     acknowledged: list[str] = []
     stop = asyncio.Event()
     loads = [asyncio.create_task(_load(stage, servers, bodies, acknowledged, stop)) for _ in range(LOADS)]

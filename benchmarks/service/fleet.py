@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import insert
 
@@ -31,7 +32,8 @@ async def fleet(stage: Stage, devices: int, socs: int, models: int, timeout_s: f
     over HTTP: graphs, profiles, the release, the plans by key with each device's own token, and uploads.
     """
     servers = [await stage.server(f"fleet{i}", solve_budget_s=0.05) for i in range(2)]
-    worker = stage.worker("fleet-worker", solve_budget_s=0.05, worker_slots=2)
+    # A worker is one interpreter: two of them keep two cores at work, two slots of one do not.
+    workers = [stage.worker(f"fleet-worker{i}", solve_budget_s=0.05) for i in range(2)]
     prefix = fresh("fleet")
     names = [f"{prefix}-{i}" for i in range(socs)]
     graphs = [ladder(6, f"m{i}", salt=100_000 + i) for i in range(models)]
@@ -68,7 +70,7 @@ async def fleet(stage: Stage, devices: int, socs: int, models: int, timeout_s: f
     uploads = await _upload(stage, servers[1].address, graphs, names, tokens, prefix)
     rate = hits[True] / max(1, sum(hits.values()))
     rows = await stage.rows(f"SELECT COUNT(*) FROM plans WHERE soc LIKE '{prefix}-%' AND version > 0")
-    for process in (*servers, worker):
+    for process in (*servers, *workers):
         await asyncio.to_thread(process.stop)
     ok = sum(holding) == devices and rate >= 0.99 and uploads[0] == uploads[1] and not passed.broken
     return [
@@ -99,14 +101,19 @@ async def _release(stage: Stage, address: tuple[str, int], hashes: list[str], ti
         assert answer.status == 202, answer.body
         fanouts.append(str(json.loads(answer.body)["fanout_id"]))
     done = 0
-    while time.monotonic() - started < timeout_s:
-        answers = [await call(address, stage.request("GET", f"/fanouts/{fanout}")) for fanout in fanouts]
-        found = [json.loads(answer.body) for answer in answers]
-        done = sum(each["done"] for each in found)
-        if all(each["finished"] for each in found):
-            break
-        await asyncio.sleep(0.5)
+    for fanout in fanouts:
+        found = await _progress(stage, address, fanout)
+        while not found["finished"] and time.monotonic() - started < timeout_s:
+            await asyncio.sleep(0.5)
+            found = await _progress(stage, address, fanout)
+        done += found["done"]
     return done, time.monotonic() - started
+
+
+async def _progress(stage: Stage, address: tuple[str, int], fanout: str) -> dict[str, Any]:
+    """How far a planning ahead is."""
+    found: dict[str, Any] = json.loads((await call(address, stage.request("GET", f"/fanouts/{fanout}"))).body)
+    return found
 
 
 async def _enrol(stage: Stage, prefix: str, devices: int) -> list[str]:
@@ -150,12 +157,9 @@ async def _upload(
         )
         headers = {"content-encoding": "zstd"}
         raws.append(request("POST", "/profiles", compressed(message), token=tokens[device], headers=headers))
-    before = await stage.rows(
-        f"SELECT COUNT(*) FROM inbox WHERE soc LIKE '{prefix}-%' AND folded_at IS NOT NULL AND error IS NULL"
-    )
+    where = f"SELECT COUNT(*) FROM inbox WHERE soc LIKE '{prefix}-%' AND folded_at IS NOT NULL AND error IS NULL"
+    had = await stage.until(where, 0, 0.0)
     tally = await Pump([address], iter(raws), connections=8).run()
     accepted = tally.statuses[202]
-    where = f"SELECT COUNT(*) FROM inbox WHERE soc LIKE '{prefix}-%' AND folded_at IS NOT NULL AND error IS NULL"
-    had = int(str(before[0][0]))
     folded = await stage.until(where, had + accepted, 120.0)
     return max(accepted, len(raws)), folded - had

@@ -45,6 +45,15 @@ def row(stage: Stage, measure: str, value: Any, must: str, ok: bool, **details: 
     return {"measure": measure, "database": stage.dialect, "value": value, "must": must, "ok": ok, "details": details}
 
 
+def line(found: Row) -> str:
+    """One row as text."""
+    value = found["value"]
+    shown = ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
+    details = ", ".join(f"{key}={each}" for key, each in found["details"].items())
+    verdict = "ok  " if found["ok"] else "MISS"
+    return f"{verdict} {found['database']:<10} {found['measure']}: {shown} (must be {found['must']})  [{details}]"
+
+
 async def prepare(stage: Stage, server: Server, ops: int, name: str, soc: str, count: int = 2) -> Any:
     """Register a model and everything a SoC needs for it; returns the graph."""
     graph = ladder(ops, name, salt=next(_ids))
@@ -126,7 +135,7 @@ async def burst(stage: Stage, requests: int, keys: int) -> list[Row]:
         soc = fresh("soc")
         count = 2 if wanted == 1 else 8
         graph = await prepare(stage, servers[0], 60, "burst", soc, count)
-        chosen = list(itertools.islice(_subsets(count), wanted)) if wanted > 1 else [None]
+        chosen = list(itertools.islice(subsets(count), wanted)) if wanted > 1 else [None]
         bodies = [key(graph, soc, each) for each in chosen]
         raws = (stage.request("POST", "/plans", bodies[i % wanted]) for i in range(requests))
         tally = await Pump([server.address for server in servers], raws, connections=200).run()
@@ -154,7 +163,8 @@ async def burst(stage: Stage, requests: int, keys: int) -> list[Row]:
     ]
 
 
-def _subsets(count: int) -> Iterator[tuple[str, ...]]:
+def subsets(count: int) -> Iterator[tuple[str, ...]]:
+    """Every choice of some of so many processors, the small ones first: as many keys of one model."""
     names = [processor.id for processor in processors(count)]
     for size in range(1, count + 1):
         yield from itertools.combinations(names, size)

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -219,6 +219,18 @@ class Stage:
             if found >= enough or time.monotonic() > deadline:
                 return found
             await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def staged(url: str) -> AsyncIterator[Stage]:
+    """A stage on a database, with a folder for its logs; whatever runs on it ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="hope-bench-") as folder:
+        stage = Stage(url, Path(folder))
+        await stage.open()
+        try:
+            yield stage
+        finally:
+            await stage.close()
 
 
 async def call(address: tuple[str, int], raw: bytes) -> Answer:

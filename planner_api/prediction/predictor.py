@@ -93,6 +93,11 @@ class Predictor:
             without = np.abs(self._pull) / np.sqrt(precision)
             weight = np.clip((WILD / np.maximum(without, 1e-9)) ** 4, 1e-4, 1.0)
 
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory, about: a number for every two of its samples."""
+        return int(self._inverse.nbytes) + (self._beside.bytes if self._beside else 0)
+
     def knows(self, type_: str) -> bool:
         """Whether an op of this type was measured, here or where this predictor stands beside."""
         return type_ in self._types or (self._beside is not None and self._beside.knows(type_))

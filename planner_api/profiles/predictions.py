@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from planner_api.profiles.plausibility import Reference
     from planner_api.profiles.statistics import Statistics
 
-REMEMBERED = 16
-"""Profile versions whose predictors stay in memory."""
+REMEMBERED, REMEMBERED_BYTES = 16, 64 * 2**20
+"""Profile versions whose predictors stay in memory in any case, and bytes within which more of them do: a release asks
+for every SoC's once per model, and to train them anew takes ten times as long as all else before a solve."""
 MOST_ASKED = 300
 """Ops that are put in order by what measuring them would tell; the others follow as they come."""
 REMEMBERED_REFERENCES = 8
@@ -110,7 +111,7 @@ class Predictions:
         key = (profile.soc, profile.frequency, profile.version)
         if key not in self._trained:
             self._trained[key] = await self._training.get(key, lambda: self._train(profile))
-            if len(self._trained) > REMEMBERED:
+            while len(self._trained) > REMEMBERED and _bytes(self._trained.values()) > REMEMBERED_BYTES:
                 self._trained.popitem(last=False)
         return self._trained[key]
 
@@ -144,6 +145,10 @@ class Predictions:
         async with self._database.read() as session:
             stored = await models.features(session, list(dict.fromkeys(signatures)))
         return await asyncio.to_thread(lambda: {signature: read(body) for signature, body in stored.items()})
+
+
+def _bytes(trained: Iterable[Predictors]) -> int:
+    return sum(predictor.bytes for predictors in trained for predictor in predictors.values())
 
 
 def _with_parts(graphs: Sequence[ModelGraph], profile: Profile, predictors: Predictors) -> Profile:

@@ -8,8 +8,8 @@ from itertools import repeat
 import pytest
 
 from agent_sdk.measure.witness import SLOW, Witness, calm
-from benchmarks import engine
-from benchmarks.engine import measure
+from benchmarks.engine import measuring
+from benchmarks.engine.measuring import measure
 
 
 @pytest.mark.parametrize(("looks", "quiet"), [(repeat(1.0), True), (repeat(2 * SLOW), False)])
@@ -17,7 +17,7 @@ def test_every_configuration_has_its_rounds(
     looks: Iterator[float], quiet: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is run as often as the others; a machine that is never calm ends with what there is, and says so."""
-    monkeypatch.setattr(engine, "LEAST_S", 0.0)
+    monkeypatch.setattr(measuring, "LEAST_S", 0.0)
     monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: next(looks))
     monkeypatch.setattr(Witness, "kept_waiting", lambda self, call: (call(), 1.0))
     done: list[str] = []
@@ -29,7 +29,7 @@ def test_every_configuration_has_its_rounds(
 
 def test_calm_rounds_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disturbed rounds are left out once there are enough calm ones."""
-    monkeypatch.setattr(engine, "LEAST_S", 0.0)
+    monkeypatch.setattr(measuring, "LEAST_S", 0.0)
     looks = iter([1.0, 2 * SLOW, 1.0, 1.0, 2 * SLOW, 1.0, *repeat(1.0, 8)])
     monkeypatch.setattr(Witness, "slowness", lambda self, *, rest=False: next(looks))
     monkeypatch.setattr(Witness, "kept_waiting", lambda self, call: (call(), 1.0))

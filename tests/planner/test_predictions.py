@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hope_schema import Missing, ModelGraph, Op, PlanReply, Tensor, TensorType, merge
+from hope_schema import Missing, ModelGraph, Op, PlanReply, Profile, Tensor, TensorType, merge
 from planner_api import service
+from planner_api.db.engine import Database
 from planner_api.prediction.features import Features, features
-from tests.planner.samples import SOC, Api, chain, measure, missing_request, plan_request, serving
+from planner_api.profiles.predictions import REMEMBERED, REMEMBERED_BYTES, Predictions
+from tests.planner.samples import PROCESSORS, SOC, Api, chain, measure, missing_request, plan_request, serving
 
 
 def convolutions(*filters: int, size: int = 14, name: str = "convolutions") -> ModelGraph:
@@ -58,6 +62,31 @@ def api(database_url: str) -> Iterator[Api]:
         running.learn(KNOWN, cost=cost)
         assert running.missing(KNOWN).latencies == ()
         yield running
+
+
+@pytest.mark.parametrize(("each", "trained_again"), [(REMEMBERED_BYTES // 100, 0), (REMEMBERED_BYTES, 40)])
+def test_predictors_of_many_socs_are_kept_while_they_are_small(
+    each: int, trained_again: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A release comes by every SoC once per model: small predictors are trained once, large ones do not pile up."""
+    trained = []
+
+    async def train(_self: Predictions, profile: Profile) -> dict[str, SimpleNamespace]:
+        trained.append(profile.soc)
+        return {"big": SimpleNamespace(bytes=each)}
+
+    async def twice() -> Predictions:
+        database = Database(f"sqlite:///{tmp_path}/empty.sqlite")
+        predictions = Predictions(database)
+        for soc in [f"soc-{number}" for number in range(40)] * 2:
+            await predictions._of(Profile(soc=soc, frequency="max", processors=PROCESSORS, version=1))
+        await database.close()
+        return predictions
+
+    monkeypatch.setattr(Predictions, "_train", train)
+    kept = asyncio.run(twice())._trained
+    assert len(trained) == 40 + trained_again
+    assert len(kept) == (REMEMBERED if trained_again else 40)
 
 
 def test_an_unseen_network_is_planned_in_the_first_reply(api: Api):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engine_table import main
+from benchmarks.engine.__main__ import OtherRunError, earlier
+from benchmarks.engine.judging import judge
 
 
 def one_network(name: str, cores: int, ours_us: float, openvino_us: float, answered_by: str) -> dict[str, Any]:
@@ -34,32 +35,42 @@ def one_network(name: str, cores: int, ours_us: float, openvino_us: float, answe
     return {"rows": rows, "models": [facts], "machine": {"cores": cores}, "circumstances": circumstances}
 
 
-def verdicts(cores: int, folder: Path) -> dict[str, tuple[float, bool]]:
+def verdicts(cores: int) -> dict[str, tuple[float, bool]]:
     """What is said of two networks, on so many cores."""
     found = [one_network("a", cores, 64.0, 200.0, "plan"), one_network("b", cores, 100.0, 80.0, "onnxruntime")]
-    files = [folder / f"{index}.json" for index in range(len(found))]
-    for path, content in zip(files, found, strict=True):
-        path.write_text(json.dumps(content))
-    main([*map(str, files), "--json", str(folder / "engine.json")])
-    written = json.loads((folder / "engine.json").read_text())
-    assert written["machine"] == f"test, {cores} cores"
-    assert [row[0] for row in written["tables"][0]["rows"]] == ["a", "b"]
-    return {row["measure"]: (row["value"], row["ok"]) for row in written["rows"]}
+    measures, table = judge(
+        {**found[0], **{part: [one for content in found for one in content[part]] for part in ("rows", "models")}}
+    )
+    assert [row[0] for row in table.rows] == ["a", "b"]
+    return {measure.measure: (measure.value, measure.ok) for measure in measures}
 
 
-def test_of_two_cores_the_networks_are_judged_together(tmp_path: Path) -> None:
+def test_of_two_cores_the_networks_are_judged_together() -> None:
     """By the geometric mean beside ONNX Runtime, and by the worst beside any runtime."""
-    assert verdicts(2, tmp_path) == {
+    assert verdicts(2) == {
         "ours / best ONNX Runtime, geometric mean of 2": (pytest.approx(0.8), True),
         "ours / best single runtime, worst (b)": (1.25, False),
         "largest error of an answer": (1e-6, True),
     }
 
 
-def test_of_many_cores_each_network_is_judged(tmp_path: Path) -> None:
+def test_of_many_cores_each_network_is_judged() -> None:
     """Beside ONNX Runtime's best, by its answer and, where a plan answers, by predictions; how many won by overlap."""
-    found = verdicts(16, tmp_path)
+    found = verdicts(16)
     assert len(found) == 2 * 2 + 2 + 2
     assert found["a: ours (plan) / best ONNX Runtime (ort_all)"] == (0.64, True)
     assert found["a: the plan, as the planner timed it, against measured"] == (0.1, False)
     assert found["networks <= 0.85 with two or more at work for a third of the run"] == (1, False)
+
+
+def test_a_file_of_earlier_networks_is_gone_on_with(tmp_path: Path) -> None:
+    """Networks of the same machine and commit stay, one that is measured again does not; others' files are refused."""
+    path = tmp_path / "found.json"
+    content = one_network("a", 2, 64.0, 200.0, "plan")
+    here = {"circumstances": content["circumstances"] | {"date": "2026-01-02"}, "machine": content["machine"]}
+    assert earlier(path, here, ["b"]) == here | {"rows": [], "models": []}
+    path.write_text(json.dumps(content))
+    assert earlier(path, here, ["b"]) == content | here
+    assert earlier(path, here, ["a"])["rows"] == []
+    with pytest.raises(OtherRunError, match="abc"):
+        earlier(path, {**here, "circumstances": here["circumstances"] | {"commit": "def"}}, ["b"])

@@ -1,22 +1,13 @@
-"""What ``benchmarks.engine`` found, held against what was asked for: of many cores each network, of two cores the zoo.
-
-    python -m benchmarks.engine_table RESULTS/engine-*.json --json benchmarks/results/engine.json
-
-Takes files of ``benchmarks.engine``, all of one machine and commit, as ``benchmarks/many_cores.sh`` writes them.
-"""
+"""What was measured, held against what was asked for: of many cores each network, of two cores the zoo."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from agent_sdk.selection.trial import PLAN
-from benchmarks.results import Measure, Table, verdict, write
+from benchmarks.results import Measure, Table, verdict
 
 Row = dict[str, Any]
 Networks = dict[str, dict[str, Row]]
@@ -27,6 +18,16 @@ MEAN = 0.85
 """What the networks together may take, times the best configuration of ONNX Runtime."""
 FEW_CORES = 2
 """Up to so many there is little to do at the same time, and networks are judged together."""
+
+
+def judge(content: Row) -> tuple[list[Measure], Table]:
+    """The rows that must hold and what everything takes, of all that one machine found."""
+    networks: Networks = {}
+    for row in content["rows"]:
+        networks.setdefault(row["model"], {})[row["config"]] = row
+    facts = {fact["model"]: fact for fact in content["models"]}
+    few = content["machine"]["cores"] <= FEW_CORES
+    return on_few_cores(networks) if few else on_many_cores(networks, facts), table(networks, facts)
 
 
 def geometric_mean(networks: Networks) -> float:
@@ -86,25 +87,3 @@ def table(networks: Networks, facts: dict[str, Row]) -> Table:
         ms = [None if one is None else round(one / 1e3, 2) for one in us]
         lines.append([name, *ms, planned["overlap"], planned["segments"], facts[name]["answered_by"]])
     return Table("What each configuration takes", columns, lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the verdicts and the table, and write both."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_table", description=__doc__.splitlines()[0])
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--json", type=Path, default=None)
-    options = parser.parse_args(arguments)
-    contents = [json.loads(path.read_text()) for path in options.files]
-    networks: Networks = {}
-    for row in (row for content in contents for row in content["rows"]):
-        networks.setdefault(row["model"], {})[row["config"]] = row
-    facts = {fact["model"]: fact for content in contents for fact in content["models"]}
-    few = contents[0]["machine"]["cores"] <= FEW_CORES
-    measures, found = on_few_cores(networks) if few else on_many_cores(networks, facts), table(networks, facts)
-    found.show()
-    if options.json:
-        write(options.json, measures, [found], **contents[0]["circumstances"])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""The engine beside the runtimes: a network measured, all networks judged."""
