@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.queues import SimpleQueue
@@ -167,7 +168,7 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
     old, new = tmp_path / "plans" / f"a{PART}", tmp_path / "plans" / f"b{PART}"
     for path in (old, new):
         path.write_text("half")
-    os.utime(old, (1, 1))
+    os.utime(old, (ago := time.time() - 600, ago))
     Agent(processors="ort@0", cache=tmp_path).close()
     assert not old.exists()
     assert new.exists()

@@ -115,7 +115,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert process.exitcode == -signal.SIGKILL
     assert [path for path in tmp_path.rglob("*") if path.name == "optimised"]
     for path in (tmp_path, *tmp_path.rglob("*")):
-        os.utime(path, (0, 0))
+        os.utime(path, (ago := time.time() - 600, ago))
     graphs, model = FrozenGraphs(tmp_path), small_model()
     assert {frozen(graphs, model).directory, tmp_path / "weights"} == set(tmp_path.iterdir())
     assert list((tmp_path / "weights").iterdir()) == [graphs.lights.get(model)[1]]

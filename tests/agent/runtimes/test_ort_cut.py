@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -305,7 +306,7 @@ def test_only_folders_that_nobody_uses_are_removed(tmp_path: Path) -> None:
     left = tmp_path / f"{PREFIX}left"
     left.mkdir()
     for folder in (used, left):
-        os.utime(folder, (0, 0))
+        os.utime(folder, (ago := time.time() - 600, ago))
     second = LightModels(tmp_path)
     _, own = second.get(other)
     assert set(tmp_path.iterdir()) == {used, own}
