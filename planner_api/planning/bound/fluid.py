@@ -22,6 +22,7 @@ import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
+from planner_api.planning.bound.trivial import longest
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
 from planner_api.planning.split.choices import choices_of
@@ -31,12 +32,7 @@ from planner_api.planning.split.choices import choices_of
 def fluid(problem: Problem) -> Bound:
     """The better of the two."""
     whole, least = rates(problem)
-    lists = problem.lists
-    shortest = least.min(axis=1).tolist()
-    finish = list(shortest)
-    for op in lists.order:
-        finish[op] += max([finish[earlier] for earlier in lists.before[op]], default=0.0)
-    path = Bound(max(finish), "path-of-parts")
+    path = Bound(max(longest(problem, least.min(axis=1).tolist())), "path-of-parts")
     load = Bound(_load(problem, whole), "fluid-load")
     return max(path, load, key=lambda bound: bound.us)
 
