@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from planner_api.compression import gzipped
 from planner_api.errors import NotFoundError
+from planner_api.plans.stored import choose_coding
 
 PREFIX = "/console/static/"
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -39,6 +40,11 @@ class Assets:
             raise NotFoundError("not-found", "There is no such file.")
         media_type, body, compressed = self._files[name]
         headers = {"Cache-Control": FOR_EVER, "Vary": "Accept-Encoding"}
-        if "gzip" in request.headers.get("accept-encoding", ""):
+        if takes_gzip(request):
             body, headers["Content-Encoding"] = compressed, "gzip"
         return Response(body, media_type=media_type, headers=headers)
+
+
+def takes_gzip(request: Request) -> bool:
+    """Whether a browser reads gzip."""
+    return choose_coding(request.headers.get("accept-encoding", "").encode("latin-1"), ("gzip",)) == "gzip"

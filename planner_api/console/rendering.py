@@ -14,8 +14,7 @@ from starlette.responses import Response
 
 from hope_schema.wording import TITLES, duration, reason
 from planner_api.compression import gzipped
-from planner_api.console.assets import Assets
-from planner_api.plans.stored import choose_coding
+from planner_api.console.assets import Assets, takes_gzip
 
 FOLDER = Path(__file__).parent
 UNSEEN = (
@@ -51,8 +50,7 @@ def render(request: Request, template: str, *, code: int = 200, **context: Any) 
         **context,
     )
     body, headers = page.encode(), {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    accepted = request.headers.get("accept-encoding", "").encode("latin-1")
-    if len(body) > SMALL_BYTES and choose_coding(accepted.replace(b"zstd", b"")) == "gzip":
+    if len(body) > SMALL_BYTES and takes_gzip(request):
         body, headers["Content-Encoding"] = gzipped(body), "gzip"
     return Response(body, status_code=code, media_type="text/html", headers=headers)
 

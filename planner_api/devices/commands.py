@@ -10,11 +10,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Literal
 
-from planner_api.audit.service import local_actor, record
+from planner_api.audit.service import local_actor
 from planner_api.db.engine import Database, parse_url, shown
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository, service
-from planner_api.devices.tokens import hash_token, new_token
 from planner_api.operators.local import on_database
 from planner_api.settings import Settings
 from planner_api.solving.events import build_events
@@ -89,23 +88,13 @@ def _create(options: argparse.Namespace) -> Command:
     if len(options.label) > 128:
         raise UsageError("--label may have 128 characters")
     expires_at = None if options.expires is None else datetime.now(UTC) + lifetime(options.expires)
-    scope: Literal["operator", "viewer"] = "viewer" if options.read_only else "operator"
-    token = new_token("claim" if options.claim else scope)
+    kind: Literal["operator", "viewer", "claim"] = (
+        "claim" if options.claim else "viewer" if options.read_only else "operator"
+    )
 
     async def command(database: Database) -> None:
-        async with database.write() as session:
-            if options.claim:
-                number = await repository.add_claim(
-                    session, hash_token(token), label=options.label, uses=options.uses, expires_at=expires_at
-                )
-            else:
-                number = await repository.add_token(
-                    session, hash_token(token), scope, label=options.label, expires_at=expires_at
-                )
-            kind = "claim" if options.claim else "token"
-            about = {"label": options.label, "expires": expires_at, "uses": options.uses, "scope": scope}
-            await record(session, local_actor(), f"{kind}.create", f"{kind}:{number}", **about)
-        print(token)
+        given = {"label": options.label, "uses": options.uses}
+        print(await service.issue(database, kind, local_actor(), expires_at=expires_at, **given))
 
     return command
 
@@ -150,20 +139,13 @@ def _revoke(options: argparse.Namespace) -> Command:
         raise UsageError("name one thing to revoke: a number, --claim and a number, or --device and its id")
 
     async def command(database: Database) -> int:
-        events = build_events(database)
-        async with database.write() as session:
-            if options.claim:
-                found = await repository.revoke_claim(session, options.id)
-                kind, whose = "claim", f"claim:{options.id}"
-            else:
-                found = await service.revoke(session, events, token_id=options.id, device_id=options.device)
-                kind, whose = ("token", f"token:{options.id}") if options.device is None else ("device", options.device)
-            if found:
-                await record(session, local_actor(), f"{kind}.revoke", whose)
+        events, actor = build_events(database), local_actor()
         if options.device is not None:
-            from planner_api.profiles.oversight import forget_device
-
-            found = bool(await forget_device(database, options.device)) or found
+            found = await service.revoke_device(database, events, options.device, actor)
+        elif options.claim:
+            found = await service.revoke_claim(database, options.id, actor)
+        else:
+            found = await service.revoke_token(database, events, options.id, actor)
         print("revoked" if found else "nothing to revoke")
         return 0 if found else 1
 

@@ -123,10 +123,7 @@ async def read_device(request: Request, device_id: DeviceId) -> Response:
 )
 async def revoke_device(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
-    # NOTE: imported here, because it loads NumPy, which a process that only serves plans never needs.
-    from planner_api.profiles.oversight import forget_device
-
     planner = request.app.state.planner
-    await service.revoke_device(planner.database, planner.events, device_id, actor_of(request.scope))
-    await forget_device(planner.database, device_id)
+    if not await service.revoke_device(planner.database, planner.events, device_id, actor_of(request.scope)):
+        raise service.device_unknown(device_id)
     return Response(status_code=204)

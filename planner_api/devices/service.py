@@ -1,11 +1,12 @@
-"""The rules of enrolment, proof, description and revocation."""
+"""The rules of tokens and of the devices that hold them: issue, enrolment, proof, description and revocation."""
 
 from __future__ import annotations
 
 import secrets
 import statistics
 from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -73,34 +74,78 @@ async def prove(database: Database, addresses: Container[str], request: ProofReq
     return Proof(salt=salt, proof=proof_of(key, request, salt))
 
 
-async def revoke(
-    session: WriteSession, events: Events, *, token_id: int | None = None, device_id: str | None = None
-) -> bool:
-    """Revoke one token, or all of a device and the device itself, on every replica; False where nothing was valid."""
-    hashes = await repository.revoke(session, token_id=token_id, device_id=device_id)
+async def issue(
+    database: Database,
+    kind: Literal["operator", "viewer", "claim"],
+    actor: Actor,
+    *,
+    label: str = "",
+    uses: int | None = None,
+    expires_at: datetime | None = None,
+) -> str:
+    """Make a token of a person's, or a claim that so many devices may enrol with, and return it: it is not kept."""
+    token = new_token(kind)
+    async with database.write() as session:
+        if kind == "claim":
+            made = "claim"
+            number = await repository.add_claim(
+                session, hash_token(token), label=label, uses=uses, expires_at=expires_at
+            )
+        else:
+            made = "token"
+            number = await repository.add_token(session, hash_token(token), kind, label=label, expires_at=expires_at)
+        about = {"label": label or None, "expires": expires_at, "uses": uses, "scope": kind}
+        await record(session, actor, f"{made}.create", f"{made}:{number}", **about)
+    return token
+
+
+async def revoke_token(database: Database, events: Events, number: int, actor: Actor) -> bool:
+    """Revoke one token, on every replica; False where there is none to revoke."""
+    async with database.write() as session:
+        found = await _revoke(session, events, await repository.revoke(session, token_id=number))
+        if found:
+            await record(session, actor, "token.revoke", f"token:{number}")
+    return found
+
+
+async def revoke_claim(database: Database, number: int, actor: Actor) -> bool:
+    """Revoke a claim, with which devices enrolled that keep their tokens; False where there is none to revoke."""
+    async with database.write() as session:
+        found = await repository.revoke_claim(session, number)
+        if found:
+            await record(session, actor, "claim.revoke", f"claim:{number}")
+    return found
+
+
+async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor) -> bool:
+    """Revoke a device and all its tokens, on every replica, and take its figures back.
+
+    Returns:
+        False where there is neither such a device nor a figure that it said.
+    """
+    # NOTE: imported here, because it loads NumPy, which a process that only serves plans never needs.
+    from planner_api.profiles.oversight import forget_device
+
+    async with database.write() as session:
+        found = await session.get(DeviceRow, device_id) is not None
+        if found:
+            await _revoke(session, events, await repository.revoke(session, device_id=device_id))
+            await record(session, actor, "device.revoke", device_id)
+    # Whatever became of an attempt before this one, it is finished now.
+    return bool(await forget_device(database, device_id)) or found
+
+
+async def _revoke(session: WriteSession, events: Events, hashes: Sequence[str]) -> bool:
     for token_hash in hashes:
         await events.revoke(session, token_hash)
     return bool(hashes)
-
-
-async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor) -> None:
-    """Revoke a device and all its tokens, everywhere, at once.
-
-    Raises:
-        NotFoundError: an unknown device.
-    """
-    async with database.write() as session:
-        if await session.get(DeviceRow, device_id) is None:
-            raise _unknown(device_id)
-        await revoke(session, events, device_id=device_id)
-        await record(session, actor, "device.revoke", device_id)
 
 
 async def describe(database: Database, device_id: str, sent: DeviceDescription, actor: Actor) -> Device:
     """Say what people call a device, and the labels that groups choose by. Raises NotFoundError when it is unknown."""
     async with database.write() as session:
         if not await repository.describe(session, device_id, {"name": sent.name, "labels": dict(sent.labels)}):
-            raise _unknown(device_id)
+            raise device_unknown(device_id)
         shown = ", ".join(f"{key}={value}" for key, value in sent.labels.items())
         await record(session, actor, "device.describe", device_id, name=sent.name, labels=shown)
     return await get_device(database, device_id)
@@ -111,7 +156,7 @@ async def get_device(database: Database, device_id: str) -> Device:
     async with database.read() as session:
         row = await session.get(DeviceRow, device_id)
         if row is None:
-            raise _unknown(device_id)
+            raise device_unknown(device_id)
         [device] = await _described(session, [row])
     return device
 
@@ -145,7 +190,8 @@ async def _described(session: AsyncSession, rows: Sequence[DeviceRow]) -> list[D
     ]
 
 
-def _unknown(device_id: str) -> NotFoundError:
+def device_unknown(device_id: str) -> NotFoundError:
+    """Return the error for a device that there is not."""
     return NotFoundError(
         "device-unknown", f"no device '{device_id}': `hope-planner devices list` lists those there are"
     )

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from planner_api.http.asgi import GIVEN_ID, REQUEST_ID
+from planner_api.http.asgi import REQUEST_ID
 from planner_api.http.error import HttpError
 from planner_api.http.problems import answer
 
@@ -189,7 +189,7 @@ class _Answering(RequestResponseCycle):
     def _hold(self, message: Any) -> bool:
         """Make the head of an answer that says how long it is, or has no body; False for any other."""
         headers, status, line = message["headers"], message["status"], b""
-        if headers and headers[-1][0] == REQUEST_ID and GIVEN_ID.fullmatch(headers[-1][1]):
+        if headers and headers[-1][0] == REQUEST_ID and not _CONTROL.search(headers[-1][1]):
             *headers, (_, identity) = headers
             line = b"x-request-id: %b\r\n" % identity
         lines, named = _looked_at((*self.default_headers, *headers))

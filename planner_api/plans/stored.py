@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -104,15 +105,15 @@ def serialise(plan: Plan, *, plan_id: str, version: int, provisional: bool, solv
     return StoredPlan(plan_id, version, provisional, etag, zstd(body), gzipped(body))
 
 
-def choose_coding(accepted: bytes | None) -> Coding:
-    """Return the best coding an ``Accept-Encoding`` header allows (RFC 9110, 12.5.3), identity without one."""
+def choose_coding(accepted: bytes | None, among: Sequence[Coding] = ("zstd", "gzip")) -> Coding:
+    """Return the first coding that an ``Accept-Encoding`` header allows (RFC 9110, 12.5.3), identity without one."""
     if accepted is None:
         return "identity"
     allowed = {}
     for item in accepted.decode("latin-1").lower().split(","):
         name, _, weight = item.partition(";")
         allowed[name.strip()] = not _is_zero(weight)
-    for coding in ("zstd", "gzip"):
+    for coding in among:
         if allowed.get(coding, False):
             return coding
     return "identity"

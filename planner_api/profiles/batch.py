@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from planner_api.compression import zstd
 from planner_api.errors import PlannerError
 from planner_api.http.body import Body, inflate
 from planner_api.profiles.folding import Estimates, Folder, estimates
 from planner_api.profiles.plausibility import held_of
 from planner_api.profiles.repository import ProfileHead
-from planner_api.profiles.snapshot import next_version
+from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Statistics, device_hash
 
 BATCH_UPLOADS = 256
@@ -46,7 +47,6 @@ class Stored:
     """What is stored of a profile after a batch: its columns, and the body of its new version (None: it has none)."""
 
     values: dict[str, Any]
-    version: int
     snapshot: bytes | None
 
 
@@ -102,20 +102,15 @@ def finish(
 
     The fence of concurrent folders moves on by as many.
     """
-    version, snapshot = next_version(statistics, found, soc, frequency, head.version)
+    changed = materially_changed(statistics, found)
+    version = head.version + changed
+    snapshot = zstd(publish(statistics, found, soc, frequency, version)) if changed else None
     values = {
         "statistics": statistics.dump(),
         "version": version,
-        **counted(statistics),
         "uploads": head.uploads + uploads,
-    }
-    return Stored(values, version, snapshot)
-
-
-def counted(statistics: Statistics) -> dict[str, int]:
-    """The columns of a profile that count what its statistics hold."""
-    return {
         "latencies": len(statistics.latencies.keys),
         "transfers": len(statistics.transfers.keys),
         "devices": max((len(devices) for devices in statistics.processors.values()), default=0),
     }
+    return Stored(values, snapshot)

@@ -404,19 +404,10 @@ def _forget_old_level(settled: FloatArray, newest: FloatArray) -> None:
 
 
 def _settle(settled: FloatArray, us: FloatArray) -> None:
-    """Add the finite values of each row to (n, mean, m2) (Chan et al., parallel form of Welford's update)."""
+    """Add the finite values of each row to (number, mean)."""
     finite = np.isfinite(us)
-    added = finite.sum(axis=1)
-    if not added.any():
-        return
-    values = np.where(finite, us, 0.0)
-    mean = values.sum(axis=1) / np.maximum(added, 1)
-    m2 = (np.where(finite, us - mean[:, None], 0.0) ** 2).sum(axis=1)
-    n = settled[:, 0] + added
-    delta = mean - settled[:, 1]
-    share = np.divide(added, n, out=np.zeros_like(n), where=n > 0)
-    settled[:, 2] += m2 + delta**2 * settled[:, 0] * share
-    settled[:, 1] += delta * share
-    shrink = np.minimum(1.0, SETTLED_LIMIT / np.maximum(n, 1.0))
-    settled[:, 0] = n * shrink
-    settled[:, 2] *= shrink
+    before = settled[:, 0]
+    n = before + finite.sum(axis=1)
+    total = before * settled[:, 1] + np.where(finite, us, 0.0).sum(axis=1)
+    np.divide(total, n, out=settled[:, 1], where=n > 0)
+    settled[:, 0] = np.minimum(n, SETTLED_LIMIT)

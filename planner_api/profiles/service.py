@@ -203,7 +203,7 @@ class Profiles:
                 self._folders[head.id] = (head.uploads + len(batch), folder)
                 while len(self._folders) > REMEMBERED_FOLDERS:
                     self._folders.popitem(last=False)
-                return work.version > head.version
+                return work.snapshot is not None
         return False
 
     async def _take_folder(self, head: ProfileHead | None) -> Folder:

@@ -12,19 +12,9 @@ import msgspec
 import numpy as np
 
 from hope_schema import HOST, Processor
-from planner_api.compression import zstd
 from planner_api.profiles.folding import LISTED_BY, MATERIAL, Estimates, moved
 from planner_api.profiles.known import PER_KIND
 from planner_api.profiles.statistics import FloatArray, Statistics, Votes
-
-
-def next_version(
-    statistics: Statistics, found: Estimates, soc: str, frequency: str, version: int
-) -> tuple[int, bytes | None]:
-    """Return a profile's version and, where its figures deserve a new one, that and its compressed body."""
-    if not materially_changed(statistics, found):
-        return version, None
-    return version + 1, zstd(publish(statistics, found, soc, frequency, version + 1))
 
 
 def materially_changed(statistics: Statistics, found: Estimates) -> bool:

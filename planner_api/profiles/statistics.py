@@ -3,7 +3,7 @@
 A figure is a latency, a share, a transfer or an overhead. Of each, the newest vote of up to ``VOTES`` devices is kept
 as it is: of those whose rank is lowest. The rank is a hash of device and figure, so whoever comes first, or often, or
 in company stays the same share of those that are kept as of the fleet (a bottom-k sample; Cohen and Kaplan, 2007).
-Votes that are not kept settle into a running mean (Welford, Chan's update).
+Votes that are not kept settle into a running mean.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Votes:
         device: (F, VOTES) device hashes, lowest rank first; 0 where there is no vote, which is at the end.
         us: (F, VOTES) votes in microseconds; NaN: no vote, infinity: unsupported.
         spread: (F, VOTES) the spread each device reported.
-        settled: (F, 3) number, mean and sum of squared deviations of the votes that are not kept.
+        settled: (F, 3) number and mean of the votes that are not kept; the third is of programs before and not read.
         count: (F,) samples behind the votes so far.
         published: (F,) the estimates of the profile's current version; NaN: not part of it yet.
         held: (F,) whether a figure is held back until another device says it too (see ``plausibility``).

@@ -17,7 +17,6 @@ from planner_api.devices import service
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.repository import drifts
 from planner_api.devices.routes import After
-from planner_api.fleet.routes import oversight
 from planner_api.groups import service as groups
 from planner_api.groups.repository import names as names_of_groups
 from planner_api.http.route import StrictRoute
@@ -78,6 +77,6 @@ async def revoke(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, and take its figures back."""
     await read_form(request)
     planner = request.app.state.planner
-    await service.revoke_device(planner.database, planner.events, device_id, actor_of(request.scope))
-    await oversight().forget_device(planner.database, device_id)
+    if not await service.revoke_device(planner.database, planner.events, device_id, actor_of(request.scope)):
+        raise service.device_unknown(device_id)
     return RedirectResponse(request.url.path, status_code=303)

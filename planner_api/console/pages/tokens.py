@@ -13,7 +13,6 @@ from planner_api.console import repository as sessions
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
 from planner_api.devices import repository, service
-from planner_api.devices.tokens import hash_token, new_token
 from planner_api.errors import InvalidError, NotFoundError
 from planner_api.http.route import StrictRoute
 
@@ -51,21 +50,14 @@ async def create(request: Request) -> Response:
     if uses and not (uses.isascii() and uses.isdigit() and 1 <= int(uses) <= MAX_USES):
         raise InvalidError("invalid", f"A claim is good for 1 to {MAX_USES} devices; leave it empty for any number.")
     expires_at = datetime.now(UTC) + timedelta(days=int(days)) if days else None
-    made = new_token(cast(Literal["operator", "viewer", "claim"], kind))
-    async with request.app.state.planner.database.write() as session:
-        if kind == "claim":
-            number = await repository.add_claim(
-                session, hash_token(made), label=label, uses=int(uses) if uses else None, expires_at=expires_at
-            )
-        else:
-            number = await repository.add_token(session, hash_token(made), kind, label=label, expires_at=expires_at)
-        await record(
-            session,
-            actor_of(request.scope),
-            "claim.create" if kind == "claim" else "token.create",
-            f"{kind}:{number}",
-            label=label or None,
-        )
+    made = await service.issue(
+        request.app.state.planner.database,
+        cast(Literal["operator", "viewer", "claim"], kind),
+        actor_of(request.scope),
+        label=label,
+        uses=int(uses) if uses else None,
+        expires_at=expires_at,
+    )
     return await _page(request, made=made, kind=kind)
 
 
@@ -74,10 +66,8 @@ async def revoke(request: Request, number: Number) -> Response:
     """Revoke a token, everywhere at once."""
     await read_form(request)
     planner = request.app.state.planner
-    async with planner.database.write() as session:
-        if not await service.revoke(session, planner.events, token_id=number):
-            raise NotFoundError("token-unknown", "There is no such token, or it is revoked already.")
-        await record(session, actor_of(request.scope), "token.revoke", f"token:{number}")
+    if not await service.revoke_token(planner.database, planner.events, number, actor_of(request.scope)):
+        raise NotFoundError("token-unknown", "There is no such token, or it is revoked already.")
     return RedirectResponse("/console/tokens", status_code=303)
 
 
@@ -85,10 +75,8 @@ async def revoke(request: Request, number: Number) -> Response:
 async def revoke_claim(request: Request, number: Number) -> Response:
     """Revoke a claim; devices that enrolled with it keep their tokens."""
     await read_form(request)
-    async with request.app.state.planner.database.write() as session:
-        if not await repository.revoke_claim(session, number):
-            raise NotFoundError("claim-unknown", "There is no such claim, or it is revoked already.")
-        await record(session, actor_of(request.scope), "claim.revoke", f"claim:{number}")
+    if not await service.revoke_claim(request.app.state.planner.database, number, actor_of(request.scope)):
+        raise NotFoundError("claim-unknown", "There is no such claim, or it is revoked already.")
     return RedirectResponse("/console/tokens", status_code=303)
 
 

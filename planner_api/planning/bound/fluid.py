@@ -24,6 +24,7 @@ import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
+from planner_api.planning.bound.trivial import longest
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
 from planner_api.planning.split.choices import choices_of
@@ -33,14 +34,10 @@ from planner_api.planning.split.choices import choices_of
 def fluid(problem: Problem) -> Bound:
     """The better of the two."""
     whole, least = rates(problem)
-    lists = problem.lists
-    shortest = least.min(axis=1).tolist()
-    finish = list(shortest)
-    for op in lists.order:
-        finish[op] += max([finish[earlier] for earlier in lists.before[op]], default=0.0)
     ways = _ways_us(problem)
+    finish = longest(problem, least.min(axis=1).tolist())
     path = Bound(max(us + ways.get(op, 0.0) for op, us in enumerate(finish)), "path-of-parts")
-    dead = any(not after and op not in ways for op, after in enumerate(lists.after))
+    dead = any(not after and op not in ways for op, after in enumerate(problem.lists.after))
     load = Bound(_load(problem, whole) + (0.0 if dead else min(ways.values(), default=0.0)), "fluid-load")
     return max(path, load, key=lambda bound: bound.us)
 

@@ -24,6 +24,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from planner_api.planning.bound.trivial import longest
 from planner_api.planning.budget import Budget
 from planner_api.planning.highs import Program
 from planner_api.planning.methods import Bound
@@ -85,11 +86,7 @@ class _Program:
         self.places = sorted(set(self.place))
         fastest = problem.latency_us[:, first]
         self.supported = np.isfinite(fastest)
-        path = 0.0
-        reach = [0.0] * n
-        for op in self.lists.order:
-            reach[op] = min(self.lists.latency[op]) + max((reach[b] for b in self.lists.before[op]), default=0.0)
-            path = max(path, reach[op])
+        path = max(longest(problem, problem.latency_us.min(axis=1).tolist()))
         self.unit = path / SCALE if path > 0 else 1.0
         self.latency = np.where(self.supported, fastest, 0.0) / self.unit
         self.launch = problem.machine.launch_us[first] / self.unit
@@ -175,6 +172,13 @@ class _Program:
         """Minus or plus the op's share at a place, as columns."""
         return {self.x(op, k): sign for k in range(self.width) if self.place[k] == place}
 
+    def _sources(self, tensor: int, target: int) -> set[int]:
+        """The places from which a tensor may have to be moved to another."""
+        producer = self.lists.producer[tensor]
+        if producer < 0:
+            return {self.problem.machine.host} - {target}
+        return {self.place[k] for k in range(self.width) if self.supported[producer, k]} - {target}
+
     def _row(self, terms: dict[int, float], low: float = 0.0) -> None:
         self.program.at_least(terms.items(), low)
 
@@ -188,12 +192,8 @@ class _Program:
         costly = len(lists.latency) <= MOST_OPS_WITH_MOVES
         for tensor, producer in enumerate(lists.producer):
             readers = lists.readers[tensor]
-            if producer >= 0:
-                homes = {self.place[k] for k in range(self.width) if self.supported[producer, k]}
-            else:
-                homes = {machine.host}
             for target in self.places if readers else ():
-                sources = sorted(homes - {target})
+                sources = self._sources(tensor, target)
                 prices = [float(self.problem.transfer_us[tensor, source, target]) for source in sources]
                 cost = min(prices, default=0.0)
                 if cost == 0.0:
@@ -337,13 +337,7 @@ class _Program:
         for queue in range(len(problem.machine.queues)):
             terms = {}
             for (tensor, place), (column, cost) in self.queued.items():
-                producer = self.lists.producer[tensor]
-                sources = (
-                    {problem.machine.host}
-                    if producer < 0
-                    else {self.place[k] for k in range(self.width) if self.supported[producer, k]} - {place}
-                )
-                if all(problem.machine.busy[source, place] == queue for source in sources):
+                if all(problem.machine.busy[source, place] == queue for source in self._sources(tensor, place)):
                     terms[column] = -cost
             if terms and problem.objective == "latency":
                 self._row({self.value: 1.0, **terms})

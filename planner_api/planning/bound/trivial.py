@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import Problem
 
 
-def critical_path(problem: Problem) -> Bound:
-    """Longest path when every op runs on its fastest processor and nothing is ever transferred."""
+def longest(problem: Problem, us: Sequence[float], release_us: Sequence[float] | None = None) -> list[float]:
+    """Return the longest way through the graph that ends with each op, in microseconds, where ops take ``us``.
+
+    What reads graph inputs begins at its ``release_us`` at the earliest; None: they are all there at once.
+    """
     lists = problem.lists
-    finish = problem.latency_us.min(axis=1).tolist()
-    release = problem.release_us.tolist()
+    finish = list(us)
     for op in lists.order:
         ready = [finish[earlier] for earlier in lists.before[op]]
-        if any(lists.producer[tensor] < 0 for tensor in lists.reads[op]):
-            ready.append(release[op])
+        if release_us is not None and any(lists.producer[tensor] < 0 for tensor in lists.reads[op]):
+            ready.append(release_us[op])
         finish[op] += max(ready, default=0.0)
-    return Bound(float((problem.weight * (np.array(finish) - problem.due_us)).max()), "critical-path")
+    return finish
+
+
+def critical_path(problem: Problem) -> Bound:
+    """Longest path when every op runs on its fastest processor and nothing is ever transferred."""
+    finish = np.array(longest(problem, problem.latency_us.min(axis=1).tolist(), problem.release_us.tolist()))
+    return Bound(float((problem.weight * (finish - problem.due_us)).max()), "critical-path")
 
 
 def load(problem: Problem) -> Bound:

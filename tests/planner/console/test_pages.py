@@ -43,12 +43,12 @@ def send(api: Api, path: str, **fields: str) -> Any:
     return api.client.post(HOME + path, data=fields, headers={"origin": HERE})
 
 
-def audited(api: Api) -> list[str]:
-    """The actions that were written down, oldest first."""
+def audited(api: Api, column: Any = AuditRow.action) -> list[str]:
+    """The actions that were written down, oldest first; or their subjects."""
 
     async def read() -> list[str]:
         async with api.app.planner.database.read() as session:
-            return list(await session.scalars(select(AuditRow.action).order_by(AuditRow.id)))
+            return list(await session.scalars(select(column).order_by(AuditRow.id)))
 
     found: list[str] = api.await_(read)
     return found
@@ -231,12 +231,14 @@ def test_tokens_are_made_shown_once_and_revoked(api: Api) -> None:
         assert found is not None
         return found
 
-    path = f"/tokens/{api.await_(number)}"
+    made_as = api.await_(number)
+    path = f"/tokens/{made_as}"
     assert send(api, path).status_code == 303
     assert send(api, path).status_code == 404
     assert eventually(lambda: bool(api.client.get("/fleet", headers=bearer).status_code == 401))
     assert send(api, "/tokens/claims/1").status_code == 303
     assert audited(api) == ["token.create", "claim.create", "token.revoke", "claim.revoke"]
+    assert audited(api, AuditRow.subject) == [f"token:{made_as}", "claim:1", f"token:{made_as}", "claim:1"]
 
 
 def test_no_token_is_made_of_nonsense(api: Api) -> None:

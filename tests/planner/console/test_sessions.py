@@ -213,6 +213,17 @@ def test_every_answer_says_what_a_browser_may_do(api: Api) -> None:
     assert api.client.get(HOME).headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize(("accepted", "coding"), [("zstd, gzip", "gzip"), ("gzip;q=0", None), ("zstd", None)])
+def test_pages_and_files_come_as_the_browser_reads_them(api: Api, accepted: str, coding: str | None) -> None:
+    """Compressed with gzip where a browser takes that, and as they are where it refuses it or says nothing of it."""
+    asked = {"accept-encoding": accepted}
+    page = api.client.get(f"{HOME}/login", headers=asked)
+    stylesheet = re.search(r'href="(/console/static/[^"]+\.css)"', page.text)
+    assert stylesheet is not None
+    for answer in (page, api.client.get(stylesheet[1], headers=asked)):
+        assert (answer.status_code, answer.headers.get("content-encoding")) == (200, coding)
+
+
 def test_guessing_tokens_is_slow(database_url: str) -> None:
     """An address that tries too often waits, whatever it tries."""
     with serving(database_url, tokens_required=True, rate_per_address=0.001, burst_per_address=5) as api:
