@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,7 @@ from agent_sdk.native import LOOP_VARIABLE, library
 from tests.agent.engine.generate import random_model
 from tests.agent.engine.scene import Scene
 
-WITH_OPENVINO = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is an optional extra")
-RUNTIMES = ["ort", pytest.param("ov", marks=WITH_OPENVINO)]
+RUNTIMES = ["ort", "ov"]
 Reference = Callable[[Model, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 

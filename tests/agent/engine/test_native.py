@@ -28,7 +28,7 @@ from agent_sdk.paths import CACHE_VARIABLE
 from agent_sdk.runtimes.base import ProcessorLost
 from agent_sdk.runtimes.ort import capi as ort_capi
 from tests import CAMPAIGN
-from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference
+from tests.agent.engine.conftest import RUNTIMES, Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
 from tests.agent.test_obtain import (
     fill_the_disk,
@@ -200,7 +200,6 @@ def reshaping_model() -> Model:
     return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
 
 
-@WITH_OPENVINO
 @pytest.mark.parametrize("where", ["ov@0", "ov@0-1"])
 def test_a_runtime_that_reports_success_and_writes_nothing_is_caught(where: str, frozen: Path) -> None:
     """OpenVINO on one thread does so when a kernel fails; on two it says what failed. The next run works."""

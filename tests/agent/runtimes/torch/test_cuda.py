@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from agent_sdk import native  # noqa: E402
-from agent_sdk.engine.loops import Instruction, NativeLoop  # noqa: E402
-from agent_sdk.engine.program import Work  # noqa: E402
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost  # noqa: E402
-from agent_sdk.runtimes.torch.clock import rouse  # noqa: E402
-from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls  # noqa: E402
+from agent_sdk import native
+from agent_sdk.engine.loops import Instruction, NativeLoop
+from agent_sdk.engine.program import Work
+from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost
+from agent_sdk.runtimes.torch.clock import rouse
+from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls
 
 CONTEXT, STREAM = 77, 5
 TEXTS = {2: b"out of memory", 700: b"an illegal memory access was encountered"}
