@@ -13,7 +13,7 @@ from numba import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-ZERO: int = np.int64(0)  # type: ignore[assignment]
+ZERO = cast(int, np.int64(0))
 """What kernels pass to kernels instead of 0: numba gives a literal a type of its own, and compiles for it once more."""
 
 
