@@ -26,7 +26,7 @@ def kernel(function: Function) -> Function:
     be written (a container without a home), numba refuses to cache at all: then each process compiles for itself.
 
     Array assignments (``a[:] = b``) are written as loops in kernels: for their error message alone, numba compiles
-    half a string library, which took six seconds of the eleven that the largest kernel needed.
+    half a string library, six seconds of the eleven that the largest kernel then needs.
     """
     return _compiled(function, no_cfunc_wrapper=True)
 
