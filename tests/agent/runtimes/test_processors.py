@@ -42,6 +42,7 @@ from agent_sdk.runtimes.ort.graph import LEVELS
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import TensorType, merge
 from hope_schema.graph import DType
+from tests.agent.cores import SEVERAL
 from tests.agent.models import one_op_model
 from tests.agent.runtimes.networks import (
     cut_points,
@@ -223,7 +224,7 @@ def test_equal_cores_are_one_kind(processors: dict[str, Processor]) -> None:
             assert set(gang.spec.resources) == {f"cpu{core}" for core in gang.caller_cores | set(gang.cores)}
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@SEVERAL
 def test_a_gangs_workers_are_bound_to_the_other_cores(processors: dict[str, Processor]) -> None:
     """The runtime counts cores from 1 and leaves out the caller: its worker must end up on the gang's second core."""
     gang = next(processor for processor in of(processors, "ort") if processor.spec.threads > 1)
