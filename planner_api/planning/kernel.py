@@ -66,7 +66,7 @@ def _forget_older(compiled: Any) -> None:
     _newest = max(_newest, os.stat(function.__code__.co_filename).st_mtime)
     name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-*.nbi"
     for index in Path(compiled.stats.cache_path).glob(name):
-        with suppress(OSError):
+        with suppress(OSError):  # another process has just dropped it
             if index.stat().st_mtime < _newest:
                 index.unlink()
 
