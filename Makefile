@@ -25,7 +25,7 @@ $(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run tests/carried.txt
-	$(AUDIBLY) $(INSTALL) -e '.[all,openvino,dev]' -e ./hope_zoo
+	$(AUDIBLY) $(INSTALL) -e '.[dev]' -e ./hope_zoo
 	$(INSTALL) --no-deps -r tests/carried.txt
 	@$(CHROMIUM)
 	@touch $@

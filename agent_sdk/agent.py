@@ -112,7 +112,7 @@ class Agent(Closes):
         embedded = self._kept.path / "planner.sqlite" if planner is None else None
         opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
         if embedded is not None:
-            opening = lambda: embedded_client(embedded)  # noqa: E731
+            opening = partial(embedded_client, embedded)
         else:
             address = str(planner)
             token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, address)

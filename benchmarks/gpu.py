@@ -225,7 +225,7 @@ def network_rows(
                     configurations[f"compile {mode}"] = compiled(by_hand, feeds, mode)
                 except Exception as problem:  # noqa: BLE001  a competitor that fails is left out
                     print(f"{name} {precision}: torch.compile({mode}) failed: {str(problem).splitlines()[0][:200]}")
-            interleave(configurations, own.driver.stream(0))  # type: ignore[attr-defined]
+            interleave(configurations, own.driver.stream(0))
             errors = {label: error(one.outputs(), right) for label, one in configurations.items()}
             if traces_to is not None:
                 facts = traced_streams(configurations["auto"].launch, traces_to / f"{name}-{precision}.trace.json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,6 +22,12 @@ PositiveMicroseconds = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=Fal
 """A finite duration in microseconds above zero."""
 FigureMicroseconds = Annotated[float, Field(ge=0.0, le=MAX_FIGURE_US, allow_inf_nan=False)]
 """What one figure may be: so bounded that sums over a graph stay within ``Microseconds``."""
+Count = Annotated[int, Field(ge=0)]
+"""How many."""
+VersionNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
+"""A version's number, from 1; what a 32-bit column cannot hold cannot be looked up."""
+Rate = Annotated[float, Field(ge=0.0, le=1.0)]
+"""A part of a whole: from none to all."""
 Fraction = Annotated[float, Field(ge=0.0, le=1e18, allow_inf_nan=False)]
 """A finite, non-negative ratio: 0.05 is five per cent."""
 Share = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
@@ -41,6 +47,10 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Dimension = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Shape = Annotated[tuple[Dimension, ...], Field(max_length=16)]
 """A static tensor shape, outermost dimension first."""
+
+Item = TypeVar("Item")
+Column = Annotated[tuple[Item, ...], Field(max_length=MAX_ROWS)]
+"""A field of many rows, one item per row."""
 
 
 _IS_LABEL = re.compile(LABEL)

@@ -6,16 +6,23 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from hope_schema.base import Contract, Digest, Fraction, Label, Microseconds, PositiveMicroseconds
+from hope_schema.base import (
+    Contract,
+    Count,
+    Digest,
+    Fraction,
+    Label,
+    Microseconds,
+    PositiveMicroseconds,
+    Rate,
+    VersionNumber,
+)
 from hope_schema.plan import Method
 from hope_schema.registry import Labels
 
 Versions = Annotated[dict[Label, Label], Field(max_length=64, json_schema_extra={"additionalProperties": False})]
 """Component to version, e.g. ``{"hope-agent": "0.1.0", "onnxruntime": "1.23.0"}``."""
-StoredVersion = Annotated[int, Field(ge=1, le=2**31 - 1)]
-"""A plan's version as a device reports it: more than the planner's 32-bit column cannot be looked up."""
-Total = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(ge=0.0, le=1.0)]
+Runs = Annotated[int, Field(ge=0, le=1_000_000_000)]
 PlanStatus = Literal["queued", "solving", "done", "failed"]
 
 
@@ -42,11 +49,11 @@ class MeasuredRun(Contract):
     """
 
     plan_id: Label
-    plan_version: StoredVersion
+    plan_version: VersionNumber
     measured_us: PositiveMicroseconds | None
-    runs: Annotated[int, Field(ge=0, le=1_000_000_000)]
-    failures: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
-    wrong: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    runs: Runs
+    failures: Runs = 0
+    wrong: Runs = 0
 
     @model_validator(mode="after")
     def _has_runs_where_it_has_a_time(self) -> MeasuredRun:
@@ -106,16 +113,16 @@ class FleetSummary(Contract):
     operator vouched for.
     """
 
-    socs: Total
-    socs_unconfirmed: Total = 0
-    profiles: Total
-    models: Total
-    devices: Total
-    devices_seen_today: Total
-    plans: dict[PlanStatus, Total]
-    provisional: Total
-    hits: Total
-    misses: Total
+    socs: Count
+    socs_unconfirmed: Count = 0
+    profiles: Count
+    models: Count
+    devices: Count
+    devices_seen_today: Count
+    plans: dict[PlanStatus, Count]
+    provisional: Count
+    hits: Count
+    misses: Count
     hit_rate: Rate | None
     median_drift: float | None
 
@@ -128,12 +135,12 @@ class FleetProfile(Contract):
 
     soc: Label
     frequency: Label
-    version: Total
-    latencies: Total
-    transfers: Total
-    devices: Total
-    uploads: Total
-    rejected: Total
+    version: Count
+    latencies: Count
+    transfers: Count
+    devices: Count
+    uploads: Count
+    rejected: Count
     established: bool
     updated_at: AwareDatetime
 
@@ -142,7 +149,7 @@ class FleetProfilePage(Contract):
     """Profiles in the order of SoC and frequency; ``next`` is the ``offset`` of the following page."""
 
     profiles: tuple[FleetProfile, ...]
-    next: Total | None = None
+    next: Count | None = None
 
 
 class FleetModel(Contract):
@@ -150,14 +157,14 @@ class FleetModel(Contract):
 
     model_hash: Digest
     name: Annotated[str, Field(max_length=256)]
-    ops: Total
-    super_ops: Total
+    ops: Count
+    super_ops: Count
     created_at: AwareDatetime
-    plans: Total
+    plans: Count
     coverage: Rate
     worst_gap: Fraction | None
-    hits: Total
-    misses: Total
+    hits: Count
+    misses: Count
     hit_rate: Rate | None
 
 
@@ -165,7 +172,7 @@ class FleetModelPage(Contract):
     """Models in the order of their hashes; ``next`` is the ``offset`` of the following page."""
 
     models: tuple[FleetModel, ...]
-    next: Total | None = None
+    next: Count | None = None
 
 
 class FleetPlan(Contract):
@@ -176,15 +183,15 @@ class FleetPlan(Contract):
     soc: Label
     frequency: Label
     status: PlanStatus
-    version: Total
+    version: Count
     provisional: bool
     makespan_us: Microseconds | None
     gap: Fraction | None
     found_by: Label | None
-    profile_version: Total | None
+    profile_version: Count | None
     age_s: Annotated[float, Field(ge=0.0)] | None
-    hits: Total
-    misses: Total
+    hits: Count
+    misses: Count
     hit_rate: Rate | None
     drift: float | None
     error: str | None
@@ -205,9 +212,9 @@ class Contribution(Contract):
     """
 
     device_id: Label
-    uploads: Total
-    figures: Total
-    alone: Total
+    uploads: Count
+    figures: Count
+    alone: Count
     unused: str | None
     last_at: AwareDatetime
 
@@ -234,7 +241,7 @@ class VotePage(Contract):
     """Votes, latencies first; ``next`` is the ``offset`` of the following page, null on the last."""
 
     votes: tuple[Vote, ...]
-    next: Total | None = None
+    next: Count | None = None
 
 
 class FanoutRequest(Contract):
@@ -249,9 +256,9 @@ class Fanout(Contract):
     fanout_id: Label
     model_hash: Digest
     created_at: AwareDatetime
-    total: Total
-    queued: Total
-    solving: Total
-    done: Total
-    failed: Total
+    total: Count
+    queued: Count
+    solving: Count
+    done: Count
+    failed: Count
     finished: bool

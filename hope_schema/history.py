@@ -6,10 +6,8 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from hope_schema.base import MAX_OPS, Contract, Digest, Fraction, Label, Microseconds, Name, PositiveMicroseconds
-from hope_schema.plan import MAX_JOBS, Cause
-
-Count = Annotated[int, Field(ge=0)]
+from hope_schema.base import MAX_OPS, Contract, Count, Digest, Fraction, Label, Microseconds, Name, PositiveMicroseconds
+from hope_schema.plan import Cause, JobIndex
 
 
 class Results(Contract):
@@ -58,7 +56,7 @@ class PlanHistory(Contract):
 class MovedStep(Contract):
     """Ops that run elsewhere in the plan after than in the plan before, and how long they take in each, as planned."""
 
-    job: Annotated[int, Field(ge=0, lt=MAX_JOBS)]
+    job: JobIndex
     ops: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAX_OPS)]
     before: Label
     after: Label

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from hope_schema.base import MAX_ROWS, Contract, Digest, Label, Microseconds
+from hope_schema.base import MAX_ROWS, Contract, Count, Digest, Label, Microseconds
 from hope_schema.graph import TensorType
 from hope_schema.plan import MAX_JOBS, Method, Objective, Plan, Weight
 from hope_schema.profile import Kind, Processor, Signature
@@ -57,10 +57,10 @@ class Missing(Contract):
     ``elsewhere`` counts figures that are unknown too but that other devices were asked for just now.
     """
 
-    profile_version: Annotated[int, Field(ge=0)]
+    profile_version: Count
     latencies: tuple[MissingLatency, ...] = ()
     transfers: tuple[MissingTransfer, ...] = ()
-    elsewhere: Annotated[int, Field(ge=0)] = 0
+    elsewhere: Count = 0
 
 
 class UploadReceipt(Contract):

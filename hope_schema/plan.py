@@ -9,7 +9,18 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from hope_schema.base import MAX_OPS, MAX_TENSORS, PRINTABLE, Contract, Digest, Fraction, Label, Microseconds, Name
+from hope_schema.base import (
+    MAX_OPS,
+    MAX_TENSORS,
+    PRINTABLE,
+    Contract,
+    Count,
+    Digest,
+    Fraction,
+    Label,
+    Microseconds,
+    Name,
+)
 from hope_schema.graph import DType
 
 SCHEMA_VERSION: Final = 2
@@ -19,6 +30,9 @@ Objective = Literal["latency", "lateness"]
 """What is made small: the time at which all jobs are done, or the largest weighted lateness of one."""
 MAX_JOBS: Final = 64
 """Most networks that one plan may hold."""
+StepId = Annotated[int, Field(ge=0)]
+JobIndex = Annotated[int, Field(ge=0, lt=MAX_JOBS)]
+"""Which of a plan's networks."""
 Method = Literal["auto", "ilp", "greedy", "partitiontuner", "codl"]
 """How a plan is found."""
 CUTTING: Final[frozenset[Method]] = frozenset({"auto", "codl"})
@@ -79,8 +93,8 @@ class Step(Contract):
     ``predicted_spread`` is the standard deviation of the prediction, relative to it.
     """
 
-    id: Annotated[int, Field(ge=0)]
-    job: Annotated[int, Field(ge=0, lt=MAX_JOBS)] = 0
+    id: StepId
+    job: JobIndex = 0
     ops: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAX_OPS)]
     dtype: DType
     processor: Label
@@ -100,11 +114,11 @@ class Transfer(Contract):
     """
 
     tensor: Name
-    job: Annotated[int, Field(ge=0, lt=MAX_JOBS)] = 0
+    job: JobIndex = 0
     source: Label
     target: Label
     over: Label | None = None
-    reader: Annotated[int, Field(ge=0)] | None = None
+    reader: StepId | None = None
     start_us: Microseconds
     finish_us: Microseconds
 
@@ -149,7 +163,7 @@ class Plan(Contract):
     method: Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
     bound_method: Label
     single_processor_us: dict[Label, Microseconds] = {}
-    profile_version: Annotated[int, Field(ge=0)]
+    profile_version: Count
     filled: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=MAX_OPS)] = ()
     notes: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=64)] = ()
 

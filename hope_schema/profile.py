@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hope_schema.base import MAX_ROWS, PRINTABLE, Contract, FigureMicroseconds, Label, Share
+from hope_schema.base import MAX_ROWS, PRINTABLE, Column, Contract, Count, FigureMicroseconds, Item, Label, Share
 from hope_schema.graph import TensorType
 
 HOST = "host"
@@ -16,7 +16,7 @@ Precision = Literal["model", "tf32", "float16"]
 """What a processor computes in: the types that the model says, or fewer bits that the user allowed."""
 
 Signature = Annotated[str, Field(min_length=1, max_length=160, pattern=PRINTABLE)]
-Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Samples = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 def kind_of(runtime: str, version: str, threads: int, core_class: str, precision: str = "model") -> str:
@@ -72,24 +72,12 @@ def _printable(column: tuple[str, ...]) -> tuple[str, ...]:
     return column
 
 
-SignatureColumn = Annotated[
-    tuple[Annotated[str, Field(min_length=1, max_length=160, json_schema_extra={"pattern": PRINTABLE})], ...],
-    Field(max_length=MAX_ROWS),
-    AfterValidator(_printable),
+TextColumn = Annotated[tuple[Item, ...], Field(max_length=MAX_ROWS), AfterValidator(_printable)]
+SignatureColumn = TextColumn[
+    Annotated[str, Field(min_length=1, max_length=160, json_schema_extra={"pattern": PRINTABLE})]
 ]
-"""Signatures, one per row."""
-KindColumn = Annotated[
-    tuple[Annotated[str, Field(min_length=3, max_length=512, json_schema_extra={"pattern": PRINTABLE})], ...],
-    Field(max_length=MAX_ROWS),
-    AfterValidator(_printable),
-]
-"""Kinds of processor, one per row."""
-PlaceColumn = Annotated[
-    tuple[Annotated[str, Field(min_length=1, max_length=128, json_schema_extra={"pattern": PRINTABLE})], ...],
-    Field(max_length=MAX_ROWS),
-    AfterValidator(_printable),
-]
-"""Places, one per row."""
+KindColumn = TextColumn[Annotated[str, Field(min_length=3, max_length=512, json_schema_extra={"pattern": PRINTABLE})]]
+PlaceColumn = TextColumn[Annotated[str, Field(min_length=1, max_length=128, json_schema_extra={"pattern": PRINTABLE})]]
 
 
 class _Columns(Contract):
@@ -112,10 +100,10 @@ class LatencyColumns(_Columns):
 
     signature: SignatureColumn = ()
     kind: KindColumn = ()
-    us: Annotated[tuple[FigureMicroseconds | None, ...], Field(max_length=MAX_ROWS)] = ()
-    spread_us: Annotated[tuple[FigureMicroseconds, ...], Field(max_length=MAX_ROWS)] = ()
-    count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()
-    share: Annotated[tuple[Share, ...], Field(max_length=MAX_ROWS)] = ()
+    us: Column[FigureMicroseconds | None] = ()
+    spread_us: Column[FigureMicroseconds] = ()
+    count: Column[Samples] = ()
+    share: Column[Share] = ()
 
 
 class TransferColumns(_Columns):
@@ -125,12 +113,12 @@ class TransferColumns(_Columns):
     from one processor there to another, where a runtime's segments have plain borders.
     """
 
-    tensor: Annotated[tuple[TensorType, ...], Field(max_length=MAX_ROWS)] = ()
+    tensor: Column[TensorType] = ()
     source: PlaceColumn = ()
     target: PlaceColumn = ()
-    us: Annotated[tuple[FigureMicroseconds, ...], Field(max_length=MAX_ROWS)] = ()
-    spread_us: Annotated[tuple[FigureMicroseconds, ...], Field(max_length=MAX_ROWS)] = ()
-    count: Annotated[tuple[Count, ...], Field(max_length=MAX_ROWS)] = ()
+    us: Column[FigureMicroseconds] = ()
+    spread_us: Column[FigureMicroseconds] = ()
+    count: Column[Samples] = ()
 
 
 class PartColumns(_Columns):
@@ -139,12 +127,10 @@ class PartColumns(_Columns):
     ``axis`` is that of its output along which it is cut, ``share`` how much of that axis the part makes.
     """
 
-    signature: Annotated[tuple[Label, ...], Field(max_length=MAX_ROWS)] = ()
-    kind: Annotated[tuple[Kind, ...], Field(max_length=MAX_ROWS)] = ()
-    axis: Annotated[tuple[Annotated[int, Field(ge=0, lt=8)], ...], Field(max_length=MAX_ROWS)] = ()
-    fixed: Annotated[
-        tuple[Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)], ...], Field(max_length=MAX_ROWS)
-    ] = ()
+    signature: Column[Label] = ()
+    kind: Column[Kind] = ()
+    axis: Column[Annotated[int, Field(ge=0, lt=8)]] = ()
+    fixed: Column[Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]] = ()
 
 
 class Channel(Contract):
@@ -254,6 +240,6 @@ class Profile(Measured):
     figures predict of it, or less than a tenth.
     """
 
-    version: Annotated[int, Field(ge=0)]
+    version: Count
     predicted: LatencyColumns = LatencyColumns()
     parts: PartColumns = PartColumns()

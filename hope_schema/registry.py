@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from hope_schema.base import PRINTABLE, Contract, Digest, Label, Share
+from hope_schema.base import PRINTABLE, Contract, Count, Digest, Label, Share, VersionNumber
 
 PLAIN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
 PlainName = Annotated[str, Field(min_length=1, max_length=100, pattern=PLAIN)]
@@ -19,7 +19,6 @@ Title = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
 """What people call something; shown as text, never as markup."""
 Labels = Annotated[dict[Label, Label], Field(max_length=32, json_schema_extra={"additionalProperties": False})]
 """Key to value, e.g. ``{"region": "emea", "channel": "beta"}``."""
-VersionNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class NewModelVersion(Contract):
@@ -97,7 +96,7 @@ class Group(GroupSelector):
     """A group. ``devices`` counts those that its SoCs and labels choose, before ``share``."""
 
     name: PlainName
-    devices: Annotated[int, Field(ge=0)]
+    devices: Count
     created_at: AwareDatetime
 
 

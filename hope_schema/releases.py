@@ -6,15 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from hope_schema.base import Contract, Digest, Label, Share
-from hope_schema.registry import GroupSelector, PlainName, Reference, VersionNumber
+from hope_schema.base import Contract, Count, Digest, Label, Rate, Share, VersionNumber
+from hope_schema.registry import GroupSelector, PlainName, Reference
 
 Rollout = Literal["at_once", "held", "staged"]
 """How new versions of a model's plans reach devices: as soon as they are there; when an operator releases them; or in a
 release that the planner begins by itself."""
 ReleaseState = Literal["running", "waiting", "paused", "done", "rolled_back"]
 """``waiting``: its stage is over, and an operator decides: the next one wants approval, or too few devices reported."""
-Count = Annotated[int, Field(ge=0)]
 ReleaseId = Annotated[str, Field(max_length=64, pattern=r"^r-[0-9a-f]{24}$")]
 
 
@@ -91,7 +90,7 @@ class Release(Contract):
     selector: GroupSelector
     stages: tuple[Share, ...]
     stage: Count
-    share: Annotated[float, Field(ge=0.0, le=1.0)]
+    share: Rate
     state: ReleaseState
     reason: str
     approval: bool

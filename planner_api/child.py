@@ -86,7 +86,7 @@ class Child:
         process, self._process = self._process, None
         if process is None:
             return None
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
             process.kill()
         if process.stdin is not None:
             process.stdin.close()

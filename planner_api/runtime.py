@@ -81,6 +81,6 @@ class Planner:
     async def stop(self) -> None:
         """Write down what was counted and end every child and connection."""
         await self.reader.kill()
-        with suppress(DatabaseAwayError):
+        with suppress(DatabaseAwayError):  # the counts since the last time are lost, and nothing rests on them
             await self.plans.flush_counts()
         await self.database.close()

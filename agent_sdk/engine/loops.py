@@ -4,8 +4,6 @@ Both walk the same code and keep the same record: per lane one reading of the cl
 each preparation and each call.
 """
 
-# ruff: noqa: D102  what the overridden methods promise stands in Loop
-
 from __future__ import annotations
 
 import ctypes
@@ -19,6 +17,7 @@ from time import monotonic, monotonic_ns, perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from agent_sdk import native
 from agent_sdk.device.cores import bind_to, bound_to, gone
@@ -137,12 +136,14 @@ class PythonLoop(Loop):
         self._code = code
         self._seats = seats
 
+    @override
     def begin(self, *, first: bool) -> None:
         self._first = first
         self._progress = Progress(len(self._code))
         self._stamps: list[list[int]] = [[] for _ in self._code]
         self._failures: list[BaseException] = []
 
+    @override
     def drive(self, lane: int, *, interruptible: bool) -> None:
         progress, now, stamp = self._progress, perf_counter_ns, self._stamps[lane].append
         stamp(now())
@@ -172,6 +173,7 @@ class PythonLoop(Loop):
                 stamp(now())
             progress.finish(lane, count)
 
+    @override
     def hand_out(self, queues: Mapping[int, Queue], driven: Callable[[int], None]) -> None:
         for lane, queue in queues.items():
             queue.submit(partial(self._serve, lane, driven))
@@ -186,6 +188,7 @@ class PythonLoop(Loop):
         self.finish(lane)
         driven(lane)
 
+    @override
     def alone(self, *, first: bool) -> None:
         self.begin(first=first)
         try:
@@ -196,9 +199,11 @@ class PythonLoop(Loop):
         if self._failures:
             raise self._failures[0]
 
+    @override
     def finish(self, lane: int) -> None:
         self._progress.finish(lane, FINISHED)
 
+    @override
     def wait(self, lanes: Sequence[int], timeout_s: float = -1) -> bool:
         end = monotonic() + timeout_s
         return all(
@@ -206,19 +211,24 @@ class PythonLoop(Loop):
             for lane in lanes
         )
 
+    @override
     def stop(self) -> None:
         self._progress.stop()
 
     @property
+    @override
     def stopped(self) -> bool:
         return self._progress.stopped
 
+    @override
     def done(self, lane: int) -> int:
         return self._progress.done[lane]
 
+    @override
     def failures(self) -> list[BaseException]:
         return self._failures
 
+    @override
     def stamps(self) -> list[Sequence[int]]:
         return [*self._stamps]
 
@@ -248,13 +258,16 @@ class NativeLoop(Loop):
             clock = self._clock[lane].ctypes.data
             library.hope_lane(self._run, lane, array, len(row), clock, self._masks[lane], self._unseated[lane])
 
+    @override
     def begin(self, *, first: bool) -> None:
         self._errors.clear()
         self._library.hope_begin(self._run, first)
 
+    @override
     def drive(self, lane: int, *, interruptible: bool) -> None:
         self._library.hope_drive(self._run, lane, interruptible)
 
+    @override
     def hand_out(self, queues: Mapping[int, Queue], driven: Callable[[int], None]) -> None:
         for lane, queue in queues.items():
             queue.follow(partial(driven, lane))
@@ -263,6 +276,7 @@ class NativeLoop(Loop):
             self._run, count, (ctypes.c_void_p * count)(*rests), (ctypes.c_int32 * count)(*queues)
         )
 
+    @override
     def alone(self, *, first: bool) -> None:
         failures = self._alone(self._run, first, self._masks[0])
         if failures < 0:
@@ -271,9 +285,11 @@ class NativeLoop(Loop):
         if failures:
             raise self.failures()[0]
 
+    @override
     def finish(self, lane: int) -> None:
         self._library.hope_finish(self._run, lane)
 
+    @override
     def wait(self, lanes: Sequence[int], timeout_s: float = -1) -> bool:
         array = (ctypes.c_int32 * len(lanes))(*lanes)
         until = _NEVER_NS if timeout_s < 0 else monotonic_ns() + int(timeout_s * 1e9)
@@ -282,17 +298,21 @@ class NativeLoop(Loop):
             pass
         return bool(found)
 
+    @override
     def stop(self) -> None:
         self._library.hope_stop(self._run)
 
     @property
+    @override
     def stopped(self) -> bool:
         return bool(self._library.hope_stopped(self._run))
 
+    @override
     def done(self, lane: int) -> int:
         count: int = self._library.hope_done(self._run, lane)
         return FINISHED if count == 0xFFFFFFFF else count
 
+    @override
     def failures(self) -> list[BaseException]:
         found = []
         answer = (ctypes.c_int64 * 3)()
@@ -304,6 +324,7 @@ class NativeLoop(Loop):
                 found.append((order, failed(segment, raised or explain(status))))
         return [error for _, error in sorted(found, key=lambda pair: pair[0])]
 
+    @override
     def stamps(self) -> list[Sequence[int]]:
         return [clock.tolist() for clock in self._clock]
 

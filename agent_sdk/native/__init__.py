@@ -19,7 +19,7 @@ from ctypes import c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from agent_sdk.files import Kept, one_at_a_time
 from agent_sdk.forking import TemporaryFolder
@@ -89,9 +89,9 @@ def library() -> ctypes.CDLL | None:
     return None if os.environ.get(LOOP_VARIABLE) == "python" else _loaded(cache_directory() / "native")
 
 
-def address(function: object) -> int:
+def address(function: Any) -> int:
     """Where a C function is. (``ctypes.cast`` would tie the function into a cycle of references.)"""
-    return c_void_p.from_buffer(function).value or 0  # type: ignore[arg-type]
+    return c_void_p.from_buffer(function).value or 0
 
 
 @cache

@@ -1,12 +1,11 @@
 """How a plain tensor gets from one place to another, and where on the host it should stand for that."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 from functools import partial
 
 import numpy as np
+from typing_extensions import override
 
 from agent_sdk.runtimes.base import Bound, Buffer, Place
 from agent_sdk.runtimes.host import aligned_empty
@@ -37,5 +36,6 @@ class OverHost(Bound):
     def __init__(self, buffer: Buffer, source: Place, into: Buffer, target: Place) -> None:
         self._bring = partial(target.bring, buffer, source, into)
 
+    @override
     def __call__(self) -> None:
         self._bring()

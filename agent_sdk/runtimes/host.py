@@ -1,10 +1,9 @@
 """Host memory: plain NumPy arrays, and the processors that compute from and to it without a copy."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
 from agent_sdk.device.cores import name_cores
 from agent_sdk.device.soc import Soc
@@ -70,19 +69,23 @@ class OutputMark:
 class HostPlace(Place):
     """Plain NumPy arrays in host memory."""
 
+    @override
     def allocate(self, kind: TensorType) -> np.ndarray:
         return aligned_empty(kind)
 
+    @override
     def view(self, buffer: np.ndarray, kind: TensorType, offset: int = 0) -> np.ndarray:
         memory = buffer.reshape(-1).view(np.uint8)[offset : offset + kind.bytes]
         return memory.view(numpy_dtype(kind)).reshape(kind.shape)
 
+    @override
     def from_host(self, array: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
         if into is None:
             return np.ascontiguousarray(array).reshape(array.shape)
         np.copyto(into, array, casting="no")
         return into
 
+    @override
     def to_host(self, buffer: np.ndarray) -> np.ndarray:
         return buffer
 
@@ -124,10 +127,12 @@ class HostProcessor(Processor):
         self.compiler = compiler
 
     @property
+    @override
     def caller_cores(self) -> frozenset[int]:
         return frozenset(self.cores)
 
     @property
+    @override
     def on_caller_thread(self) -> bool:
         return self.on_cores and super().on_caller_thread
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -166,12 +166,14 @@ def _add(found: Found, measures: list[Measure], tables: list[Table]) -> None:
     tables += found[1]
 
 
-async def _on(url: str, work: Callable[..., object], options: argparse.Namespace) -> Found:
+async def _on(
+    url: str, work: Callable[[Stage, argparse.Namespace], Awaitable[Found]], options: argparse.Namespace
+) -> Found:
     with tempfile.TemporaryDirectory(prefix="hope-bench-") as folder:
         stage = Stage(url, Path(folder))
         await stage.open()
         try:
-            return await work(stage, options)  # type: ignore[misc]
+            return await work(stage, options)
         finally:
             await stage.close()
 

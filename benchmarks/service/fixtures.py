@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import zstandard
+from pydantic import BaseModel
 
 from hope_schema import (
     HOST,
@@ -134,7 +135,6 @@ def key(graph: ModelGraph, soc: str, chosen: tuple[str, ...] | None = None) -> b
     return request.model_dump_json(exclude_none=True).encode()
 
 
-def compressed(message: object) -> bytes:
+def compressed(message: BaseModel) -> bytes:
     """A message as zstd-compressed JSON."""
-    text: str = message.model_dump_json()  # type: ignore[attr-defined]
-    return zstandard.ZstdCompressor(level=3).compress(text.encode())
+    return zstandard.ZstdCompressor(level=3).compress(message.model_dump_json().encode())

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 RETRY_S = 0.05
 """Pause before a connection that broke is opened again."""
@@ -129,7 +130,7 @@ class _Connection(asyncio.Protocol):
         self._keep = pump.on_answer is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
         self._send_in_time()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -150,7 +151,7 @@ class _Connection(asyncio.Protocol):
         self._need = -1
         self._body: list[bytes] = []
         self._began = time.monotonic()
-        self._transport.write(self._current[1])  # type: ignore[attr-defined]
+        self._transport.write(self._current[1])
 
     def data_received(self, data: bytes) -> None:
         if self._need < 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -126,19 +126,19 @@ def _predictions(connection: Connection, plan_ids: Collection[str]) -> dict[tupl
 
 def _add_results(connection: Connection, said: Sequence[Said]) -> None:
     """Add what devices said to the sums of the plans' versions."""
-    sums: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    sums: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMS, 0))
     for each in said:
         found = sums[each.plan_id, each.version]
-        found.update(reports=1, runs=each.runs, failures=each.failures, wrong=each.wrong)
+        found["reports"] += 1
+        found["runs"] += each.runs
+        found["failures"] += each.failures
+        found["wrong"] += each.wrong
         if each.measured_us is not None:
             logarithm = math.log(each.measured_us)
-            found.update(timed=1)
-            found["log_sum"] += logarithm  # type: ignore[assignment]
-            found["log_squares"] += logarithm * logarithm  # type: ignore[assignment]
-    rows = [
-        {"plan_id": plan_id, "version": version, **{name: found[name] for name in _SUMS}}
-        for (plan_id, version), found in sums.items()
-    ]
+            found["timed"] += 1
+            found["log_sum"] += logarithm
+            found["log_squares"] += logarithm * logarithm
+    rows = [{"plan_id": plan_id, "version": version, **found} for (plan_id, version), found in sums.items()]
     add_all(connection, PlanVersionRow, rows, key=("plan_id", "version"))
 
 

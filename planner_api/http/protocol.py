@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Sequence, Sized
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 from uvicorn.config import Config
@@ -54,10 +54,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._owed_since = 0.0
         self._refusal = HttpError(400, "malformed-request", "this is not a request of HTTP/1.1")
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a first head."""
-        super().connection_made(transport)
-        self.flow = _Flow(transport, self.pipeline)
+        stream = cast(asyncio.Transport, transport)
+        super().connection_made(stream)
+        self.flow = _Flow(stream, self.pipeline)
         if self.server_state not in _WATCHED:
             _WATCHED.add(self.server_state)
             self.loop.call_later(LOOK_S, _look, self.loop, self.server_state)

@@ -86,9 +86,9 @@ def _shape(hint: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _union([_shape(argument) for argument in arguments])
     if origin is tuple and arguments[1:] == (Ellipsis,):
-        return list[_shape(arguments[0])]  # type: ignore[misc]
+        return types.GenericAlias(list, _shape(arguments[0]))
     if origin is dict:
-        return dict[_shape(arguments[0]), _shape(arguments[1])]  # type: ignore[misc]
+        return types.GenericAlias(dict, (_shape(arguments[0]), _shape(arguments[1])))
     if origin is Literal or hint in (str, int, float, bool, type(None)):
         return hint
     if isinstance(hint, type) and issubclass(hint, BaseModel):
@@ -105,7 +105,7 @@ def _union(shapes: list[Any]) -> Any:
         shapes = [shape for shape in shapes if shape not in arrays]
         items = reduce(or_, (get_args(_bare(array))[0] for array in arrays))
         longest = max(meta.max_length or 0 for array in arrays for meta in get_args(array)[1:])
-        shapes.append(Annotated[list[items], msgspec.Meta(max_length=longest)])  # type: ignore[valid-type]
+        shapes.append(Annotated[types.GenericAlias(list, items), msgspec.Meta(max_length=longest)])
     return reduce(or_, shapes)
 
 

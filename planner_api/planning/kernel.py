@@ -13,7 +13,7 @@ from numba import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-ZERO: int = np.int64(0)  # type: ignore[assignment]
+ZERO = cast(int, np.int64(0))
 """What kernels pass to kernels instead of 0: numba gives a literal a type of its own, and compiles for it once more."""
 
 
@@ -26,7 +26,7 @@ def kernel(function: Function) -> Function:
     be written (a container without a home), numba refuses to cache at all: then each process compiles for itself.
 
     Array assignments (``a[:] = b``) are written as loops in kernels: for their error message alone, numba compiles
-    half a string library, which took six seconds of the eleven that the largest kernel needed.
+    half a string library, six seconds of the eleven that the largest kernel then needs.
     """
     return _compiled(function, no_cfunc_wrapper=True)
 
@@ -66,7 +66,7 @@ def _forget_older(compiled: Any) -> None:
     _newest = max(_newest, os.stat(function.__code__.co_filename).st_mtime)
     name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-*.nbi"
     for index in Path(compiled.stats.cache_path).glob(name):
-        with suppress(OSError):
+        with suppress(OSError):  # another process has just dropped it
             if index.stat().st_mtime < _newest:
                 index.unlink()
 

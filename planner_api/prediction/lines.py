@@ -85,7 +85,7 @@ class Lines:
 def _fit(rows: FloatArray, us: FloatArray) -> tuple[float, ...]:
     """Non-negative least squares on relative errors, reweighted so that wild figures bend it little."""
     # NOTE: imported here: half a second and 40 MB that who only predicts, or plans what was measured, never needs.
-    from scipy.optimize import nnls  # type: ignore[import-untyped]
+    from scipy.optimize import nnls
 
     relative, weight = rows / us[:, None], np.ones(len(us))
     solution = np.zeros(rows.shape[1])

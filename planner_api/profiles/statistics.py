@@ -197,7 +197,7 @@ class Statistics:
 
     def dump(self) -> bytes:
         """Return the statistics as compressed bytes."""
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, Any] = {}
         head: dict[str, Any] = {"processors": self.processors, "channels": self.channels, "doubted": self.doubted}
         for name, votes in self.families.items():
             head[name] = votes.keys
@@ -205,7 +205,7 @@ class Statistics:
                 arrays[f"{name}.{field}"] = getattr(votes, field)
         arrays["head"] = np.frombuffer(msgspec.json.encode(head), dtype=np.uint8)
         out = io.BytesIO()
-        np.savez(out, **arrays)  # type: ignore[arg-type]
+        np.savez(out, **arrays)
         return zstd(out.getvalue())
 
     @classmethod

@@ -73,7 +73,7 @@ async def _until_ready(database: Database, probes: Probes, stop: asyncio.Event) 
             return await probes.check_ready()
         except UnavailableError as error:
             log.warning("worker_waits", reason=error.detail)
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):  # nobody stopped it: it looks again
                 await asyncio.wait_for(stop.wait(), WAIT_S)
 
 

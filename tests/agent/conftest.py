@@ -11,7 +11,9 @@ from agent_sdk import Agent
 from agent_sdk.device.discovery import discover
 from agent_sdk.runtimes.base import Processor
 from tests.agent.haste import measure_hastily
-from tests.agent.once import made_once  # noqa: F401
+from tests.agent.once import made_once
+
+__all__ = ["made_once"]
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ def test_the_public_names_are_these() -> None:
     assert set(agent_sdk.__all__) == {"Agent", "PlannerClient", "Session"}
     assert all(getattr(agent_sdk, name).__name__ == name for name in agent_sdk.__all__)
     with pytest.raises(AttributeError, match="Nothing"):
-        agent_sdk.Nothing  # noqa: B018
+        _ = agent_sdk.Nothing
 
 
 @pytest.mark.parametrize("kind", ["path", "text", "bytes", "proto"])

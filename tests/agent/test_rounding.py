@@ -16,7 +16,7 @@ def chain(dtype: str, length: int, kind: str = "Relu") -> ModelGraph:
     names = [f"t{index}" for index in range(length + 1)]
     ops = [Op(type=kind, inputs=(a,), outputs=(b,)) for a, b in pairwise(names)]
     beside = [Op(type=kind, inputs=("t0",), outputs=(f"b{index}",)) for index in range(length)]
-    tensors = [Tensor(name=name, shape=(4,), dtype=dtype) for name in (*names, *(op.id for op in beside))]  # type: ignore[arg-type]
+    tensors = [Tensor(name=name, shape=(4,), dtype=dtype) for name in (*names, *(op.id for op in beside))]
     outputs = (names[-1], *(op.id for op in beside))
     return ModelGraph(name="chain", tensors=tuple(tensors), ops=(*ops, *beside), inputs=("t0",), outputs=outputs)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from agent_sdk.model import Model
 from agent_sdk.obtaining import Obtainer
 from agent_sdk.planner.supplier import Obtained
 from hope_schema import Cut, merge
+from tests.agent.cores import SEVERAL
 from tests.agent.engine.test_splits import split
 
 CHANNELS, ROWS = 1, 2
@@ -52,7 +52,7 @@ def cuts(model: Model) -> list[Cut]:
     return [*rows, *(Cut(op=op, axis=CHANNELS, at=(16,)) for op in ("r10", "r11"))]
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores")
+@SEVERAL
 def test_a_split_network_is_right_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from agent_sdk.model import read_model  # noqa: E402
-from agent_sdk.verify import random_inputs, reference  # noqa: E402
-from benchmarks.gpu import rounding_error  # noqa: E402
-from benchmarks.streams import lines_of  # noqa: E402
-from tests.agent.models import BRANCHING  # noqa: E402
+from agent_sdk.model import read_model
+from agent_sdk.verify import random_inputs, reference
+from benchmarks.gpu import rounding_error
+from benchmarks.streams import lines_of
+from tests.agent.models import BRANCHING
 
 
 def test_a_format_errs_by_its_digits() -> None:

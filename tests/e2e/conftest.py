@@ -8,7 +8,9 @@ import pytest
 
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
-from tests.agent.once import made_once  # noqa: F401
+from tests.agent.once import made_once
+
+__all__ = ["made_once"]
 
 
 @pytest.fixture

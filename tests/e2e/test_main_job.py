@@ -94,7 +94,6 @@ def test_compare_times_every_kind_of_processor(model_file: Path, capsys: pytest.
 
 def test_mixed_runtimes_agree(model_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """ONNX Runtime and OpenVINO may share one plan, and the answer stays right."""
-    pytest.importorskip("openvino")
     report = run(capsys, "--model", str(model_file), "--processors", "ort@0,ov@0")
     assert report["max_rel_error"] <= 1e-4
 

@@ -13,6 +13,7 @@ import pytest
 
 from planner_api.db.migrate import upgrade
 from tests.planner.postgres import Postgres
+from tests.planner.samples import Api, operator_token, serving
 
 _numbers = itertools.count()
 
@@ -115,3 +116,16 @@ def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh, migrated database, once of each kind."""
     url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
     return url
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[Api]:
+    """The application on a fresh database of each kind; plans are found at once and queued, nobody improves them."""
+    with serving(database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def operator(api: Api) -> dict[str, str]:
+    """The header that an operator of the test's planner sends."""
+    return {"authorization": f"Bearer {operator_token(api)}"}

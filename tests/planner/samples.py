@@ -23,12 +23,15 @@ from hope_schema import (
     Op,
     PlanReply,
     PlanRequest,
+    ProblemDetails,
     Processor,
+    Profile,
     Tensor,
     TransferColumns,
 )
 from planner_api import cli
 from planner_api.app import App, create_app
+from planner_api.compression import unzstd
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
 from planner_api.devices.tokens import hash_token, new_token
@@ -137,11 +140,24 @@ class Api:
         assert self.post("/profiles", upload).status_code == 202
         return upload
 
-    def missing(self, graph: ModelGraph, device_id: str = "device-1", **more: Any) -> Missing:
-        """Ask what is missing."""
-        response = self.post("/profiles/missing", missing_request(graph, device_id, **more))
+    def missing(
+        self, graph: ModelGraph, device_id: str = "device-1", header: dict[str, str] | None = None, **more: Any
+    ) -> Missing:
+        """Ask what is missing; ``header`` says by whom."""
+        response = self.post("/profiles/missing", missing_request(graph, device_id, **more), **(header or {}))
         assert response.status_code == 200, response.text
         return Missing.model_validate_json(response.content)
+
+    def upload(self, upload: Observations, header: dict[str, str]) -> Any:
+        """Upload, and have it folded; the answer."""
+        answer = self.post("/profiles", upload, **header)
+        if answer.status_code == 202:
+            self.await_(self.app.planner.profiles.fold, upload.soc, upload.frequency)
+        return answer
+
+    def profile(self) -> Profile:
+        """The profile as it stands, of the SoC that everything here is of."""
+        return Profile.model_validate_json(unzstd(self.await_(self.app.planner.profiles.read, SOC, FREQUENCY)))
 
     def plan(self, graph: ModelGraph, **more: Any) -> PlanReply:
         """Ask for a plan."""
@@ -161,6 +177,17 @@ class Api:
 
         found: tuple[int, int] = self.await_(counts)
         return found
+
+
+def problem(response: Any, status: int, kind: str) -> ProblemDetails:
+    """Assert that an answer is the problem that it should be, and return it."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    found = ProblemDetails.model_validate_json(response.content)
+    assert found.type == f"urn:hope:{kind}"
+    assert found.status == status
+    assert found.request_id == response.headers["x-request-id"]
+    return found
 
 
 def operator_token(api: Api) -> str:

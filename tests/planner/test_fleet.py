@@ -7,7 +7,6 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,6 @@ from tests.planner.samples import PROCESSORS, SOC, Api, chain, measure, plan_req
 
 GRAPH = chain()
 SOCS = ("soc-1", "soc-2", "soc-3")
-
-
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """The application on a database of each kind, without workers: the test plays them."""
-    with serving(database_url) as running:
-        yield running
 
 
 def know(api: Api, *socs: str) -> None:
@@ -287,13 +279,11 @@ def test_a_database_that_goes_away_is_said_cleanly_and_forgiven() -> None:
             server.close()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"] if CAMPAIGN else ["sqlite"])
 def test_kill_9_loses_nothing_and_solves_nothing_twice(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path
 ) -> None:
     """Real servers and workers are killed under load; the full count of fifty kills runs in the campaign."""
-    if kind == "postgresql" and not CAMPAIGN:
-        pytest.skip("on PostgreSQL in the campaign (HOPE_CAMPAIGN=1)")
     url = request.getfixturevalue("sqlite_url" if kind == "sqlite" else "postgres_url")
     row = benchmark(tmp_path, url, "--only", "kills", "--kills", "50" if CAMPAIGN else "2")[0]
     assert row["value"] is not None, row["details"]
@@ -301,11 +291,9 @@ def test_kill_9_loses_nothing_and_solves_nothing_twice(
     assert row["details"]["plans"] > 0
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"] if CAMPAIGN else ["postgresql"])
 def test_a_burst_over_two_processes_is_solved_once(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> None:
     """Two real servers, one worker, many clients: one key is leased once, and each of several keys once."""
-    if kind == "sqlite" and not CAMPAIGN:
-        pytest.skip("on SQLite in the campaign (HOPE_CAMPAIGN=1)")
     url = request.getfixturevalue("sqlite_url" if kind == "sqlite" else "postgres_url")
     counts = ("2000", "100") if CAMPAIGN else ("200", "3")
     row = benchmark(tmp_path, url, "--only", "burst", "--requests", counts[0], "--keys", counts[1])[0]

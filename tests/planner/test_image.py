@@ -32,7 +32,7 @@ def test_the_image_is_built_of_what_the_checkout_sends() -> None:
     """What the build reads is not among what .dockerignore keeps back, and the extras that it installs exist."""
     kept_back = set((ROOT / ".dockerignore").read_text().split())
     build = next(rest for word, rest in INSTRUCTIONS if word == "RUN")
-    (constraints, extras) = re.search(r"-c (\S+) '\.\[([\w,]+)\]'", build).groups()  # type: ignore[union-attr]
+    (constraints, extras) = re.search(r"-c (\S+) '\.\[([\w,]+)\]'", build).groups()
     for path in (constraints, "pyproject.toml", "README.md", "planner_api", "hope_schema"):
         assert (ROOT / path).exists()
         assert path not in kept_back

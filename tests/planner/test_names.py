@@ -196,7 +196,7 @@ def test_a_groups_devices_are_listed_page_by_page(api: Api, monkeypatch: pytest.
     api.await_(enrol)
     selector = GroupSelector(socs=("soc-1",), labels={"channel": "beta"}, share=0.1)
     put(api, "/groups/few", selector)
-    expected = [row["id"] for row in rows if takes(selector, "few", row["id"], row["soc"], row["labels"])]  # type: ignore[arg-type]
+    expected = [row["id"] for row in rows if takes(selector, "few", row["id"], row["soc"], row["labels"])]
     assert 5 < len(expected) < 30
     seen: list[str] = []
     query = "?group=few&limit=4"

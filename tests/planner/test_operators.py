@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ from tests.planner.samples import Api, chain, serving, tokens
 from tests.planner.wire import listening
 
 CONTRACT = json.loads((Path(__file__).parents[2] / "openapi" / "openapi.json").read_text())
-
-
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that is open."""
-    with serving(database_url) as running:
-        yield running
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -97,7 +97,10 @@ def test_two_who_contradict_each_other_are_no_agreement() -> None:
 
 def test_transfers_are_held_to_their_line() -> None:
     """What one device says of a move counts near what a line through the agreed ones says, and else does not."""
-    line: Callable[[int], float] = lambda size: 5.0 + size / 1000  # noqa: E731
+
+    def line(size: int) -> float:
+        return 5.0 + size / 1000
+
     agreed = moves({size: line(size) for size in range(1000, 9000, 1000)})
     folder = Folder(Statistics())
     folder.fold([(f"d{n}", {**upload({}), "transfers": agreed}) for n in range(2)])

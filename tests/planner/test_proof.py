@@ -178,7 +178,8 @@ def relaying(home: str, change: Callable[[bytes], bytes]) -> Iterator[Relay]:
             self.end_headers()
             self.wfile.write(answer.content)
 
-        do_PUT = do_POST  # noqa: N815
+        def do_PUT(self) -> None:
+            self.do_POST()
 
         def log_message(self, *_: Any) -> None:
             """Say nothing."""
@@ -353,3 +354,10 @@ def test_addresses_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch
     assert Settings().addresses == frozenset()
     monkeypatch.setenv("HOPE_ADDRESSES", " HTTPS://Planner.example:443/ ,http://127.0.0.1:8000,")
     assert Settings().addresses == {HOME, "http://127.0.0.1:8000"}
+
+
+def test_a_host_is_as_long_as_a_name_may_be() -> None:
+    """Of 253 characters at most, as names on the network are."""
+    assert address_of(f"https://{'a' * 253}") == f"https://{'a' * 253}"
+    with pytest.raises(ValueError, match="at most 253"):
+        address_of(f"https://{'a' * 254}")

@@ -7,6 +7,7 @@ import gzip
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +180,7 @@ async def _killed_under_reports(stage: Stage, plan_id: str, *, kills: int) -> di
             told = {f"d-{life}-{n}": 1 + n % 60 for n in range(3000)}
             sends = [_report(stage, device, plan_id, runs) for device, runs in told.items()]
             last = drawn.randrange(100, 800)
-
-            def note(answer: Answer, devices: list[str] = list(told), told: dict[str, int] = told) -> None:  # noqa: B006
-                if answer.status == 204:
-                    answered[devices[answer.number]] = told[devices[answer.number]]
-
+            note = partial(_note, answered, list(told.items()))
             pump = Pump([server.address], iter(sends), connections=64, on_answer=note)
             pumping = asyncio.create_task(pump.run())
             while sum(pump.tally.statuses.values()) < last:
@@ -194,6 +191,12 @@ async def _killed_under_reports(stage: Stage, plan_id: str, *, kills: int) -> di
     finally:
         await stage.close()
     return answered
+
+
+def _note(answered: dict[str, int], told: list[tuple[str, int]], answer: Answer) -> None:
+    if answer.status == 204:
+        device, runs = told[answer.number]
+        answered[device] = runs
 
 
 def _report(stage: Stage, device: str, plan_id: str, runs: int) -> bytes:

@@ -368,7 +368,7 @@ def test_news_are_heard_after_the_listener_lost_its_file(sqlite_url: str, monkey
     async def scenario(setup: Setup) -> None:
         await setup.enqueue("p")
         elsewhere = Database(sqlite_url)
-        look = setup.events._look  # type: ignore[attr-defined]
+        look = setup.events._look
         lost = asyncio.Event()
 
         async def lose_once(*arguments: Any) -> Any:

@@ -181,7 +181,7 @@ def test_graphs_are_values() -> None:
     """A graph cannot be changed after it was checked."""
     graph = chain("Conv")
     with pytest.raises(ValidationError, match="frozen"):
-        graph.name = "other"  # type: ignore[misc]
+        graph.name = "other"
 
 
 def test_sizes_in_bytes() -> None:

@@ -59,6 +59,8 @@ def test_a_plan_survives_the_wire() -> None:
         (("transfers", 1, "job"), 1, "job 1 is not among the plan's 1"),
         (("steps", 0, "job"), 1, "job 1 is not among the plan's 1"),
         (("jobs",), [], "at least 1"),
+        (("jobs", 0, "cuts"), [{"op": "t0", "axis": 1, "at": [1]}, {"op": "t0", "axis": 2, "at": [2]}], "cut twice"),
+        (("jobs", 0, "cuts"), [{"op": "t0", "axis": 1, "at": [2, 2]}], "a part is empty"),
         (("jobs", 0, "weight"), 0.0, "greater than 0"),
         (("makespan_us",), -1.0, "greater than or equal to 0"),
         (("gap",), -0.1, "greater than or equal to 0"),

@@ -146,6 +146,9 @@ def test_swapped_operands_are_the_same_work_only_when_their_types_are() -> None:
         (["Conv", "Conv"], ["Conv", "Conv"]),
         (["Conv", "LRN"], ["Conv", "LRN"]),
         (["Softmax", "Reshape"], ["Softmax+Reshape"]),
+        (["DequantizeLinear", "Conv", "QuantizeLinear"], ["DequantizeLinear+Conv+QuantizeLinear"]),
+        (["Relu", "QuantizeLinear"], ["Relu+QuantizeLinear"]),
+        (["DequantizeLinear", "QuantizeLinear"], ["DequantizeLinear", "QuantizeLinear"]),
     ],
 )
 def test_what_runtimes_fuse_is_merged(ops: list[str | tuple[str, int]], expected: list[str]) -> None:

@@ -34,17 +34,19 @@ def test_every_cause_has_a_title_and_a_reason(cause: Cause) -> None:
 
 def test_durations_have_three_figures_and_a_unit_that_fits() -> None:
     """From nothing to hours, and a dash for what is not known."""
-    assert [duration(us) for us in (0.0, 0.4, 950.0, 1234.0, 56_780.0, 2.5e6, 9e7, 7.2e9, None)] == [
-        "0 µs", "0.4 µs", "950 µs", "1.23 ms", "56.8 ms", "2.5 s", "1.5 min", "2 h", "–",
+    assert [duration(us) for us in (0.0, 0.4, 950.0, 1e3, 1234.0, 56_780.0, 1e6, 2.5e6, 6e7, 9e7, 7.2e9, None)] == [
+        "0 µs", "0.4 µs", "950 µs", "1 ms", "1.23 ms", "56.8 ms", "1 s", "2.5 s", "1 min", "1.5 min", "2 h", "–",
     ]  # fmt: skip
 
 
 @given(st.floats(1e-3, 1e12), st.integers(3, 10))
 def test_axes_have_round_marks_that_fit(span: float, wanted: int) -> None:
-    """Marks begin at nothing, stand at equal distances, end within the axis, and are about as many as wanted."""
+    """Marks begin at nothing, 1, 2 or 5 times a power of ten apart, end within the axis, about as many as wanted."""
     marks = ticks(span, wanted)
     assert marks[0].value == 0.0
     assert 2 <= len(marks) <= wanted + 1
     assert all(0.0 <= mark.at <= 100.0 + 1e-6 for mark in marks)
     steps = [after.value - before.value for before, after in pairwise(marks)]
     assert max(steps) == pytest.approx(min(steps), rel=1e-6)
+    leading = float(f"{marks[1].value:.6e}".partition("e")[0])
+    assert min(abs(leading - digit) for digit in (1, 2, 5)) < 1e-5

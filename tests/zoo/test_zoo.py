@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+import openvino
 import pytest
 
 import hope_zoo as zoo
@@ -187,7 +188,6 @@ def test_rounding_is_not_blown_up(name: str, tmp_path: Path) -> None:
     model = read_model(zoo.build(name), name=name)
     inputs, final = feeds(model, 1), pre_softmax_outputs(model.graph)
     path = tmp_path / "opened.onnx"
-    openvino = pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
     path.write_bytes(opened(model.proto, final).SerializeToString())
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     answers = compiled(inputs)

@@ -1,10 +1,10 @@
 """OpenVINO as its own users run it: tuned for latency, its threads where it likes them."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 from typing import Any
+
+from typing_extensions import override
 
 from agent_sdk.device.soc import Soc
 from agent_sdk.model.weights import LightModels
@@ -21,6 +21,7 @@ class PlainOpenVino(OpenVinoProcessor):
         self.spec = self.spec.model_copy(update={"id": "openvino", "runtime": "openvino", "place": "host/openvino"})
         self.place = HostPlace(self.spec.place)
 
+    @override
     def compiled(self, part: Any, core: AnyCore | None = None, **settings: Any) -> Any:
         config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"} | settings
         try:

@@ -1,7 +1,5 @@
 """OpenVINO on one core, on several cores together, or on a GPU or NPU that it finds."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 import tempfile
@@ -13,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import openvino as ov
 from openvino import opset13 as opset
+from typing_extensions import override
 
 from agent_sdk.device.cores import bound_to
 from agent_sdk.device.soc import Soc
@@ -83,6 +82,7 @@ class OpenVinoProcessor(HostProcessor):
         self._lights = lights if lights is not None else LightModels()
         self._usable = frozenset(soc.cores)
 
+    @override
     def compile(self, segment: Segment) -> OpenVinoExecutable:
         core = native_core() or runtime()
         return OpenVinoExecutable(self, segment, self.compiled(self.read(segment, core), core))
@@ -131,6 +131,7 @@ class OpenVinoProcessor(HostProcessor):
         request.set_input_tensor(0, ov.Tensor(np.zeros(kind.shape, np.float32)))
         return partial(request.infer, share_outputs=True)
 
+    @override
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
         segment = whole_network(model)
         compiled = self.compiled(self.read(segment), PERF_COUNT=True)
@@ -157,6 +158,7 @@ class OpenVinoExecutable(Executable):
             if shape != kind.shape:
                 raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {kind}")
 
+    @override
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> BoundRequest:
         compiled = self.compiled
         try:
@@ -264,10 +266,12 @@ class BoundRequest(BoundCall):
             *(mark.native("hope_marked") for mark in self._marks),
         )
 
+    @override
     def rebind(self, name: str, buffer: np.ndarray) -> None:
         self.request.set("input", self._executable.segment.inputs.index(name), buffer)
         self._keep[name] = buffer
 
+    @override
     def __call__(self) -> None:
         for mark in self._marks:
             mark.place()
@@ -278,6 +282,7 @@ class BoundRequest(BoundCall):
         if any(mark.is_there() for mark in self._marks):
             raise self._lost(RuntimeError(NOTHING_WRITTEN))
 
+    @override
     def failure(self, place: int, status: int) -> ProcessorError:
         assert isinstance(self.request, NativeRequest)
         inferring = place == len(self._marks)

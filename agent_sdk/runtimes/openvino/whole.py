@@ -1,7 +1,5 @@
 """A whole network in OpenVINO, as its own users run it."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in whole.py
-
 from __future__ import annotations
 
 import os
@@ -12,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import openvino as ov
+from typing_extensions import override
 
 from agent_sdk.errors import InputError
 from agent_sdk.model import Port
@@ -46,6 +45,7 @@ class WholeOpenVino(WholeNetwork):
         self.outputs = tuple(map(_port, part.outputs, self._compiled.outputs))
         self._requests = threading.local()
 
+    @override
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         if self._compiled is None:
             raise ProcessorLost(f"{self.runtime}: the network was closed")
@@ -60,6 +60,7 @@ class WholeOpenVino(WholeNetwork):
             raise translated(error, self.runtime, ProcessorLost, "failed while running") from error
         return {port.name: np.array(made[index]) for index, port in enumerate(self.outputs)}
 
+    @override
     def close(self) -> None:
         self._compiled = None
         self._requests = threading.local()

@@ -1,13 +1,12 @@
 """ONNX Runtime as its own users run it: the whole network on a number of threads, where it likes them."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 
 import onnxruntime as ort
+from typing_extensions import override
 
 from agent_sdk.device.soc import Soc
 from agent_sdk.runtimes.host import HostPlace
@@ -34,9 +33,11 @@ class PlainOrt(OrtProcessor):
         self.place = HostPlace(self.spec.place)
 
     @property
+    @override
     def caller_cores(self) -> frozenset[int]:
         return frozenset(self.cores)
 
+    @override
     def options(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
         options = ort.SessionOptions()
         options.log_severity_level = 3

@@ -1,7 +1,5 @@
 """ONNX Runtime on one core, on several cores together (a gang), or on another execution provider of the wheel."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 import logging
@@ -13,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import onnxruntime as ort
+from typing_extensions import override
 
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
@@ -92,9 +91,11 @@ class OrtProcessor(HostProcessor):
         self._frozen = frozen if frozen is not None else FrozenGraphs()
 
     @property
+    @override
     def caller_cores(self) -> frozenset[int]:
         return frozenset(self.cores[:1] if self.on_cores else self.cores)
 
+    @override
     def compile(self, segment: Segment) -> OrtExecutable:
         lights = self._frozen.lights
         # From a whole network nothing is cut: the runtime may optimise it as it does for its own users.
@@ -188,6 +189,7 @@ class OrtProcessor(HostProcessor):
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         return options
 
+    @override
     def conversion(self, kind: TensorType, *, outwards: bool) -> Callable[[], object] | None:
         if not self.on_cores or block_size() == 1:
             return None
@@ -203,10 +205,12 @@ class OrtProcessor(HostProcessor):
         binding.bind("BindOutput", "y", target)
         return binding.run
 
+    @override
     def block(self, model: Model, tensor: str) -> int:
         frozen = self._frozen.get(model) if self.on_cores else None
         return block_size() if frozen is not None and frozen.native_blocked(tensor) else 1
 
+    @override
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
         frozen = self._frozen.get(model) if self.on_cores else None
         if frozen is None:
@@ -236,6 +240,7 @@ class OrtExecutable(Executable):
         super().__init__(processor, segment, session, piece.input_types, piece.output_types)
         self.piece = piece
 
+    @override
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> OrtCall:
         session, where = self.compiled, self.processor.id
         for buffers, types in ((inputs, self.input_types), (outputs, self.output_types)):
@@ -279,17 +284,20 @@ class OrtCall(BoundCall):
         self._run = binding.run
         self.native = binding.native
 
+    @override
     def rebind(self, name: str, buffer: np.ndarray) -> None:
         carrier = self._executable.piece.inputs.get(name)
         if carrier is not None:  # an input that is not needed, or equals another, has none
             self._binding.bind("BindInput", carrier, buffer)
 
+    @override
     def __call__(self) -> None:
         try:
             self._run()
         except Exception as error:
             raise lost(error, self._executable) from error
 
+    @override
     def failure(self, place: int, status: int) -> ProcessorError:
         assert isinstance(self._binding, NativeBinding)
         return lost(self._binding.error(status), self._executable)

@@ -1,7 +1,5 @@
 """A whole network in ONNX Runtime, as its own users run it."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in whole.py
-
 from __future__ import annotations
 
 import os
@@ -9,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import onnxruntime as ort
+from typing_extensions import override
 
 from agent_sdk.errors import InputError
 from agent_sdk.model import Port
@@ -42,6 +41,7 @@ class WholeOrt(WholeNetwork):
         self.inputs = tuple(map(_port, self._session.get_inputs()))
         self.outputs = tuple(map(_port, self._session.get_outputs()))
 
+    @override
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         session = self._session
         if session is None:
@@ -58,6 +58,7 @@ class WholeOrt(WholeNetwork):
             lost = ProcessorLost(f"{self.runtime}: ONNX Runtime failed while running: {text}")
             raise machines_fault(error, self.runtime, text) or lost from error
 
+    @override
     def close(self) -> None:
         self._session = None
 

@@ -4,8 +4,6 @@ Torch's own way to launch and to copy costs tens of microseconds of Python each 
 between CPU and GPU takes; a call of the driver costs one or two.
 """
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 import ctypes
@@ -14,6 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 import torch
+from typing_extensions import override
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.native import address
@@ -108,6 +107,7 @@ class CudaCalls(Bound):
             for call in self.native
         ]
 
+    @override
     def __call__(self) -> None:
         for place, (function, call) in enumerate(self._calls):
             status = function(*call.arguments)
@@ -116,6 +116,7 @@ class CudaCalls(Bound):
             if status:
                 raise self.failure(place, status)
 
+    @override
     def failure(self, place: int, status: int) -> ProcessorError:
         text = f"{self._where}: {self._names[place]} failed: {self._cuda.said(status)}"
         if lacks_memory(RuntimeError(text)):

@@ -4,8 +4,6 @@
 order of issue: for the CPU, and for devices whose graphs torch does not offer (``xpu`` and ``mps``, untested here).
 """
 
-# ruff: noqa: D102  what the overridden methods promise stands in the base classes
-
 from __future__ import annotations
 
 import os
@@ -16,6 +14,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from agent_sdk.runtimes.base import Bound
 from agent_sdk.runtimes.torch.cuda import Call, CudaCalls, cuda_of
@@ -126,6 +125,7 @@ class CudaGraphs(Driver):
         return self._streams[number]
 
     @contextmanager
+    @override
     def recording(self, streams: int, *, rehearsal: bool = False) -> Iterator[Recording]:
         graph = torch.cuda.CUDAGraph()
         first = self.stream(0)
@@ -150,32 +150,39 @@ class CudaGraphs(Driver):
             finally:
                 torch._C._cuda_clearCublasWorkspaces()
 
+    @override
     def fork(self, streams: int) -> None:
         begin = self.stream(0).record_event()
         for other in range(1, streams):
             self.stream(other).wait_event(begin)
 
+    @override
     def launch(self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory) -> None:
         with torch.cuda.stream(self.stream(stream)):
             made = call(*[memory[name] for name in reads])
             memory.update(zip(writes, made, strict=True))
 
+    @override
     def free(self, stream: int, names: Names, memory: Memory) -> None:
         for name in names:
             del memory[name]
 
+    @override
     def signal(self, stream: int) -> Any:
         return self.stream(stream).record_event()
 
+    @override
     def wait(self, stream: int, event: torch.cuda.Event) -> None:
         self.stream(stream).wait_event(event)
 
     @contextmanager
+    @override
     def first(self) -> Iterator[None]:
         copy_queue(self.device).wait_on(self.stream(0))
         with torch.cuda.stream(self.stream(0)):
             yield
 
+    @override
     def synchronise(self, *, asleep: bool = False) -> None:
         if asleep:
             self.finished.record(self.stream(0))
@@ -219,19 +226,23 @@ class Eager(Driver):
         self._lines: list[Callable[[], None]] = []
 
     @contextmanager
+    @override
     def recording(self, streams: int, *, rehearsal: bool = False) -> Iterator[Recording]:
         self._lines = []
         yield _Lines(self._lines)
 
+    @override
     def fork(self, streams: int) -> None:
         pass
 
+    @override
     def launch(self, stream: int, call: Callable[..., Any], reads: Names, writes: Names, memory: Memory) -> None:
         def line() -> None:
             memory.update(zip(writes, call(*[memory[name] for name in reads]), strict=True))
 
         self._lines.append(line)
 
+    @override
     def free(self, stream: int, names: Names, memory: Memory) -> None:
         def line() -> None:
             for name in names:
@@ -239,12 +250,15 @@ class Eager(Driver):
 
         self._lines.append(line)
 
+    @override
     def signal(self, stream: int) -> None:
         return None
 
+    @override
     def wait(self, stream: int, event: Any) -> None:
         pass
 
+    @override
     def synchronise(self, *, asleep: bool = False) -> None:
         if self.device.type in ("xpu", "mps"):
             getattr(torch, self.device.type).synchronize()

@@ -1,7 +1,5 @@
 """A segment on a torch device: its kernels, scheduled on streams, recorded per set of buffers in the fastest way."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import torch
+from typing_extensions import override
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.runtimes.base import (
@@ -67,6 +66,7 @@ class TorchExecutable(Executable):
         assert isinstance(found, Way)
         return found
 
+    @override
     def bind(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> TorchCall:
         ways = self.compiled
         inputs = {name: held(buffer) for name, buffer in inputs.items()}
@@ -156,6 +156,7 @@ class TorchCall(BoundCall):
         for name, buffer in self._outputs.items():
             driver.launch(0, partial(_copied, buffer.tensor), (name,), (), memory)
 
+    @override
     def rebind(self, name: str, buffer: Buffer) -> None:
         buffer = held(buffer)
         if buffer.tensor.data_ptr() == self._inputs[name].tensor.data_ptr():
@@ -171,6 +172,7 @@ class TorchCall(BoundCall):
                 self._inputs[name].tensor.copy_(buffer.tensor, non_blocking=True)
             self._recording.replay()
 
+    @override
     def __call__(self) -> None:
         if self._calls is not None:
             self._calls()
@@ -181,6 +183,7 @@ class TorchCall(BoundCall):
         except Exception as error:
             raise translated(error, self._executable.where, ProcessorLost) from error
 
+    @override
     def failure(self, place: int, status: int) -> ProcessorError:
         assert self._calls is not None
         return self._calls.failure(place, status)

@@ -1,11 +1,10 @@
 """The memory of a device of its own, from and to which its copy engines carry tensors."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from agent_sdk.runtimes.base import Bound, Place, ProcessorLost
 from agent_sdk.runtimes.torch.cuda import CudaCalls, cuda_of
@@ -21,15 +20,18 @@ class DevicePlace(Place):
         super().__init__(name)
         self._device = device
 
+    @override
     def allocate(self, kind: TensorType) -> DeviceTensor:
         try:
             return empty(kind, self._device)
         except RuntimeError as error:
             raise translated(error, f"{self.name}, a tensor {kind}", ProcessorLost) from error
 
+    @override
     def view(self, buffer: DeviceTensor, kind: TensorType, offset: int = 0) -> DeviceTensor:
         return buffer.viewed(kind, offset)
 
+    @override
     def from_host(self, array: np.ndarray, into: DeviceTensor | None = None) -> DeviceTensor:
         try:
             if into is None:
@@ -40,12 +42,14 @@ class DevicePlace(Place):
             raise translated(error, f"{self.name}, copying from the host", ProcessorLost) from error
         return into
 
+    @override
     def to_host(self, buffer: DeviceTensor) -> np.ndarray:
         try:
             return copy_queue(self._device).copy_out(buffer)
         except RuntimeError as error:
             raise translated(error, f"{self.name}, copying to the host", ProcessorLost) from error
 
+    @override
     def host_array(self, kind: TensorType) -> np.ndarray | None:
         if self._device.type != "cuda":
             return None
@@ -55,6 +59,7 @@ class DevicePlace(Place):
             raise translated(error, f"{self.name}, pinned memory for a tensor {kind}", ProcessorLost) from error
         return made
 
+    @override
     def copy_in(self, array: np.ndarray, into: DeviceTensor) -> Bound | None:
         stream = copy_queue(self._device).inwards
         if stream is None or not torch.from_numpy(array).is_pinned():
@@ -62,6 +67,7 @@ class DevicePlace(Place):
         copy = ("cuMemcpyHtoDAsync_v2", into.tensor.data_ptr(), array.ctypes.data, array.nbytes, stream.cuda_stream)
         return self._copied(copy, "copying from the host", (array, into))
 
+    @override
     def copy_out(self, buffer: DeviceTensor, array: np.ndarray) -> Bound | None:
         stream = copy_queue(self._device).outwards
         if stream is None or not torch.from_numpy(array).is_pinned():

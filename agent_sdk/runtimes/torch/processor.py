@@ -1,7 +1,5 @@
 """A torch device as a processor: ``cuda:0``, ``cuda:0/fp16``, ``cuda:0/8sm``, ``cpu``; ``xpu:0``, ``mps`` untested."""
 
-# ruff: noqa: D102  what the overridden methods promise stands in base.py
-
 from __future__ import annotations
 
 import logging
@@ -15,6 +13,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 import torch
+from typing_extensions import override
 
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
@@ -106,14 +105,17 @@ class TorchProcessor(Processor):
         self.place = HostPlace(place) if on_cores else DevicePlace(place, self.device)
 
     @property
+    @override
     def caller_cores(self) -> frozenset[int]:
         return self._cores
 
     @property
+    @override
     def on_caller_thread(self) -> bool:
         return False
 
     @property
+    @override
     def copy_engines(self) -> tuple[str, str] | None:
         # NOTE: somebody has to set them to work and see when they are done: a core that computes has no time for that.
         resource = self.spec.resources[0]
@@ -125,9 +127,11 @@ class TorchProcessor(Processor):
         return isinstance(self.driver, CudaGraphs)
 
     @property
+    @override
     def times_one_by_one(self) -> bool:
         return self.overlaps
 
+    @override
     def compile(self, segment: Segment) -> TorchExecutable:
         graph, ops = segment.model.graph, set(segment.ops)
         whole = [super_op for super_op in _merged(segment.model) if ops.issuperset(op.id for op in super_op.ops)]
@@ -174,6 +178,7 @@ class TorchProcessor(Processor):
         except Exception as error:
             raise translated(error, f"{self.id}, op '{kernel.name}'", CompilationFailed) from error
 
+    @override
     def time_ops(self, model: Model, deadline: float) -> Mapping[str, Timing]:
         if not self.overlaps:
             return {}
@@ -237,14 +242,17 @@ class TorchProcessor(Processor):
             assert isinstance(call, TorchCall)
             return device_us(call.launch, self.driver)
 
+    @override
     def share(self, signature: str) -> float:
         known = self._occupancies.get(signature)
         return known.share if known is not None else 1.0
 
     @property
+    @override
     def slowdown(self) -> float:
         return self._slowdown
 
+    @override
     def close(self) -> None:
         self._kernels.clear()
         if self._green is not None:
@@ -252,6 +260,7 @@ class TorchProcessor(Processor):
             self._green.close()
 
     @cached_property
+    @override
     def details(self) -> str:
         if self.device.type != "cuda":
             return ""

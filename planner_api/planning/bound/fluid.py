@@ -21,8 +21,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import linprog  # type: ignore[import-untyped]
-from scipy.sparse import coo_array  # type: ignore[import-untyped]
+from scipy.optimize import linprog
+from scipy.sparse import coo_array
 
 from planner_api.planning.bound.trivial import longest
 from planner_api.planning.methods import Bound

@@ -68,7 +68,7 @@ class Lists:
 class Problem:
     """n super-ops of one or more jobs, P ways to execute each, T tensors. Times in microseconds. Arrays are read-only.
 
-    A column of ``latency_us`` is a way to execute an op: today one processor of the machine each.
+    A column of ``latency_us`` is a way to execute an op: one processor of the machine each.
 
     Attributes:
         machine: what there is to plan for.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,11 @@ import pytest
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device
 from agent_sdk.model import Model
-from agent_sdk.native import LOOP_VARIABLE, library
+from agent_sdk.native import LOOP_VARIABLE
 from tests.agent.engine.generate import random_model
 from tests.agent.engine.scene import Scene
 
-WITH_OPENVINO = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is an optional extra")
-RUNTIMES = ["ort", pytest.param("ov", marks=WITH_OPENVINO)]
+RUNTIMES = ["ort", "ov"]
 Reference = Callable[[Model, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
@@ -28,8 +26,6 @@ Reference = Callable[[Model, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Everything here holds for lanes outside the interpreter and inside it."""
     monkeypatch.setenv(LOOP_VARIABLE, request.param)
-    if request.param == "native" and library() is None:
-        pytest.skip("no C compiler")
     return str(request.param)
 
 

@@ -34,6 +34,8 @@ from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.paths import CACHE_VARIABLE
 from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, UnsupportedOp, WrongOutput, whole_network
+from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor
+from agent_sdk.runtimes.openvino.whole import computes_bfloat16
 from agent_sdk.runtimes.ort import processor as ort
 from hope_schema import ModelGraph, Plan, merge
 from tests.agent.cores import GONE
@@ -57,7 +59,6 @@ MIXED = "ort@0,ort@1,ov@0,ov@1"
 @pytest.fixture
 def mixed(tmp_path: Path) -> Iterator[Device]:
     """Both runtimes on single cores; afterwards every thread of ours is gone."""
-    pytest.importorskip("openvino", reason="OpenVINO is an optional extra")
     before = {t for t in threading.enumerate() if t.name.startswith("hope-")}
     with Device(discover(MIXED, cache=tmp_path)) as device:
         yield device
@@ -81,6 +82,12 @@ def placed(model: Model, where: Sequence[str], device: Device) -> Plan:
     order = [op.id for op in model.graph.topological_ops]
     at = {i: where[min(order.index(op.id) for op in s.ops)] for i, s in enumerate(super_ops)}
     return plan_of(model, super_ops, range(len(super_ops)), at, list(device.processors))
+
+
+def compile_and_run(model: Model, where: Sequence[str], device: Device, feeds: dict[str, np.ndarray]) -> None:
+    """Raises whatever the first run raises, or what comes before it."""
+    executor = Executor(build_program(placed(model, where, device), model, device.processors), device)
+    executor.run(feeds, timeout_s=WATCHDOG_S)
 
 
 def works(device: Device, reference: Reference) -> None:
@@ -134,9 +141,8 @@ def test_a_wrong_shape_between_segments_never_reaches_a_reader(
     nodes = [helper.make_node(op, [a], [b]) for op, a, b in (("Relu", "x", "a"), ("Sin", "a", "b"), ("Cos", "b", "y"))]
     honest = model_of(nodes, {"x": (TensorProto.FLOAT, (1, 8, 4, 4))}, "y")
     model = replace(honest, graph=lying(honest.graph, "b", *kind))
-    with pytest.raises((ProcessorError, SegmentFailedError)) as caught:  # noqa: PT012
-        executor = Executor(build_program(placed(model, where, mixed), model, mixed.processors), mixed)
-        executor.run(random_inputs(model, 0), timeout_s=WATCHDOG_S)
+    with pytest.raises((ProcessorError, SegmentFailedError)) as caught:
+        compile_and_run(model, where, mixed, random_inputs(model, 0))
     if isinstance(caught.value, SegmentFailedError):
         assert isinstance(caught.value.__cause__, WrongOutput)
         assert caught.value.segment == 0
@@ -173,9 +179,8 @@ def test_a_tensor_that_does_not_fit_is_one_error(runtime: str, cut: bool, mixed:
     ]
     model = model_of(nodes, {"x": (TensorProto.FLOAT, (1, 1))}, "y")
     where = [f"{runtime}@0", f"{runtime}@1" if cut else f"{runtime}@0"]
-    with pytest.raises((ProcessorError, SegmentFailedError)) as caught:  # noqa: PT012
-        executor = Executor(build_program(placed(model, where, mixed), model, mixed.processors), mixed)
-        executor.run({"x": np.ones((1, 1), np.float32)}, timeout_s=WATCHDOG_S)
+    with pytest.raises((ProcessorError, SegmentFailedError)) as caught:
+        compile_and_run(model, where, mixed, {"x": np.ones((1, 1), np.float32)})
     cause = caught.value.__cause__ if isinstance(caught.value, SegmentFailedError) else caught.value
     # OpenVINO may refuse to describe such a tensor before it tries to allocate it.
     assert isinstance(cause, OutOfMemory if runtime == "ort" else ProcessorError)
@@ -255,12 +260,11 @@ def test_only_a_shortage_is_called_one(number: int, meaning: type[ProcessorError
 
 def test_a_missing_file_is_not_taken_for_an_unsupported_op(tmp_path: Path) -> None:
     """Where somebody has removed the weights, OpenVINO's processor says which file is missing."""
-    openvino = pytest.importorskip("agent_sdk.runtimes.openvino.processor", reason="OpenVINO is an optional extra")
     lights = LightModels(tmp_path)
     model = read_model(branching_model())
     _, folder = lights.get(model)
     shutil.rmtree(folder)
-    processor = openvino.OpenVinoProcessor(read_soc(), frozenset(read_soc().cores[:1]), lights=lights)
+    processor = OpenVinoProcessor(read_soc(), frozenset(read_soc().cores[:1]), lights=lights)
     with pytest.raises(ProcessorLost, match=rf"No such file or directory: '{folder}/[^']*'$"):
         processor.compile(whole_network(model))
 
@@ -271,16 +275,12 @@ def test_a_type_that_cannot_cross_borders(runtime: str, tmp_path: Path, monkeypa
     monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "0.3")
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     measure_hastily(monkeypatch)
-    computes_bfloat16 = pytest.importorskip("agent_sdk.runtimes.openvino.whole").computes_bfloat16
     with Agent(processors="ort" if runtime == "ort" else "ort,ov") as agent:
-        try:
-            session = agent.load(bfloat16_model(), background=False)
-        except HopeError as error:
-            assert runtime == "ort" or not computes_bfloat16()
-            assert "no processor supports op 'a' (Cast)" in str(error)  # noqa: PT017
+        if runtime == "ort" or not computes_bfloat16():
+            with pytest.raises(HopeError, match=r"no processor supports op 'a' \(Cast\)"):
+                agent.load(bfloat16_model(), background=False)
         else:
-            assert runtime != "ort"
-            with session:
+            with agent.load(bfloat16_model(), background=False) as session:
                 assert (session.run({"x": np.ones((4, 8), np.float32)})["y"] == 1).all()
 
 

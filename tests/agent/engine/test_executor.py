@@ -22,7 +22,7 @@ from agent_sdk.runtimes.ort.processor import OrtProcessor
 from benchmarks.memory import allocated_bytes, peak_bytes
 from hope_schema import Plan
 from tests import CAMPAIGN
-from tests.agent.engine.conftest import RUNTIMES, WITH_OPENVINO, Reference
+from tests.agent.engine.conftest import RUNTIMES, Reference
 from tests.agent.engine.generate import (
     chain_model,
     dealt_plan,
@@ -128,7 +128,6 @@ def test_outputs_go_to_the_callers_arrays(
         assert [len(processor.log) for processor in scene.processors] == launched
 
 
-@WITH_OPENVINO
 @pytest.mark.parametrize("seed", range(4))
 def test_random_plans_on_mixed_runtimes(seed: int, frozen: Path, reference: Reference) -> None:
     """ONNX Runtime and OpenVINO in one plan, single cores and gangs: right to a ten-thousandth."""

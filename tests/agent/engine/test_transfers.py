@@ -91,7 +91,7 @@ def test_a_copy_goes_on_beside_computing(reference: Reference) -> None:
     a, b = SimulatedProcessor("a", ("x",)), SimulatedProcessor("b", ("y",))
     a.hook = lambda segment: meeting.wait() and None if segment.outputs == ("Tanh",) else None
     bring = b.place.bring
-    b.place.bring = lambda *given: meeting.wait() * 0 or bring(*given)  # type: ignore[method-assign]
+    b.place.bring = lambda *given: meeting.wait() * 0 or bring(*given)
     with Device([a, b]) as device, Executor(build_program(plan, model, device.processors), device) as executor:
         feeds = random_inputs(model, 0)
         outputs, _ = executor.run(feeds)

@@ -19,6 +19,7 @@ from agent_sdk.engine.device import Ticket
 from agent_sdk.engine.wait import Turn
 from agent_sdk.errors import ExecutionError, InputError
 from agent_sdk.runtimes.base import Segment
+from tests.agent.cores import SEVERAL
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
 from tests.agent.engine.scene import Scene, held
@@ -286,14 +287,13 @@ def test_a_time_that_is_none_is_refused(timeout_s: float, scene: Scene) -> None:
     scene.executor.run(scene.feeds, timeout_s=float("inf"))
 
 
+@SEVERAL
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_failed_run_leaves_the_callers_thread_where_it_was(
     lanes: int, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a program would have moved it back by its last segment, which was never reached."""
     allowed = frozenset(os.sched_getaffinity(0))
-    if len(allowed) < 2:
-        pytest.skip("one core only")
     kinds = type(scene.processors[0])
     narrow = frozenset({min(allowed)})
     monkeypatch.setattr(kinds, "caller_cores", property(lambda here: narrow if here.id == "a" else allowed))
@@ -318,11 +318,10 @@ def test_a_failed_run_leaves_the_callers_thread_where_it_was(
         assert os.sched_getaffinity(0) == allowed
 
 
+@SEVERAL
 def test_a_brief_run_is_made_where_its_thread_stands(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bound to its CPU or standing there anyway; after a long run the thread is bound again, for it may be moved."""
     allowed = frozenset(os.sched_getaffinity(0))
-    if len(allowed) < 2:
-        pytest.skip("one core only")
     narrow = frozenset({min(allowed)})
     monkeypatch.setattr(type(scene.processors[0]), "caller_cores", property(lambda here: narrow))
     standing = ctypes.CDLL(None).sched_getcpu

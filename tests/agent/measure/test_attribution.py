@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +12,8 @@ from agent_sdk.device.discovery import discover
 from agent_sdk.measure.attribution import share_out
 from agent_sdk.measure.work import work
 from agent_sdk.model import read_model
+from agent_sdk.runtimes.base import whole_network
+from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor, covered_ops, ops_named
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.profile import attribute
 from hope_schema import ModelGraph, Op, merge
@@ -82,7 +83,6 @@ def test_a_whole_network_shows_all_of_its_convolutions(name: str, tmp_path_facto
         assert heavy <= found.keys(), processor.id
 
 
-@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
 @pytest.mark.parametrize(
     ("names", "found"),
     [
@@ -99,19 +99,13 @@ def test_a_whole_network_shows_all_of_its_convolutions(name: str, tmp_path_facto
 )
 def test_openvino_names_belong_to_ops(names: str, found: list[str]) -> None:
     """A kernel's list of names gives the ops among them, whatever the runtime appends and ids hold."""
-    from agent_sdk.runtimes.openvino.processor import ops_named
-
     ids = ("r1", "r2", "conv,1", "step/input", "step/input/from")
     graph = SimpleNamespace(op=dict.fromkeys(ids))
-    assert ops_named(names, graph) == found  # type: ignore[arg-type]
+    assert ops_named(names, graph) == found
 
 
-@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
 def test_a_change_of_layout_belongs_to_nobody(tmp_path_factory: pytest.TempPathFactory) -> None:
     """OpenVINO names a reorder after the op it stands before, or within whose name it begins: it is neither's."""
-    from agent_sdk.runtimes.base import whole_network
-    from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor, covered_ops
-
     model = read_model("squeezenet")
     processor = next(p for p in discover("ov", cache=tmp_path_factory.mktemp("ov")) if p.spec.threads == 1)
     assert isinstance(processor, OpenVinoProcessor)

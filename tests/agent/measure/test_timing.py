@@ -211,7 +211,7 @@ def test_of_three_the_usual_is_the_middle_one(near: list[float], odd: float) -> 
 def test_the_usual_is_among_most(most: list[float], odd: list[float]) -> None:
     """A few odd ones, on whichever side, change little; of equal ones nothing is lost."""
     assert usual([*most, *odd]).us == pytest.approx(10.5, abs=0.5)
-    assert usual([most[0]] * len(most)) == Timing(pytest.approx(most[0]), pytest.approx(0.0), len(most))  # type: ignore[arg-type]
+    assert usual([most[0]] * len(most)) == Timing(pytest.approx(most[0]), pytest.approx(0.0), len(most))
 
 
 @given(st.lists(st.floats(10, 11), min_size=6, max_size=20), st.lists(st.floats(1e3, 1e6), max_size=5))

@@ -166,7 +166,7 @@ def test_what_odd_runs_took_is_left_out(device: Device) -> None:
     """Disturbed and lucky ones beside as many others change nothing."""
     [trace] = ran(device, 5)
     specs = [processor.spec for processor in device.processors.values()]
-    runs = [stretched(trace, lambda index, times=times: times) for times in (3.0, 1.0, 0.4, 1.0)]  # type: ignore[misc]
+    runs = [stretched(trace, lambda index, times=times: times) for times in (3.0, 1.0, 0.4, 1.0)]
     odd, usual = segment_samples(runs, specs), segment_samples([trace], specs)
     assert {index: sample.us for index, sample in odd.items()} == pytest.approx(
         {index: sample.us for index, sample in usual.items()}
@@ -176,7 +176,7 @@ def test_what_odd_runs_took_is_left_out(device: Device) -> None:
 def test_segments_take_together_what_runs_take(device: Device) -> None:
     """Whichever of them it was that took long in a run: medians of each would come to less."""
     [trace] = ran(device, 5)
-    runs = [stretched(trace, lambda index, turn=turn: 4.0 if index % 3 == turn else 1.0) for turn in (0, 1, 2) * 2]  # type: ignore[misc]
+    runs = [stretched(trace, lambda index, turn=turn: 4.0 if index % 3 == turn else 1.0) for turn in (0, 1, 2) * 2]
     samples = segment_samples(runs, [processor.spec for processor in device.processors.values()])
     assert len(samples) == len(trace.segments) > 3
     assert sum(sample.us for sample in samples.values()) == pytest.approx(
@@ -230,7 +230,7 @@ def test_a_plan_is_asked_for_again_when_it_was_off(planned: float, took: list[fl
     assert is_outdated(plan, traces) is outdated
     assert not is_outdated(plan, traces[:2])
     assert is_outdated(plan, traces, TOLD) is not (min(took) <= planned <= max(took))
-    assert not is_outdated(SimpleNamespace(makespan_us=0.0), traces)  # type: ignore[arg-type]
+    assert not is_outdated(SimpleNamespace(makespan_us=0.0), traces)
 
 
 def test_what_flows_back_adds_up(device: Device) -> None:

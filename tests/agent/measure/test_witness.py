@@ -18,6 +18,8 @@ from agent_sdk.measure import witness as witness_module
 from agent_sdk.measure.witness import SLOW, Witness
 from tests.agent.cores import GONE
 
+TOLD = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waited")
+
 
 def test_it_looks_at_every_core_and_leaves_no_thread() -> None:
     """Each core gets a time of its own, and the threads end with the block."""
@@ -87,7 +89,7 @@ def test_waiting_is_what_the_longest_waiting_thread_lost(monkeypatch: pytest.Mon
     assert witness.kept_waiting(call) == ("result", 1.0)  # a kernel that does not tell
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waited")
+@TOLD
 def test_another_process_on_the_core_is_noticed() -> None:
     """Who shares a core with another busy process waits for half of the time, and that is seen."""
     core = min(os.sched_getaffinity(0))
@@ -111,7 +113,7 @@ def test_another_process_on_the_core_is_noticed() -> None:
             other.kill()
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waited")
+@TOLD
 def test_the_witness_does_not_wait_for_itself() -> None:
     """Its threads go to sleep while the call begins on the same core; of all others it is told whether they waited."""
     with Witness() as witness:

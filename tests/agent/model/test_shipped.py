@@ -42,7 +42,7 @@ SHIPPED: dict[str, tuple[str, Shapes]] = {
 SPEECH = {"silero_vad.onnx", "silero_vad_16k_op15.onnx", "silero_vad_op18_ifless.onnx"}
 """These take a sampling rate, of which they know two."""
 
-QUICK = {"silero_vad.onnx", "silero_vad_half.onnx", "ch_ppocr_mobile_v2.0_cls_infer.onnx"}
+QUICK = ("silero_vad.onnx", "silero_vad_half.onnx", "ch_ppocr_mobile_v2.0_cls_infer.onnx")
 """What every suite takes through the whole journey: one that runs whole, one in float16, one convolutional."""
 
 
@@ -93,13 +93,7 @@ def test_shipped_networks_are_computed_right(name: str, device: Device) -> None:
     assert relative_error(outputs, right(name, feed)) <= rounding(model.graph).tolerance
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.skipif(not (CAMPAIGN or name in QUICK), reason="takes up to a minute"))
-        for name in SHIPPED
-    ],
-)
+@pytest.mark.parametrize("name", SHIPPED if CAMPAIGN else QUICK)
 def test_shipped_networks_end_well_on_the_command_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

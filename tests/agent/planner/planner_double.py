@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import itertools
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import httpx
 import onnx
 import zstandard
 
-from hope_schema import Cause, ModelGraph, Op, Plan, PlannedJob, Step, Tensor
+from agent_sdk.planner.client import PlannerClient
+from hope_schema import Cause, Job, ModelGraph, Op, Plan, PlannedJob, PlanRequest, Step, Tensor
 
 Scripted = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
 
@@ -112,3 +114,21 @@ def plan_answer(plan: Plan, *, version: int = 1, etag: str = '"v1"', cache: str 
         content=json.dumps(body),
         headers={"Content-Type": "application/json", "ETag": etag, "Hope-Plan-Cache": cache},
     )
+
+
+REQUEST = PlanRequest(jobs=(Job(model_hash=small_graph().model_hash),), soc="soc", frequency="any")
+
+
+def run(transport: ScriptedTransport | None, verb: Callable[[PlannerClient], Awaitable], **options):
+    """Run one verb of a client on ``transport``; return its result and the seconds it slept between attempts."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def main():
+        given = {"url": "http://planner", "transport": transport, "sleep": sleep, **options}
+        async with PlannerClient(**given) as client:
+            return await verb(client)
+
+    return asyncio.run(main()), slept

@@ -11,7 +11,6 @@ from agent_sdk import Agent
 from agent_sdk.errors import ModelError
 from agent_sdk.runtimes import probe
 from agent_sdk.verify import relative_error
-from tests.agent.engine.conftest import WITH_OPENVINO
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, expected
 
@@ -31,7 +30,6 @@ def probing() -> None:
     """Children, as everywhere but in the other tests."""
 
 
-@WITH_OPENVINO
 @pytest.mark.parametrize(
     ("crashing", "called", "other"),
     [("openvino", "OpenVINO", "ort@0"), ("onnxruntime", "ONNX Runtime", "ov@0")],
@@ -81,7 +79,7 @@ def test_a_network_that_crashes_every_compiler_is_refused(tmp_path: Path, monkey
     "compiler",
     [
         probe.Compiler("onnxruntime", "1", "CPUExecutionProvider"),
-        pytest.param(probe.Compiler("openvino", "1", "CPU"), marks=WITH_OPENVINO),
+        probe.Compiler("openvino", "1", "CPU"),
     ],
     ids=["onnxruntime", "openvino"],
 )

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import weakref
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
@@ -38,10 +37,12 @@ from agent_sdk.runtimes.base import (
     whole_network,
 )
 from agent_sdk.runtimes.host import aligned_empty
+from agent_sdk.runtimes.openvino.processor import OpenVinoProcessor
 from agent_sdk.runtimes.ort.graph import LEVELS
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from hope_schema import TensorType, merge
 from hope_schema.graph import DType
+from tests.agent.cores import SEVERAL
 from tests.agent.models import one_op_model
 from tests.agent.runtimes.networks import (
     cut_points,
@@ -54,7 +55,7 @@ from tests.agent.runtimes.networks import (
     segments_of,
 )
 
-RUNTIMES = ["ort", *(["ov"] if find_spec("openvino") else [])]
+RUNTIMES = ["ort", "ov"]
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +224,7 @@ def test_equal_cores_are_one_kind(processors: dict[str, Processor]) -> None:
             assert set(gang.spec.resources) == {f"cpu{core}" for core in gang.caller_cores | set(gang.cores)}
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@SEVERAL
 def test_a_gangs_workers_are_bound_to_the_other_cores(processors: dict[str, Processor]) -> None:
     """The runtime counts cores from 1 and leaves out the caller: its worker must end up on the gang's second core."""
     gang = next(processor for processor in of(processors, "ort") if processor.spec.threads > 1)
@@ -362,11 +363,10 @@ def test_providers_of_one_device_exclude_each_other(tmp_path: Path, monkeypatch:
 )
 def test_an_accelerator_does_not_compute_on_the_callers_thread(runtime: str, accelerator: str) -> None:
     """On a machine with one core too, the CPU time of its caller is not its latency; the core's own is."""
-    module = pytest.importorskip(f"agent_sdk.runtimes.{runtime}.processor", reason="OpenVINO is an optional extra")
-    maker = {"ort": "OrtProcessor", "openvino": "OpenVinoProcessor"}[runtime]
+    maker = {"ort": OrtProcessor, "openvino": OpenVinoProcessor}[runtime]
     soc = Soc("test", "test", {0: "core"})
-    assert getattr(module, maker)(soc, frozenset({0})).on_caller_thread
-    assert not getattr(module, maker)(soc, frozenset({0}), accelerator).on_caller_thread
+    assert maker(soc, frozenset({0})).on_caller_thread
+    assert not maker(soc, frozenset({0}), accelerator).on_caller_thread
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def take_pages(page: Page, pages: dict[str, str], folder: Path, name: str) -> No
     for size in (NARROW, DESK, HUGE):
         for theme in ("light", "dark"):
             page.set_viewport_size(size)
-            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=theme)
             for called, path in pages.items():
                 page.goto(path)
                 take(page, folder / f"{size['width']}-{theme}" / name / f"{called.replace(' ', '-')}.webp", whole=True)

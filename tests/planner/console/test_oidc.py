@@ -202,7 +202,7 @@ def test_a_provider_that_is_away_is_said_to_be(sqlite_url: str) -> None:
 def test_half_a_provider_is_refused(wrong: dict[str, str]) -> None:
     """No client, no TLS, no address, no openid: the planner does not start."""
     with pytest.raises(ValidationError):
-        Settings(**wrong)  # type: ignore[arg-type]
+        Settings(**wrong)
 
 
 def test_somebody_signs_in_through_the_provider_in_a_browser(sqlite_url: str, issuer: str) -> None:

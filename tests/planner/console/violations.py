@@ -15,7 +15,7 @@ def violations(page: Page, name: str) -> list[str]:
     found = []
     page.evaluate(AXE)
     for theme, more in (("light", {}), ("dark", {"runOnly": OF_COLOURS})):
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=theme)
         options = {"resultTypes": ["violations"], "preload": False, **more}
         for violation in page.evaluate("options => axe.run(options).then(found => found.violations)", options):
             nodes = [node["target"] for node in violation["nodes"][:3]]

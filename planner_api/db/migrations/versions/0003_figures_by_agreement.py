@@ -92,9 +92,9 @@ def _rewrite_statistics(change: Callable[[Arrays, dict[int, int]], Arrays]) -> N
         if dumped is None:
             continue
         with np.load(io.BytesIO(zstandard.ZstdDecompressor().decompress(dumped)), allow_pickle=False) as arrays:
-            changed = change(dict(arrays), _wider_hashes(connection, profile_id))
+            changed: dict[str, Any] = change(dict(arrays), _wider_hashes(connection, profile_id))
         out = io.BytesIO()
-        np.savez(out, **changed)  # type: ignore[arg-type]
+        np.savez(out, **changed)
         dumped = zstandard.ZstdCompressor(level=3).compress(out.getvalue())
         connection.execute(sa.update(profiles).where(where).values(statistics=dumped))
 

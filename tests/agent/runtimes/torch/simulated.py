@@ -6,8 +6,6 @@ memory that is given back too early, gives wrong numbers in some replay; and ``r
 asking of any two launches that touch the same memory, one of them writing, whether events order them.
 """
 
-# ruff: noqa: D102  what the overridden methods promise stands in driver.py
-
 from __future__ import annotations
 
 import random
@@ -17,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from agent_sdk.runtimes.torch.driver import Driver, Recording
 
@@ -71,6 +70,7 @@ class Simulated(Driver):
         self.seed = seed
 
     @contextmanager
+    @override
     def recording(self, streams: int, *, rehearsal: bool = False) -> Iterator[Recording]:
         self._lines: list[list[Launch | tuple[str, int]]] = [[] for _ in range(streams)]
         self._free: list[list[Block]] = [[] for _ in range(streams)]
@@ -81,6 +81,7 @@ class Simulated(Driver):
         made = _Replay(self._lines, random.Random(self.seed))
         yield made
 
+    @override
     def launch(self, stream: int, call: Any, reads: Sequence[str], writes: Sequence[str], memory: dict) -> None:
         given = [self._as_held(memory, name) for name in reads]
         made = call(*[one.value for one in given])
@@ -116,6 +117,7 @@ class Simulated(Driver):
         self.blocks.append(Block(stream, torch.zeros(-(-size // 64) * 64, dtype=torch.uint8)))
         return self.blocks[-1]
 
+    @override
     def free(self, stream: int, names: Sequence[str], memory: dict) -> None:
         for name in names:
             block = memory.pop(name).block
@@ -124,14 +126,17 @@ class Simulated(Driver):
                 if block.users == 0:
                     self._free[block.stream].append(block)
 
+    @override
     def signal(self, stream: int) -> int:
         self._events += 1
         self._lines[stream].append(("signal", self._events))
         return self._events
 
+    @override
     def wait(self, stream: int, event: int) -> None:
         self._lines[stream].append(("wait", event))
 
+    @override
     def fork(self, streams: int) -> None:
         self.fork_event = self.signal(0)
         for stream in range(1, streams):

@@ -10,19 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
-torch = pytest.importorskip("torch")
-
-import onnxruntime as ort  # noqa: E402
-
-from agent_sdk import Agent  # noqa: E402
-from agent_sdk.device import discovery  # noqa: E402
-from agent_sdk.device.soc import Soc, accelerator_names  # noqa: E402
-from agent_sdk.engine import Device, Executor, build_program  # noqa: E402
-from agent_sdk.model import Model, read_model  # noqa: E402
-from agent_sdk.runtimes.base import (  # noqa: E402
+from agent_sdk import Agent
+from agent_sdk.device import discovery
+from agent_sdk.device.soc import Soc, accelerator_names
+from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.model import Model, read_model
+from agent_sdk.runtimes.base import (
     CompilationFailed,
     OutOfMemory,
     ProcessorLost,
@@ -30,28 +28,28 @@ from agent_sdk.runtimes.base import (  # noqa: E402
     segment_of,
     whole_network,
 )
-from agent_sdk.runtimes.torch.choice import Choice, choices, parsed  # noqa: E402
-from agent_sdk.runtimes.torch.executable import TorchExecutable, ways_of  # noqa: E402
-from agent_sdk.runtimes.torch.kernel import build, random_inputs, recipes, translated  # noqa: E402
-from agent_sdk.runtimes.torch.precision import Precision  # noqa: E402
-from agent_sdk.runtimes.torch.processor import TorchProcessor  # noqa: E402
-from agent_sdk.runtimes.torch.shares import Occupancy  # noqa: E402
-from agent_sdk.verify import random_inputs as random_inputs_of  # noqa: E402
-from agent_sdk.verify import verdict  # noqa: E402
-from hope_schema import LatencyColumns, Profile, TensorType, TransferColumns, merge  # noqa: E402
-from planner_api.planning import plan  # noqa: E402
-from tests.agent.haste import measure_hastily  # noqa: E402
-from tests.agent.model.random_models import RandomModel  # noqa: E402
-from tests.agent.models import BRANCHING, one_op_model  # noqa: E402
-from tests.agent.runtimes.networks import run_once  # noqa: E402
-from tests.agent.runtimes.torch.simulated import Simulated  # noqa: E402
+from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
+from agent_sdk.runtimes.torch.executable import TorchExecutable, ways_of
+from agent_sdk.runtimes.torch.kernel import build, random_inputs, recipes, translated
+from agent_sdk.runtimes.torch.precision import Precision
+from agent_sdk.runtimes.torch.processor import TorchProcessor
+from agent_sdk.runtimes.torch.shares import Occupancy
+from agent_sdk.verify import random_inputs as random_inputs_of
+from agent_sdk.verify import verdict
+from hope_schema import LatencyColumns, Profile, TensorType, TransferColumns, merge
+from planner_api.planning import plan
+from tests.agent.haste import measure_hastily
+from tests.agent.model.random_models import RandomModel
+from tests.agent.models import BRANCHING, one_op_model
+from tests.agent.runtimes.networks import run_once
+from tests.agent.runtimes.torch.simulated import Simulated
 
 SOC = Soc(name="test", frequency="fixed", core_class={0: "core"})
 
 
 def processor(precision: str = "fp32", *, channels_last: bool = False) -> TorchProcessor:
     """The CPU as torch drives it."""
-    made = TorchProcessor(SOC, Choice("cpu", precision))  # type: ignore[arg-type]
+    made = TorchProcessor(SOC, Choice("cpu", precision))
     made.precision = Precision(precision, channels_last)
     return made
 
@@ -295,7 +293,7 @@ def test_a_recording_that_fails_says_so() -> None:
         {name: own.place.allocate(kind) for name, kind in executable.input_types.items()},
         {name: own.place.allocate(kind) for name, kind in executable.output_types.items()},
     )
-    call._recording.replay = lambda: (_ for _ in ()).throw(RuntimeError("illegal memory access"))  # type: ignore
+    call._recording.replay = lambda: (_ for _ in ()).throw(RuntimeError("illegal memory access"))
     with pytest.raises(ProcessorLost, match="illegal memory access"):
         call()
     own.driver = Broken()

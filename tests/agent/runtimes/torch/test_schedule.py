@@ -7,17 +7,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from agent_sdk.runtimes.torch.contention import Work, decoded, fitted, sequence  # noqa: E402
-from agent_sdk.runtimes.torch.driver import record  # noqa: E402
-from agent_sdk.runtimes.torch.listing import listed  # noqa: E402
-from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order  # noqa: E402
-from tests.agent.runtimes.torch.simulated import Simulated  # noqa: E402
+from agent_sdk.runtimes.torch.contention import Work, decoded, fitted, sequence
+from agent_sdk.runtimes.torch.driver import record
+from agent_sdk.runtimes.torch.listing import listed
+from agent_sdk.runtimes.torch.schedule import Schedule, Task, assign_streams, order
+from tests.agent.runtimes.torch.simulated import Simulated
 
 
 class Mix:

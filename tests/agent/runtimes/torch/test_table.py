@@ -7,15 +7,14 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from agent_sdk.model import read_model  # noqa: E402
-from agent_sdk.runtimes.base import UnsupportedOp  # noqa: E402
-from agent_sdk.runtimes.torch.node import Node, attributes_of  # noqa: E402
-from agent_sdk.runtimes.torch.table import MAKERS, call_for  # noqa: E402
-from hope_schema import TensorType  # noqa: E402
-from tests.agent.onnx_cases import Case, cases  # noqa: E402
+from agent_sdk.model import read_model
+from agent_sdk.runtimes.base import UnsupportedOp
+from agent_sdk.runtimes.torch.node import Node, attributes_of
+from agent_sdk.runtimes.torch.table import MAKERS, call_for
+from hope_schema import TensorType
+from tests.agent.onnx_cases import Case, cases
 
 STATED = frozenset(
     {"Reshape", "Expand", "Tile", "Slice", "Split", "Squeeze", "Unsqueeze", "Pad", "TopK", "CumSum", "Clip", "Resize"}
