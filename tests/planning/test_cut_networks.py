@@ -147,6 +147,18 @@ def test_slices_and_joins_take_what_was_measured():
             assert us.tolist() == [told[one.signature, KINDS[0]] if axis == 2 else 0.0, rule[1]]
 
 
+def test_what_reads_of_unknown_shapes_takes_is_the_rules():
+    """The search asks before it knows what is read, also where slices and joins were measured."""
+    cuts = [Cut(op=merge(GRAPH)[1].id, axis=2, at=(10,))]
+    glue = [one for one in merge(cut_graph(GRAPH, cuts)) if one.ops[0].type in ("Slice", "Concat")]
+    told = {(one.signature, KINDS[0]): 70.0 for one in glue}
+    without, found = (build_problem(GRAPH, profile(WHOLE | more), cut=True).cutter for more in ({}, told))
+    name, shape = next(
+        (name, tensor.type.shape) for name, tensor in GRAPH.tensor.items() if len(tensor.type.shape) == 4
+    )
+    assert found.glue_us(name, shape, 2, ()).tolist() == without.glue_us(name, shape, 2, ()).tolist()
+
+
 def test_parts_of_ops_alike_are_looked_up_once(monkeypatch: pytest.MonkeyPatch):
     """A part's signature takes a while to work out: in a network of equal cells the search would wait for seconds."""
     asked: list[tuple[str, Region]] = []

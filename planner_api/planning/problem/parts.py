@@ -113,7 +113,7 @@ def cutter_of(
         dtype = graph.tensor[tensor].dtype
         copied = 0 if math.prod(shape[:axis]) == 1 else math.prod(shape)
         by_rule: FloatArray = copied_us * copied * BYTES_PER_ELEMENT[dtype]
-        if not copied or ("Concat" if len(reads) > 1 else "Slice") not in foreign:
+        if not copied or not reads or ("Concat" if len(reads) > 1 else "Slice") not in foreign:
             return by_rule
         read, made = [TensorType(shape=one, dtype=dtype) for one in reads], TensorType(shape=shape, dtype=dtype)
         known = measured(glue_super_op(read, made, axis))
