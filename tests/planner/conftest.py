@@ -119,9 +119,13 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """The application on a fresh database of each kind; plans are found at once and queued, nobody improves them."""
-    with serving(database_url) as running:
+def api(database_url: str, request: pytest.FixtureRequest) -> Iterator[Api]:
+    """The application on a fresh database of each kind; plans are found at once and queued, nobody improves them.
+
+    A file that wants other settings says them: ``pytestmark = pytest.mark.planner(tokens_required=True)``.
+    """
+    marked = request.node.get_closest_marker("planner")
+    with serving(database_url, **(marked.kwargs if marked else {})) as running:
         yield running
 
 

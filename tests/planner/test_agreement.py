@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from unittest.mock import AsyncMock
 
 import numpy as np
@@ -24,18 +23,13 @@ from tests.planner.samples import (
     enrolled,
     measure,
     plan_request,
-    serving,
 )
 from tests.planner.test_folding import BIG, upload
 
 GRAPH = chain()
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that wants tokens."""
-    with serving(database_url, tokens_required=True) as running:
-        yield running
+pytestmark = pytest.mark.planner(tokens_required=True)
 
 
 def test_the_first_reporter_decides_nothing(api: Api) -> None:

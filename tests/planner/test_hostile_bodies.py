@@ -52,7 +52,6 @@ from tests.planner.samples import (
     measure,
     missing_request,
     plan_request,
-    serving,
     tokens,
 )
 from tests.schema.graphs import graphs
@@ -211,11 +210,7 @@ ATTACKS: dict[str, tuple[str, str, bytes, int]] = {
 }
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that wants tokens."""
-    with serving(database_url, tokens_required=True, rate_per_token=0, rate_per_address=0) as running:
-        yield running
+pytestmark = pytest.mark.planner(tokens_required=True, rate_per_token=0, rate_per_address=0)
 
 
 def test_named_attacks(api: Api, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from tests.planner.samples import (
     missing_request,
     operator_token,
     plan_request,
-    serving,
 )
 from tests.planner.test_folding import BIG, upload
 from tests.planner.test_predictions import FEATURES, KNOWN, UNSEEN, cost
@@ -118,11 +116,7 @@ def test_the_first_device_is_believed_but_for_ops_that_nobody_has() -> None:
     assert set(published(folder).latencies.signature) == {*known, next(iter(AGREED))}
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that wants tokens."""
-    with serving(database_url, tokens_required=True) as running:
-        yield running
+pytestmark = pytest.mark.planner(tokens_required=True)
 
 
 class Fleet:

@@ -54,11 +54,7 @@ def token_of(header: dict[str, str]) -> str:
     return header["authorization"].split()[1]
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that wants tokens and has one address."""
-    with serving(database_url, tokens_required=True, addresses=HOME) as running:
-        yield running
+pytestmark = pytest.mark.planner(tokens_required=True, addresses=HOME)
 
 
 def test_who_knows_the_token_proves_it(api: Api) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,18 +20,9 @@ from tests.planner.samples import (
 GRAPH = chain()
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that wants tokens and gives little."""
-    with serving(
-        database_url,
-        tokens_required=True,
-        models_per_day=3,
-        plan_keys_per_day=4,
-        profiles_per_device=2,
-        figures_per_device=60,
-    ) as running:
-        yield running
+pytestmark = pytest.mark.planner(
+    tokens_required=True, models_per_day=3, plan_keys_per_day=4, profiles_per_device=2, figures_per_device=60
+)
 
 
 def test_an_upload_beyond_a_share_says_so(api: Api) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -52,13 +52,6 @@ def fill(url: str) -> None:
 def database_url(request: pytest.FixtureRequest, copied: Callable[..., str]) -> str:
     """A database with what `fill` does."""
     return copied(request.param, fill)
-
-
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner on it."""
-    with serving(database_url) as running:
-        yield running
 
 
 def put(api: Api, path: str, message: Any) -> Any:

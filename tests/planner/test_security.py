@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,11 +41,7 @@ from tests.planner.samples import (
 GRAPH = chain()
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that wants tokens."""
-    with serving(database_url, tokens_required=True) as running:
-        yield running
+pytestmark = pytest.mark.planner(tokens_required=True)
 
 
 def bearer(token: str) -> dict[str, str]:

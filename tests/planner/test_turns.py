@@ -7,7 +7,6 @@ import select as ready
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -39,11 +38,7 @@ from tests.planner.wire import listening, raw
 GRAPH = chain()
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that wants tokens."""
-    with serving(database_url, tokens_required=True) as running:
-        yield running
+pytestmark = pytest.mark.planner(tokens_required=True)
 
 
 def test_large_bodies_are_taken_in_by_turns(database_url: str) -> None:
