@@ -146,7 +146,7 @@ def plan_of(model: Model, where: Callable[[int, tuple[str, ...]], str], processo
 def traces(executor: Executor, runs: int = RUNS) -> list[Trace]:
     """Traces of some runs after two to warm up."""
     inputs = random_inputs(executor.program.graph, 0)
-    return [executor.run(inputs)[1] for _ in range(runs + 2)][2:]
+    return [executor.traced(inputs) for _ in range(runs + 2)][2:]
 
 
 @contextmanager
@@ -289,7 +289,7 @@ def nasnet_in_turn() -> tuple[float, float]:
         for _ in range(RUNS):
             for found, executor in zip(took, executors, strict=True):
                 executor.run(inputs)
-                found.append(executor.run(inputs)[1].total_us / 1e3)
+                found.append(executor.traced(inputs).total_us / 1e3)
     return calm(took[0]), calm(took[1])
 
 
@@ -311,7 +311,7 @@ def gang_beside_idle() -> float:
         measured = opened.enter_context(opened_on(gang.id))
 
         def takes() -> float:
-            return calm([measured.run(inputs)[1].total_us for _ in range(2 * RUNS)])
+            return calm([measured.traced(inputs).total_us for _ in range(2 * RUNS)])
 
         alone, beside = [takes()], []
         for _ in range(RUNS // 2):

@@ -92,7 +92,7 @@ def rows(name: str, traces_to: Path | None = None, on: str | None = None) -> lis
 
 def runs(executors: Mapping[str, Executor], feeds: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[Trace]]:
     """Runs by the engine, timed in turns as an agent times them."""
-    calls = {label: partial(_traced, own, feeds) for label, own in executors.items()}
+    calls = {label: partial(own.traced, feeds) for label, own in executors.items()}
     with Witness() as witness:
         turns = take_turns(calls, rounds=ROUNDS, witness=witness)
     return {label: [turn.result for turn in turns.counted[label]] for label in calls}
@@ -113,8 +113,3 @@ def verdicts(found: Sequence[Mapping[str, Any]]) -> list[Measure]:
             measures.append(verdict(f"{where} / best single", row["ratio_to_best_single"], ratio))
             measures.append(verdict(f"{where}: planned", abs(row["prediction_error"]), off))
     return measures
-
-
-def _traced(executor: Executor, feeds: Mapping[str, np.ndarray]) -> Trace:
-    """Run, and keep the record."""
-    return executor.run(feeds)[1]

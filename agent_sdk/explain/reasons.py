@@ -25,7 +25,7 @@ def explain(prepared: Prepared, inputs: Mapping[str, Any], *, runs: int, notes: 
     The run that counts is the middle one. Raises what ``Executor.run`` raises.
     """
     executor = prepared.plan_executor
-    traces = sorted((executor.run(inputs)[1] for _ in range(runs)), key=lambda trace: trace.total_us)
+    traces = sorted((executor.traced(inputs) for _ in range(runs)), key=lambda trace: trace.total_us)
     trace = traces[len(traces) // 2]
     plan = trace.program.plan
     return Explanation(

@@ -22,17 +22,16 @@ import logging
 import statistics
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Final
 
-import numpy as np
-
 from agent_sdk.device.cores import bound_to
-from agent_sdk.engine import Device, DeviceClosedError, Executor, SegmentFailedError
-from agent_sdk.engine.trace import Trace
+from agent_sdk.engine import Device, DeviceClosedError, SegmentFailedError
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.alone import time_segment
 from agent_sdk.measure.delivery import deliveries, whole_run
@@ -145,7 +144,7 @@ class _Profiling:
     progress: Progress
     latencies: dict[tuple[str, str], Timing | None] = field(default_factory=dict)
     moves: dict[tuple[TensorType, str, str], Timing] = field(default_factory=dict)
-    delivered: dict[tuple[TensorType, str, str], list[float]] = field(default_factory=dict)
+    delivered: dict[tuple[TensorType, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         self.by_kind: dict[str, Processor] = {}
@@ -229,7 +228,7 @@ class _Profiling:
                 processor = self.by_kind[kind]
                 try:
                     run = opened.enter_context(whole_run(self.model, processor, device))
-                    calls[kind] = partial(_traced, kind, run, inputs)
+                    calls[kind] = partial(run.traced, inputs)
                 except ProcessorError as error:
                     log.info("'%s' does not run as a whole on %s: %s", self.model.name, processor.id, error)
             turns = take_turns(
@@ -249,9 +248,8 @@ class _Profiling:
                 self.model.name,
             )
         traces = {kind: [turn.result for turn in counted] for kind, counted in turns.counted.items() if counted}
-        for trace in (trace for runs in traces.values() for trace in runs):
-            for tensor, place, us in deliveries(trace):
-                self.delivered.setdefault((tensor, place, HOST), []).append(us)
+        for tensor, place, us in chain.from_iterable(map(deliveries, chain.from_iterable(traces.values()))):
+            self.delivered[tensor, place, HOST].append(us)
         return {
             kind: usual([sum(span.us for span in trace.segments) for trace in runs]) for kind, runs in traces.items()
         }
@@ -384,11 +382,6 @@ def _per_kind(processors: Mapping[str, Processor], cost: Callable[[Processor], f
         except ProcessorError as error:
             log.info("a fixed cost was not measured: %s", error)
     return found
-
-
-def _traced(kind: str, run: Executor, inputs: Mapping[str, np.ndarray]) -> Trace:
-    """What one run took on a kind; the caller lets go of the outputs."""
-    return run.run(inputs)[1]
 
 
 def _merged(occurrences: Sequence[Timing]) -> Timing:

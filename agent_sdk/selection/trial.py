@@ -128,7 +128,7 @@ def hold_trial(
             if found and len(names) < 2 and not short:
                 break
             turns = take_turns(
-                {name: partial(_traced, contenders[name], inputs) for name in names},
+                {name: partial(contenders[name].traced, inputs) for name in names},
                 rounds=rounds,
                 most=2 * rounds,
                 share=time.monotonic() + PATIENCE_S,
@@ -160,8 +160,3 @@ def on_one_scale(stages: Sequence[Mapping[str, float]]) -> dict[str, float]:
         scale = min(last.values()) / min(stage[name] for name in last)
         us |= {name: value * scale for name, value in stage.items()}
     return us
-
-
-def _traced(executor: Executor, inputs: Mapping[str, np.ndarray]) -> Trace:
-    """Run, let go of the outputs as a user does, and keep the record."""
-    return executor.run(inputs)[1]

@@ -77,7 +77,7 @@ def rows_for(
         runs: dict[str, Run] = baselines(model, len(agent.soc.cores))
         calls: dict[str, Callable[[], Any]] = {config: partial(_forgotten, run, inputs) for config, run in runs.items()}
         calls["ours"] = partial(_forgotten, session.run, inputs)
-        calls["ours_planned"] = lambda: session.latest.plan_executor.run(inputs)[1]
+        calls["ours_planned"] = lambda: session.latest.plan_executor.traced(inputs)
         settled = time.monotonic() + SETTLING_S
         while time.monotonic() < settled:
             session.run(inputs)
@@ -91,7 +91,7 @@ def rows_for(
         planner_us = session.latest.plan_executor.program.plan.makespan_us
         best_ort = min(us for config, us in medians.items() if config.startswith("ort_"))
         best_single = min(medians[config] for config in runs)
-        traces = {"ours": [executors["ours"].run(inputs)[1] for _ in range(TRACED)]}
+        traces = {"ours": [executors["ours"].traced(inputs) for _ in range(TRACED)]}
         traces["ours_planned"] = [turn.result for turn in turns["ours_planned"]]
         errors = errors_of(model, executors, runs, inputs)
         rows = []
@@ -113,7 +113,7 @@ def rows_for(
                     "overlap": (round(statistics.median(map(busy_together, traces[config])), 4) if program else None),
                 }
             )
-        trace = session.latest.plan_executor.run(inputs)[1]
+        trace = session.latest.plan_executor.traced(inputs)
         if traces_to is not None:
             (traces_to / f"{name}.trace.json").write_text(json.dumps(to_perfetto(trace)))
         facts = {

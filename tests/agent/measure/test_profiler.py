@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk.device.soc import Soc
+from agent_sdk.engine import Executor
 from agent_sdk.measure import handover, profiler, timing
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.profiler import profile
@@ -65,7 +66,12 @@ def ran(turn: Turn) -> Turn:
 
 def script_turns(monkeypatch: pytest.MonkeyPatch, turn: Callable[[str], Turn]) -> None:
     """Have whole networks take what a script says, by kind of processor."""
-    monkeypatch.setattr(profiler, "_traced", lambda kind, run, inputs: ran(turn(kind)))
+
+    def scripted(run: Executor, _: object) -> Turn:
+        [processor] = run.program.processors.values()
+        return ran(turn(processor.spec.kind))
+
+    monkeypatch.setattr(Executor, "traced", scripted)
     monkeypatch.setattr(timing, "_turn", lambda call, witness: call())
     monkeypatch.setattr(profiler, "slowdown", lambda *_: None)
 

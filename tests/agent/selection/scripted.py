@@ -41,6 +41,10 @@ class Scripted:
             raise self.raises
         return {"y": np.zeros(1)}, Scripted(self.total_us)
 
+    def traced(self, inputs: dict[str, np.ndarray]) -> Scripted:
+        """The record alone."""
+        return self.run(inputs)[1]
+
     def close(self) -> None:
         """Remember it; one that hangs cannot be freed."""
         self.closed = True
