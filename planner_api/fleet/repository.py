@@ -180,11 +180,6 @@ async def add_fanout_plans(session: WriteSession, fanout_id: str, plan_ids: Sequ
     await session.flush()
 
 
-async def fanout(session: AsyncSession, fanout_id: str) -> FanoutRow | None:
-    """A planning ahead."""
-    return await session.get(FanoutRow, fanout_id)
-
-
 async def progress(session: AsyncSession, fanout_id: str) -> dict[str, int]:
     """Plans of a planning ahead per status."""
     query = (
