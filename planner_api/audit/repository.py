@@ -11,7 +11,7 @@ from planner_api.db import paging
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page
 from planner_api.db.tables import AuditRetentionRow, AuditRow
-from planner_api.db.upsert import upserting
+from planner_api.db.upsert import put
 
 
 async def page(
@@ -37,8 +37,7 @@ async def keep_for(session: WriteSession, days: int) -> int | None:
     """Have the database keep entries for so many days; return for how many it did before, None if nobody had said."""
     before = await session.scalar(select(AuditRetentionRow.days))
     if before != days:
-        statement = upserting(session.get_bind().dialect, AuditRetentionRow).values(id=1, days=days)
-        await session.execute(statement.on_conflict_do_update(index_elements=["id"], set_={"days": days}))
+        await put(session, AuditRetentionRow, {"id": 1, "days": days}, key=("id",))
     return before
 
 
