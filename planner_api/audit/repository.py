@@ -14,20 +14,12 @@ from planner_api.db.tables import AuditRetentionRow, AuditRow
 from planner_api.db.upsert import put
 
 
-async def page(
-    session: AsyncSession,
-    *,
-    actor: str | None = None,
-    action: str | None = None,
-    subject: str | None = None,
-    before: int | None = None,
-    limit: int = 100,
-) -> Page[AuditRow]:
-    """Entries, newest first."""
+async def page(session: AsyncSession, *, before: int | None, limit: int, **where: str | None) -> Page[AuditRow]:
+    """Entries whose columns are as ``where`` says, newest first."""
     query = select(AuditRow).order_by(AuditRow.id.desc())
-    for column, wanted in ((AuditRow.actor, actor), (AuditRow.action, action), (AuditRow.subject, subject)):
+    for name, wanted in where.items():
         if wanted is not None:
-            query = query.where(column == wanted)
+            query = query.where(getattr(AuditRow, name) == wanted)
     if before is not None:
         query = query.where(AuditRow.id < before)
     return await paging.page(session, query, limit)
