@@ -383,8 +383,7 @@ async def measure(url: str, options: argparse.Namespace) -> list[Row]:
 
 def main() -> int:
     """Run; 0 when every row holds."""
-    parser = cli.parser("attack", __doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser = cli.measuring("attack", __doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of the attack on others (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=500, help="that the greedy device asks for (default: %(default)s)")
     options = parser.parse_args()
@@ -394,8 +393,7 @@ def main() -> int:
             rows += asyncio.run(measure(url, options))
     for each in rows:
         print(line(each))
-    if options.json is not None:
-        results.write(options.json, rows)
+    results.report(options.json, rows)
     return 0 if all(each["ok"] for each in rows) else 1
 
 
