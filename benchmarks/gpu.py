@@ -331,7 +331,7 @@ def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
-    """The issue's table."""
+    """What must hold of these rows."""
     found = []
     for row in rows:
         name, label = row["model"], f"{row['model']} {row['precision']}"

@@ -31,7 +31,7 @@ from agent_sdk.obtaining import THOROUGH_S
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.verify import random_inputs
 from benchmarks.results import Measure, say, verdict
-from benchmarks.together import busy_together
+from benchmarks.traces import busy_together
 
 MULTIPROCESSORS: Final = 8
 ROUNDS: Final = 40

@@ -19,7 +19,7 @@ from agent_sdk.explain import to_perfetto
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.ort.processor import OrtProcessor
-from benchmarks.memory import allocated_bytes, peak_bytes
+from benchmarks.traces import allocated_bytes, peak_bytes
 from hope_schema import Plan
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import RUNTIMES, Reference

@@ -28,7 +28,7 @@ from agent_sdk.measure.truth import (
     retimed,
     segment_samples,
 )
-from benchmarks.together import busy_together, together_us
+from benchmarks.traces import busy_together, together_us
 from hope_schema import HOST, Overheads, Plan, Processor, Transfer
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, whole_plan
 from tests.agent.engine.generate import random_model as simulated_model
