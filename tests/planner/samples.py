@@ -190,6 +190,16 @@ def problem(response: Any, status: int, kind: str) -> ProblemDetails:
     return found
 
 
+def bearer(token: str) -> dict[str, str]:
+    """The header of a token."""
+    return {"authorization": f"Bearer {token}"}
+
+
+def enrol(api: Api, claim: str, device_id: str) -> Any:
+    """Ask for a token of the device's own."""
+    return api.post("/devices", Enrolment(device_id=device_id, soc=SOC), **bearer(claim))
+
+
 def operator_token(api: Api) -> str:
     """Make an operator's token."""
     made = new_token("operator")
@@ -206,13 +216,13 @@ def enrolled(api: Api, name: str) -> dict[str, str]:
     """Enrol a device; return the header that it sends from then on."""
     token = new_token("device")
 
-    async def enrol() -> None:
+    async def store() -> None:
         async with api.app.planner.database.write() as session:
             await devices.enrol(session, name, Enrolment(device_id=name).model_dump(exclude={"device_id"}))
             await devices.add_token(session, hash_token(token), "device", device_id=name)
 
-    api.await_(enrol)
-    return {"authorization": f"Bearer {token}"}
+    api.await_(store)
+    return bearer(token)
 
 
 def tokens(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> str:
