@@ -55,10 +55,8 @@ def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, st
             MeasuredRun(plan_id="p-nobody-knows", plan_version=1, measured_us=5.0, runs=1),
         ),
     )
-    headers = {**device, "content-type": "application/json"}
     for _ in range(2):
-        sent = api.client.put("/devices/device-1/report", content=report.model_dump_json(), headers=headers)
-        assert sent.status_code == 204
+        assert api.put("/devices/device-1/report", report, **device).status_code == 204
     found = api.client.get("/devices/device-1", headers=operator).json()
     assert found["versions"] == {"hope-agent": "0.1.0"}
     assert found["drift"] == pytest.approx(0.25)
