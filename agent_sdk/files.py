@@ -48,7 +48,7 @@ def replace_whole(path: Path, data: bytes) -> None:
             file.write(data)
         os.replace(temporary, path)
     except BaseException:
-        with suppress(OSError):
+        with suppress(OSError):  # it stays half written, until ``usable`` removes it; why it failed is raised
             os.unlink(temporary)
         raise
 
@@ -113,7 +113,7 @@ def one_at_a_time(path: Path, longest_s: float) -> Iterator[None]:
     handle = -1
     held = False
     try:
-        with suppress(OSError):
+        with suppress(OSError):  # two that do the same at once only disturb each other
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             until = time.monotonic() + longest_s

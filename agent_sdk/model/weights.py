@@ -57,7 +57,7 @@ def copies_at_once(model: Model) -> int:
 def available_bytes(root: Path = Path("/")) -> int:
     """Memory that this process can have without anybody swapping, as Linux tells: the machine's, or its group's."""
     found = []
-    with suppress(OSError, ValueError, IndexError, StopIteration):
+    with suppress(OSError, ValueError, IndexError, StopIteration):  # no Linux, or one that does not tell
         lines = (root / "proc/meminfo").read_text().splitlines()
         found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
     with suppress(OSError, ValueError):  # no number where the group has no limit

@@ -292,7 +292,7 @@ class PlannerClient:
             return RedirectedError(answer.status, None, answer.request_id, f"{self.url} is not the planner: {cure}")
         problem = None
         if "json" in answer.headers.get("Content-Type", ""):
-            with suppress(ValidationError):
+            with suppress(ValidationError):  # somebody else's error, a proxy's perhaps; its status says enough
                 problem = ProblemDetails.model_validate_json(answer.body)
         error = status_error(answer.status, problem, answer.request_id)
         if isinstance(error, RateLimitedError):
@@ -318,7 +318,7 @@ class _Answer:
                 return float(text)
             when = email.utils.parsedate_tz(text)
             return None if when is None else max(0.0, email.utils.mktime_tz(when) - time.time())
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError):  # no time at all: as if none had been sent
             return None
 
 
