@@ -306,8 +306,7 @@ class OrtCall(BoundCall):
 def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
     """What a failed run means: out of memory, a wrong shape, or a processor that is gone."""
     where, text = executable.where, _first_line(error)
-    fault = machines_fault(error, where, text)
-    if fault is not None:
+    if fault := machines_fault(error, where, text):
         return fault
     if "computed output shape" in str(error) or ("shape" in text.lower() and "mismatch" in text.lower()):
         return WrongOutput(f"{where}: the runtime returned another shape than the graph declares: {text}")
@@ -317,8 +316,7 @@ def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
 def translated(error: Exception, where: str) -> ProcessorError:
     """What a refused session means."""
     text = _first_line(error)
-    fault = machines_fault(error, where, text)
-    if fault is not None:
+    if fault := machines_fault(error, where, text):
         return fault
     if "disable_cpu_ep_fallback" in text or "fallback" in text.lower():
         return SilentFallback(f"{where}: {text}")
