@@ -109,18 +109,18 @@ class Agent(Closes):
         self._kept = Kept(Path(cache or cache_directory()))
         state = Path(cache or state_directory())
         self.device_id = device_id(state)
-        embedded = self._kept.path / "planner.sqlite" if planner is None else None
+        embedded = None
         opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
-        if embedded is not None:
+        if planner is None:
+            embedded = self._kept.path / "planner.sqlite"
             opening = partial(embedded_client, embedded)
         else:
-            address = str(planner)
-            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, address)
+            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, planner)
             client = partial(PlannerClient, device_id=self.device_id, deadline_s=planner_timeout_s)
-            client(address, token=token)  # refuses what is no address now, not when it is first needed
-            opening = partial(client, address, token=token)
+            client(planner, token=token)  # refuses what is no address now, not when it is first needed
+            opening = partial(client, planner, token=token)
             if token is None:
-                opening = partial(recognising, client, address, state, self.device_id)
+                opening = partial(recognising, client, planner, state, self.device_id)
         self._supplier = PlanSupplier(lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, self._kept.path)
         frozen = FrozenGraphs(self._kept.folder("ort"))
         self._lights = frozen.lights
@@ -307,7 +307,7 @@ class Agent(Closes):
         """
         prepared = session.latest
         served = prepared.obtained.served
-        if served is None or prepared.obtained.plan is None:
+        if served is None:
             raise UnplannableError(f"'{session.name}' has no plan to export: {'; '.join(session.notes)}")
         used = [self.device.processors[name].spec for name in served.reply.plan.processors_used]
         write_plan(Path(path), pack_plan(session.name, fingerprint(session.file), prepared, served.reply, used))
