@@ -34,7 +34,7 @@ from agent_sdk.device.cores import bound_to
 from agent_sdk.engine import Device, DeviceClosedError, SegmentFailedError
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.alone import time_segment
-from agent_sdk.measure.delivery import deliveries, whole_run
+from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
 from agent_sdk.measure.moves import channels, time_move
@@ -54,6 +54,7 @@ from agent_sdk.runtimes.base import (
     segment_of,
 )
 from agent_sdk.runtimes.host import HostPlace
+from agent_sdk.selection.single import whole_run
 from agent_sdk.verify import random_inputs
 from hope_schema import (
     HOST,
