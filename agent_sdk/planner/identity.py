@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from agent_sdk.files import read_whole, replace_whole
+from agent_sdk.runtimes.base import PACKAGES
 from hope_schema.hashing import digest
 from hope_schema.proof import address_of
 from hope_schema.version import VERSION
 
-PACKAGES: Final = ("onnxruntime", "openvino")
-"""What a device reports beside our own version: they decide how long ops take."""
 TOKENS: Final = "tokens"
 
 
