@@ -133,21 +133,23 @@ class OrtProcessor(HostProcessor):
         Its workers stop spinning when a run ends, so that they never steal time from whoever runs next on these cores;
         where it ``lingers``, as a whole network does that is run again and again, they are awake for ``SPIN_US`` more.
         """
-        levels = LEVELS if optimise else LEVELS[-1:]
-        for level in levels:
-            options = self.options(level)
-            options.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
+        for level in LEVELS[:-1] if optimise else ():
             try:
-                return self._session(model, options, weights, profile_prefix)
+                return self._session(model, level, weights, profile_prefix, lingers)
             except CompilationFailed as error:
-                if level == levels[-1]:
-                    raise
                 log.info("optimising less: %s", error)
-        raise AssertionError("there is at least one level")
+        return self._session(model, LEVELS[-1], weights, profile_prefix, lingers)
 
     def _session(
-        self, model: bytes, options: ort.SessionOptions, weights: Path | None, profile_prefix: str | None
+        self,
+        model: bytes,
+        level: ort.GraphOptimizationLevel,
+        weights: Path | None,
+        profile_prefix: str | None,
+        lingers: bool,
     ) -> AnySession:
+        options = self.options(level)
+        options.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
         if weights is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
         if profile_prefix is not None:
