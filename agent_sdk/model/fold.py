@@ -231,7 +231,7 @@ class _Folder:
 
         NOTE: runtimes check it: they refuse to write another shape into memory of this one.
         """
-        said = self.declared.get(name)
+        said: TypeProto | None = self.declared.get(name)
         if said is None or is_static(inferred) or not is_static(said):
             return inferred
         if said.tensor_type.elem_type != inferred.tensor_type.elem_type:
@@ -241,9 +241,7 @@ class _Folder:
             return inferred
         if any(k.HasField("dim_value") and k.dim_value != d.dim_value for k, d in zip(known, dims, strict=False)):
             return inferred
-        kind = TypeProto()
-        kind.CopyFrom(said)
-        return kind
+        return said
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:
         """Whether a node computes the same in every run and may do so beforehand."""

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -149,9 +150,7 @@ class Network:
             ModelError: a name that stands twice, a cycle, an op that contradicts itself, too large.
             UnplannableError: sound, but with an input, output or op of which no static graph can be made.
         """
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.proto)
-        return Network(proto, self.name, self.path).bound_in_place(shapes)
+        return Network(deepcopy(self.proto), self.name, self.path).bound_in_place(shapes)
 
     def bound_in_place(self, shapes: Shapes | None) -> Model:
         """Like ``bind``, for a network that is not used any more: its weights are not copied."""
@@ -346,11 +345,7 @@ def _scalar(value: object) -> int | float | str:
 def _rewrite(proto: onnx.ModelProto, static: StaticGraph) -> None:
     """Put the folded graph into ``proto`` in place: weights that stay are not copied."""
     graph = proto.graph
-    nodes = []
-    for node in static.nodes:
-        kept = onnx.NodeProto()
-        kept.CopyFrom(node)
-        nodes.append(kept)
+    nodes = [deepcopy(node) for node in static.nodes]
     held = {tensor.name for tensor in graph.initializer}
     added = [tensor for name, tensor in static.constants.items() if name not in held]
     graph.initializer.extend(added)

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -163,8 +164,7 @@ def lightened(model: Model, folder: Path) -> Model:
 def lightened_parts(model: CutModel, folder: Path) -> Model:
     """A light model cut into parts, in the whole's folder: only weights that are not contiguous there are copied."""
     name = digest([cut.model_dump(mode="json") for cut in model.cuts])[:16]
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     with WeightsFile(folder / f"{name}.bin") as parts:
         for tensor in model.constants.values():
             in_file = external_data_helper.uses_external_data(tensor)
