@@ -75,7 +75,7 @@ def fold(proto: onnx.ModelProto) -> StaticGraph:
     for tensor in tensors(graph):
         _check_data(tensor)
     folder = _Folder(proto)
-    nodes = [kept for node in in_order(graph.node, folder.known()) for kept in folder.keep(node)]
+    nodes = [kept for node in in_order(graph.node, folder.types.keys()) for kept in folder.keep(node)]
     return folder.result(nodes)
 
 
@@ -136,9 +136,6 @@ class _Folder:
                 raise ModelError(f"the initialiser '{tensor.name}' stands twice")
             self._learn_constant(tensor)
         self.inputs = tuple(self._inputs())
-
-    def known(self) -> set[str]:
-        return {*self.constants, *self.inputs}
 
     def _inputs(self) -> Iterator[str]:
         for info in self.graph.input:
