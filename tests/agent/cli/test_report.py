@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agent_sdk.cli.report import RunReport, headline, list_rows, show
 from agent_sdk.explain import Bar
-from agent_sdk.verify import relative_error
+from agent_sdk.verify import Verdict, relative_error
 
 
 def report(**changes) -> RunReport:
@@ -48,6 +48,13 @@ def test_speed_up_is_over_the_best_single_processor() -> None:
 def test_correctness_needs_a_comparison(error: float | None, correct: bool) -> None:
     """Only a comparison within tolerance counts as right; NaN and "not compared" do not."""
     assert report(max_rel_error=error).correct is correct
+
+
+def test_nothing_is_said_in_powers_of_ten_that_people_read() -> None:
+    """Equal answers are called equal, and a planner's minute is no 60000 ms."""
+    verdict = Verdict(0.0, 1e-3, "rounding")
+    assert str(verdict) == "right: the same numbers (rounding: up to 1.0e-03)"
+    assert "1.13 min in the planner" in drawn(report(planner_ms=67_900.0))
 
 
 def test_json_has_every_promised_key_and_no_timeline() -> None:
