@@ -200,7 +200,7 @@ _OPTIONS: Final = (
         default=DEADLINE_S,
         show_default=True,
         metavar="S",
-        help="seconds a call to the planner may take before what is at hand answers",
+        help="seconds a call to a remote planner may take before what is at hand answers",
     ),
     click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="of weights and inputs"),
     click.option("--quiet", is_flag=True, help="no progress"),

@@ -173,9 +173,10 @@ def show(report: RunReport, console: Console) -> None:
 
 
 def show_notes(notes: Iterable[str], console: Console) -> None:
-    """Print what was not as it should be."""
+    """Print what was not as it should be; in a pipe a line each, however long."""
     for note in notes:
-        console.print(Text("note: ", style="yellow") + Text(printable(note)))
+        told = Text("note: ", style="yellow") + Text(printable(note))
+        console.print(told, soft_wrap=not console.is_terminal)
 
 
 DEFAULTS: Final = dict[str, str](PACKAGES.items())
