@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
@@ -39,6 +39,7 @@ from agent_sdk.progress import ProgressListener
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.whole import WholeOrt
+from agent_sdk.runtimes.torch.choice import PRECISIONS
 from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.crashes import Crashes, told
 from agent_sdk.selection.opening import Opener
@@ -55,7 +56,7 @@ from agent_sdk.travel import (
     unpack_plan,
     write_plan,
 )
-from hope_schema import MeasuredRun, PlanReply
+from hope_schema import MeasuredRun, PlanReply, Processor
 from hope_schema.plan import Method
 
 
@@ -74,7 +75,7 @@ class Agent(Closes):
         processors: comma-separated ids or runtimes to plan with (``"ort@0-7,ort@8-15"``); everything by default.
         precision: what torch computes float32 in (``fp32``, ``tf32``, ``fp16``) unless an id says it; ``mixed``: what
             the planner chooses for each op.
-        method: how the planner plans: ``auto``, ``ilp`` or ``greedy``.
+        method: how the planner plans, as ``hope_schema.plan.Method`` lists.
         measuring_s: seconds that each ``load`` may measure for, once the planner can predict what it does not know.
         wait_s: seconds the planner may hold a plan back to improve it; None takes what it has at once.
         planner_timeout_s: seconds any other call to a remote planner may take; then what is at hand answers.
@@ -82,7 +83,7 @@ class Agent(Closes):
         progress: hears about phases and steps.
 
     Raises:
-        UnknownNameError: this device has no such processor.
+        UnknownNameError: this device has no such processor, or nothing computes in this precision.
         InputError: the planner's address, the SoC or the frequency is not one.
     """
 
@@ -138,7 +139,7 @@ class Agent(Closes):
             measuring_s=measuring_s,
             wait_s=wait_s,
             embedded=embedded,
-            notes=(self._kept.note,) if self._kept.note else (),
+            notes=tuple(note for note in (self._kept.note, _unused(precision, self.planned)) if note),
             progress=progress,
         )
         self._field = None if embedded is not None else Field(obtainer.tell)
@@ -357,6 +358,13 @@ class Agent(Closes):
             for session in list(self._sessions):
                 closing.callback(session.close)
             self._supplier.close()
+
+
+def _unused(precision: str, planned: Iterable[Processor]) -> str:
+    """What is to be said of a precision that no processor computes in; nothing where one may."""
+    if precision == PRECISIONS[0] or any(spec.runtime == "torch" for spec in planned):
+        return ""
+    return f"the precision {precision} changes nothing here: torch alone computes in it, on a GPU or named, as cpu/fp16"
 
 
 def _shown(source: Source) -> str:

@@ -108,7 +108,8 @@ class Verdict:
         if math.isinf(self.error):
             return "wrong: an output is missing, of another shape or not finite"
         if self.correct:
-            return f"right: within {self.error:.1e} of the largest value ({self.cause}: up to {self.tolerance:.1e})"
+            found = f"within {self.error:.1e} of the largest value" if self.error else "the same numbers"
+            return f"right: {found} ({self.cause}: up to {self.tolerance:.1e})"
         return f"wrong: {self.error:.1e} of the largest value, more than {self.tolerance:.1e} ({self.cause})"
 
 

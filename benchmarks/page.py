@@ -52,7 +52,9 @@ def _section(path: Path) -> str:
     lines = [
         f"## `benchmarks.{path.stem}`",
         "",
-        "; ".join([content["machine"], content["date"], f"commit {content['commit']}", *content.get("notes", ())])
+        "; ".join(
+            [content["machine"], content["date"], f"commit {content['commit']}", *content.get("notes", ())]
+        ).removesuffix(".")
         + ".",
         "",
         _line(columns),

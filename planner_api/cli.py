@@ -76,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     _database_option(serve)
     serve.set_defaults(run=_serve)
 
-    migrate = commands.add_parser("migrate", help="bring the database to the newest schema")
+    migrate = commands.add_parser(
+        "migrate", help="bring the database to the newest schema", description=_migrate.__doc__
+    )
     _database_option(migrate)
     migrate.add_argument("--revision", default="head", help="revision to upgrade to (default: the newest)")
     migrate.set_defaults(run=_migrate)
@@ -89,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
         _database_option(command)
         command.set_defaults(run=_backup if name == "backup" else _restore)
 
-    worker = commands.add_parser("worker", help="solve what is queued, as a process of its own")
+    worker = commands.add_parser(
+        "worker", help="solve what is queued, as a process of its own", description=_worker.__doc__
+    )
     worker.add_argument("--slots", type=int, help="solves at once (default: $HOPE_WORKER_SLOTS, else 1)")
     worker.add_argument("--probe-port", type=int, help="also answer /healthz, /readyz and /metrics on this port")
     worker.add_argument("--probe-host", default="127.0.0.1", help="address of the probes (default: %(default)s)")

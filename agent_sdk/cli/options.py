@@ -95,8 +95,11 @@ class Given:
         try:
             with np.load(self.input, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
-        except (OSError, ValueError, EOFError, BadZipFile, AttributeError) as error:
-            raise InputError(f"--input: '{self.input}' is no .npz file of arrays by input name ({error})") from error
+        except OSError as error:
+            raise InputError(f"--input: cannot read '{self.input}': {error.strerror or error}") from error
+        except (ValueError, EOFError, BadZipFile, AttributeError) as error:
+            cure = "numpy.savez writes one: numpy.savez(FILE, x=array)"
+            raise InputError(f"--input: '{self.input}' is no .npz file of arrays by input name; {cure}") from error
 
     @functools.cached_property
     def shape_sets(self) -> list[dict[str, tuple[int, ...]]]:
@@ -197,7 +200,7 @@ _OPTIONS: Final = (
         default=DEADLINE_S,
         show_default=True,
         metavar="S",
-        help="seconds a call to the planner may take before what is at hand answers",
+        help="seconds a call to a remote planner may take before what is at hand answers",
     ),
     click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="of weights and inputs"),
     click.option("--quiet", is_flag=True, help="no progress"),

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from agent_sdk.cli.options import Given, loads_a_network, refuse_unwritable
+
+EXAMPLES: Final = """\b
+examples:
+  hope-agent plan export net.onnx -o net.plan      Agent().load("net.onnx", plan="net.plan") starts from it
+"""
 
 
 @click.group()
@@ -14,7 +20,7 @@ def plan() -> None:
     """Plans as files, for devices that measure and ask nothing."""
 
 
-@plan.command()
+@plan.command(epilog=EXAMPLES)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="where to write it"
 )

@@ -17,6 +17,7 @@ from agent_sdk.planner.supplier import PlanSource
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.base import PACKAGES
 from agent_sdk.verify import Verdict
+from hope_schema.wording import duration
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,10 @@ def show(report: RunReport, console: Console) -> None:
 
 
 def show_notes(notes: Iterable[str], console: Console) -> None:
-    """Print what was not as it should be."""
+    """Print what was not as it should be; in a pipe a line each, however long."""
     for note in notes:
-        console.print(Text("note: ", style="yellow") + Text(printable(note)))
+        told = Text("note: ", style="yellow") + Text(printable(note))
+        console.print(told, soft_wrap=not console.is_terminal)
 
 
 DEFAULTS: Final = dict[str, str](PACKAGES.items())
@@ -243,7 +245,7 @@ def _table(report: RunReport) -> Table:
     table.add_row("outputs", verdict, report.verdict.partition(": ")[2])
     plan = "no planner" if report.plan_id is None else f"{report.plan_id} version {report.plan_version}"
     came = {"planner": "cached" if report.plan_cached else "solved now", "disk": "from disk", "single": "made here"}
-    table.add_row("plan", came[report.plan_source], f"{plan}; {report.planner_ms:.1f} ms in the planner")
+    table.add_row("plan", came[report.plan_source], f"{plan}; {duration(report.planner_ms * 1e3)} in the planner")
     table.add_row("profiled", _count(report.profiled_signatures, "signature"), f"in {report.profiling_seconds:.1f} s")
     table.add_row("device", "", f"{report.soc} at {report.frequency}; {', '.join(report.processors)}")
     return table

@@ -95,7 +95,7 @@ class TerminalProgress(ProgressListener):
 
     def _print(self, text: str) -> None:
         self._spoke = time.monotonic()
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _clock(elapsed_s: float, most_s: float | None) -> str:

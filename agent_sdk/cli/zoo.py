@@ -6,12 +6,18 @@ import dataclasses
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from agent_sdk.cli.options import SEED, networks, write
 from agent_sdk.errors import InputError
+
+EXAMPLES: Final = """\b
+examples:
+  hope-agent zoo build squeezenet -o net.onnx
+"""
 
 
 def _names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -52,7 +58,7 @@ def list_networks(as_json: bool) -> int:
     return 0
 
 
-@zoo.command("build")
+@zoo.command("build", epilog=EXAMPLES)
 @click.argument("name", shell_complete=_names)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="default: the cache directory")
 @click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="seed of the weights")

@@ -19,7 +19,7 @@ from agent_sdk.runtimes.base import Processor, ProcessorLost
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.plain import plain_configurations
 from agent_sdk.runtimes.ort.processor import OrtProcessor, installed_providers
-from agent_sdk.runtimes.torch.choice import Choice, accelerators, choices, installed
+from agent_sdk.runtimes.torch.choice import MIXED, PRECISIONS, Choice, accelerators, choices, installed
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +60,11 @@ def discover(
     ``spec`` does not name is left alone. ONNX Runtime's optimised graphs are kept in ``frozen``, else in the directory
     ``cache`` (by default in the user's cache directory).
 
-    Raises UnknownNameError for an id or a runtime that this device does not have, listing what it has; ProcessorLost
-    where a named one does not start.
+    Raises UnknownNameError for an id or a runtime that this device does not have, listing what it has, or for a
+    precision that is none; ProcessorLost where a named one does not start.
     """
+    if precision not in (*PRECISIONS, MIXED):
+        raise UnknownNameError("precision", precision, (*PRECISIONS, MIXED))
     soc = soc or read_soc()
     frozen = frozen or FrozenGraphs(cache if cache is not None else cache_directory() / "ort")
     if spec is None:

@@ -32,6 +32,9 @@ def to_html(explanation: Explanation) -> str:
     """Return the page."""
     parts = {
         "title": _text(f"{explanation.model}: what runs where, and why"),
+        "labels": "".join(
+            f'td:nth-child({at})::before {{ content: "{name} "; }}' for at, name in enumerate(COLUMNS, 1)
+        ),
         "why": _text(explanation.why),
         "figures": "".join(
             f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>" for name, value in _figures(explanation)

@@ -42,7 +42,7 @@ def bind(graph: onnx.GraphProto, shapes: Shapes | None = None) -> None:
     """
     inputs = free_inputs(graph)
     for name in (shapes or {}).keys() - {info.name for info in inputs}:
-        raise InputError(f"there is no input '{name}' to give a shape; inputs: {', '.join(i.name for i in inputs)}")
+        raise InputError(f"there is no input '{name}'; inputs: {', '.join(i.name for i in inputs)}")
     for info in inputs:
         if not info.type.HasField("tensor_type"):
             raise UnplannableError(f"the model input '{info.name}' is no tensor; only tensors can be planned")

@@ -57,7 +57,7 @@ async def drop(database: Database, name: str, actor: Actor) -> None:
     """Drop a group; releases under way keep it. Raises NotFoundError when there is none."""
     async with database.write() as session:
         if not await repository.drop(session, name):
-            raise NotFoundError("group-unknown", f"no group '{name}'")
+            raise NotFoundError("group-unknown", f"no group '{name}': `hope-planner groups list` lists them")
         await record(session, actor, "group.drop", name)
 
 

@@ -44,8 +44,9 @@ class Call:
 
     ``path`` names its arguments in braces. ``body`` options and arguments go into the request's body, ``query`` options
     behind the path. ``rows`` names the list that a page holds, ``columns`` what people see of each entry (dotted where
-    nested), ``head`` what of the answer beside them; an answer without rows is shown field by field. ``cursor`` is what
-    a page's ``next`` is handed back as, where there are pages.
+    nested), ``empty`` what is said where it holds none, ``head`` what of the answer beside them; an answer without rows
+    is shown field by field, those in ``head`` or all. ``cursor`` is what a page's ``next`` is handed back as, where
+    there are pages.
     ``until`` are states in which a watched answer is asked for no more.
     """
 
@@ -59,6 +60,7 @@ class Call:
     body: tuple[Option, ...] = ()
     rows: str = ""
     columns: tuple[str, ...] = ()
+    empty: str = ""
     head: tuple[str, ...] = ()
     cursor: str = ""
     until: tuple[str, ...] = ()
@@ -80,7 +82,7 @@ CALLS = (
          rows="profiles", columns=("soc", "frequency", "version", "latencies", "transfers", "devices", "established",
                                    "updated_at"), cursor="offset"),
     Call("models", "list", "models by name", "GET", "/names", cursor="after",
-         rows="names", columns=("name", "newest", "aliases")),
+         rows="names", columns=("name", "newest", "aliases"), empty="no model has a name"),
     Call("models", "show", "a model's versions", "GET", "/names/{name}/versions", cursor="before",
          rows="versions", columns=("version", "model_hash", "aliases", "labels", "created_at")),
     Call("models", "add", "make a graph the next version of a name", "POST", "/names/{name}/versions", ("model_hash",),
@@ -92,14 +94,17 @@ CALLS = (
     Call("plans", "list", "plans with gap, drift and cause", "GET", "/fleet/plans", cursor="after", rows="plans",
          query=(Option("model_hash", "of this model alone"), _SOC, Option("status", "queued, solving, done or failed")),
          columns=("plan_id", "soc", "frequency", "status", "version", "makespan_us", "gap", "drift", "error")),
-    Call("plans", "show", "a plan", "GET", "/plans/{plan_id}", query=(Option("version", "this one", int),)),
+    Call("plans", "show", "a plan", "GET", "/plans/{plan_id}", query=(Option("version", "this one", int),),
+         head=("plan_id", "version", "provisional", "created_at", "solve_us", "plan.soc", "plan.frequency",
+               "plan.processors", "plan.steps", "plan.transfers", "plan.makespan_us", "plan.lower_bound_us", "plan.gap",
+               "plan.method", "plan.bound_method", "plan.notes")),
     Call("plans", "versions", "every version that is kept", "GET", "/plans/{plan_id}/versions", rows="versions",
          columns=("version", "served", "makespan_us", "gap", "profile_version", "found_by", "created_at")),
     Call("plans", "diff", "two versions beside each other, or two plans", "GET", "/plans/{plan_id}/diff",
          query=(Option("before", "a version", int), Option("after", "a version", int), Option("other", "another plan")),
          head=("before.version", "before.makespan_us", "before.results.measured_us", "after.version",
                "after.makespan_us", "after.results.measured_us", "unmoved"),
-         rows="moved", columns=("ops", "before", "after", "before_us", "after_us", "cause")),
+         rows="moved", columns=("ops", "before", "after", "before_us", "after_us", "cause"), empty="nothing moved"),
     Call("releases", "list", "releases, newest first", "GET", "/releases", cursor="before", rows="releases",
          columns=("release_id", "model", "state", "stage", "share", "reported", "wanted", "reason")),
     Call("releases", "show", "how one goes", "GET", "/releases/{release_id}"),

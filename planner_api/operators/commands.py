@@ -19,28 +19,65 @@ from planner_api.operators.show import fields, line, table
 PLANNER = "http://127.0.0.1:8000"
 WATCH_S = 2.0
 HELP = {
-    "fleet": "how the fleet is doing",
-    "models": "models by name: versions, aliases, plans ahead",
-    "plans": "plans: list, versions, diff",
-    "releases": "let new versions go out in stages; watch, pause, approve, roll back",
-    "devices": "devices: list, describe, revoke",
-    "groups": "groups of devices, by SoC, label and share",
-    "audit": "who did what",
-}
-EXAMPLES = """examples:
-  hope-planner models list
+    "fleet": (
+        "how the fleet is doing",
+        """
+  HOPE_TOKEN=... HOPE_PLANNER=https://planner.example hope-planner fleet show
+  hope-planner fleet models --json""",
+    ),
+    "models": (
+        "models by name: versions, aliases, plans ahead",
+        """
+  hope-planner models add classifier $HASH             of `hope-planner fleet models`
+  hope-planner models alias classifier production 4
+  hope-planner models plan $HASH
+  hope-planner models rollout $HASH held""",
+    ),
+    "plans": (
+        "plans: list, versions, diff",
+        """
+  hope-planner plans list --status failed
+  hope-planner plans versions $PLAN
+  hope-planner plans diff $PLAN --before 3 --after 4 --json""",
+    ),
+    "releases": (
+        "let new versions go out in stages; watch, pause, approve, roll back",
+        """
   hope-planner releases begin classifier:4 --alias production --stages 0.01,0.1,1
-  hope-planner releases watch r-0123456789abcdef01234567
-  hope-planner plans diff p-1 --before 3 --after 4 --json
-  HOPE_TOKEN=... HOPE_PLANNER=https://planner.example hope-planner devices list --soc "$SOC"
-"""
+  hope-planner releases watch $RELEASE                 of `hope-planner releases list`
+  hope-planner releases rollback $RELEASE""",
+    ),
+    "devices": (
+        "devices: list, describe, revoke",
+        """
+  hope-planner devices list --soc "$SOC"
+  hope-planner devices describe $DEVICE --name "test bench" --labels channel=beta
+  hope-planner devices revoke $DEVICE""",
+    ),
+    "groups": (
+        "groups of devices, by SoC, label and share",
+        """
+  hope-planner groups set beta --labels channel=beta --share 0.1
+  hope-planner groups show beta""",
+    ),
+    "audit": (
+        "who did what",
+        """
+  hope-planner audit list --actor operator:1           the number is that of `hope-planner tokens list`
+  hope-planner audit list --subject $RELEASE""",
+    ),
+}
+"""What each group of calls is for, and examples."""
 
 
 def add_commands(commands: Any) -> None:
     """Add every group of calls to the command line."""
-    for group, words in HELP.items():
+    for group, (words, examples) in HELP.items():
         parser = commands.add_parser(
-            group, help=words, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+            group,
+            help=words,
+            epilog=f"examples:{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add_calls(parser.add_subparsers(required=True, metavar="VERB"), group)
 
@@ -48,7 +85,7 @@ def add_commands(commands: Any) -> None:
 def add_calls(verbs: Any, group: str) -> None:
     """Add the calls of a group to its verbs."""
     for call in (call for call in CALLS if call.group == group):
-        verb = verbs.add_parser(call.verb, help=call.help, description=f"{call.help.capitalize()}.")
+        verb = verbs.add_parser(call.verb, help=call.help, description=f"{call.help[0].upper()}{call.help[1:]}.")
         for name in (*re.findall(r"\{(\w+)\}", call.path), *call.arguments):
             verb.add_argument(name, type=int if name == "version" else str, metavar=name.upper())
         for option in (*call.query, *call.body):
@@ -98,10 +135,10 @@ def _watch(client: httpx.Client, call: Call, given: dict[str, Any]) -> int:
 
 def _words(call: Call, answer: Any) -> str:
     if not call.rows:
-        return fields(answer) if answer else "done"
+        return fields(answer, call.head) if answer else "done"
     rows = answer[call.rows]
     parts = [fields(answer, call.head)] if call.head else []
-    parts.append(table(rows, call.columns) if rows else f"no {call.rows}")
+    parts.append(table(rows, call.columns) if rows else call.empty or f"no {call.rows}")
     if answer.get("next") is not None:
         parts.append("there are more: raise --limit")
     return "\n".join(parts)

@@ -41,7 +41,7 @@ def cell(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case float():
-            return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+            return f"{round(value, 6) + 0.0:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
         case list() if value and isinstance(value[0], dict):
             return f"{len(value)}"
         case list():

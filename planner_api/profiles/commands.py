@@ -74,13 +74,16 @@ async def _export(profiles: Profiles, options: argparse.Namespace) -> None:
 
 
 async def _import(profiles: Profiles, options: argparse.Namespace) -> None:
-    text = Path(options.file).read_bytes()
+    try:
+        text = Path(options.file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {options.file}: {error.strerror}") from None
     try:
         profile = Profile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{options.file} is not a profile: {where}: {first['msg']}") from None
+        said = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise UsageError(f"{options.file} is not a profile: {said}") from None
     measured = {name: getattr(profile, name) for name in Profile.model_fields if name in Observations.model_fields}
     upload_id = f"import-{hashlib.sha256(text).hexdigest()[:32]}"
     upload = Observations(**measured, device_id=DEVICE, upload_id=upload_id)

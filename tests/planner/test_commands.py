@@ -178,10 +178,13 @@ def test_what_is_no_profile_is_not_imported(
 ) -> None:
     """A file that is none, a profile that is not there, a file that is not there: one line each."""
     (tmp_path / "bad.json").write_text('{"soc": 1}')
-    for arguments, status in (
-        (["import", str(tmp_path / "bad.json")], 2),
-        (["import", str(tmp_path / "none.json")], 1),
-        (["export", "nobody", "max"], 2),
+    (tmp_path / "text.json").write_text("text")
+    for arguments, said in (
+        (["import", str(tmp_path / "bad.json")], "bad.json is not a profile: "),
+        (["import", str(tmp_path / "text.json")], "text.json is not a profile: Invalid JSON"),
+        (["import", str(tmp_path / "none.json")], "none.json: No such file or directory"),
+        (["export", "nobody", "max"], "nothing is known of SoC 'nobody'"),
     ):
-        assert cli.main(["profiles", *arguments, "--database", sqlite_url]) == status
-        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+        assert cli.main(["profiles", *arguments, "--database", sqlite_url]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert said in line

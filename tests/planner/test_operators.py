@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from planner_api import cli
 from planner_api.operators.calls import CALLS, Call
-from planner_api.operators.commands import run
+from planner_api.operators.commands import HELP, run
 from planner_api.operators.show import cell, fields, line, table
 from planner_api.server import build_config
 from tests.planner.samples import Api, chain, serving, tokens
@@ -39,7 +40,7 @@ def test_every_command_is_a_call_that_the_contract_has(call: Call) -> None:
         body = resolved(operation["requestBody"]["content"]["application/json"]["schema"])
         assert set(body.get("required", ())) <= sent <= set(body["properties"])
     (answer,) = [reply for status, reply in operation["responses"].items() if status.startswith("2")]
-    if call.rows or call.columns:
+    if call.rows or call.columns or call.head:
         found = resolved(answer["content"]["application/json"]["schema"])
         assert not call.cursor or "next" in found["properties"]
         entry = resolved(found["properties"][call.rows]["items"]) if call.rows else found
@@ -147,6 +148,22 @@ def test_a_hash_can_be_copied_from_a_table() -> None:
     """It stands there whole, in whatever column: other commands ask for it."""
     digest = "0123456789abcdef" * 4
     assert digest in table([{"model_hash": digest, "plans": 1}], ("model_hash", "plans"))
+
+
+def test_a_fraction_is_no_power_of_ten() -> None:
+    """What the arithmetic leaves of a gap of nothing is nothing."""
+    assert [cell(value) for value in (2.2e-16, -1e-9, 0.0312, 0.5889, 162.5)] == ["0", "0", "0.0312", "0.5889", "162.5"]
+
+
+@pytest.mark.parametrize("group", sorted(HELP))
+def test_every_example_is_a_command(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line of a group's examples is taken by the command line, and is of that group."""
+    with pytest.raises(SystemExit):
+        cli.main([group, "--help"])
+    lines = re.findall(r"^  .*?hope-planner (\S.*?)(?:   .*)?$", capsys.readouterr().out, re.MULTILINE)
+    assert len(lines) >= 2
+    for words in map(shlex.split, lines):
+        assert cli._parser().parse_args(words).call.group == group
 
 
 @pytest.mark.parametrize("group", sorted({call.group for call in CALLS}))

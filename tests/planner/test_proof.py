@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import secrets
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -234,6 +235,17 @@ def test_a_planner_that_moved_is_recognised(home: Home, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert agent_cli.main(["enrol", "--planner", home.second]) == agent_cli.OK
     assert f"{name} is enrolled there already" in capsys.readouterr().out
+
+
+def test_who_is_enrolled_already_is_told_so(home: Home, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the planner cannot prove itself, the token kept for its address says it; without one that is a refusal."""
+    home.api.app.planner.settings.addresses = frozenset()
+    enrol = ["enrol", "--planner", home.first, "--claim", tokens(capsys, database_url, "create", "--claim")]
+    assert agent_cli.main(enrol) == agent_cli.OK
+    assert "is enrolled there already" in capsys.readouterr().out
+    shutil.rmtree(home.state / "tokens")
+    assert agent_cli.main(enrol) == agent_cli.BAD_INPUT
+    assert "an operator can revoke it" in capsys.readouterr().err
 
 
 def test_an_agent_recognises_its_planner(home: Home) -> None:

@@ -15,7 +15,7 @@ from agent_sdk.runtimes.base import CompilationFailed, Package, ProcessorLost, m
 from agent_sdk.runtimes.ort.processor import SPIN_US
 from agent_sdk.runtimes.whole import WholeNetwork
 
-REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Got invalid dimensions")
+REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Missing Input", "Got invalid dimensions")
 """What the runtime says of a feed that does not fit the network."""
 
 

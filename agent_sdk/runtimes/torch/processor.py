@@ -88,7 +88,7 @@ class TorchProcessor(Processor):
         except ProcessorError:
             raise
         except Exception as error:
-            raise translated(error, choice.id, ProcessorLost) from error
+            raise translated(error, f"processor '{choice.id}' cannot be used", _lost) from error
         part = f"-{choice.multiprocessors}sm" if choice.multiprocessors is not None else ""
         on_cores = self.device.type == "cpu"
         place = choice.device if not on_cores else "host/torch"
@@ -276,6 +276,10 @@ def _merged(model: Model) -> tuple[SuperOp, ...]:
 
 
 _MERGED: weakref.WeakKeyDictionary[Model, tuple[SuperOp, ...]] = weakref.WeakKeyDictionary()
+
+
+def _lost(text: str) -> ProcessorLost:
+    return ProcessorLost(f"{text}; `hope-agent devices` lists what this machine has")
 
 
 def _name(device: torch.device) -> str:

@@ -18,7 +18,8 @@ import pytest
 from agent_sdk import obtaining, paths
 from agent_sdk.cli import commands as cli
 from agent_sdk.cli import main, options
-from agent_sdk.errors import status_error
+from agent_sdk.device.discovery import discover
+from agent_sdk.errors import UnknownNameError, status_error
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.runtimes.torch import choice
 from hope_schema.plan import Method
@@ -89,6 +90,27 @@ def test_a_missing_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no model file" in refused(capsys, "run", "--model", "no/such/model.onnx")
 
 
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        (None, "No such file"),
+        (b"text", "numpy.savez writes one"),
+        ({"other": np.ones((1, 4), np.float32)}, "there is no input 'other'; inputs: x"),
+    ],
+)
+def test_an_input_file_that_does_not_fit_is_refused(
+    arrays: dict[str, np.ndarray] | bytes | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is not there, is no ``.npz`` or has other names costs one line with the cause."""
+    model, given = tmp_path / "net.onnx", tmp_path / "given.npz"
+    model.write_bytes(one_op_model(shape=(1, 4)).SerializeToString())
+    if isinstance(arrays, bytes):
+        given.write_bytes(arrays)
+    elif arrays is not None:
+        np.savez(given, **arrays)
+    assert words in refused(capsys, "run", str(model), "--input", str(given), "--processors", "ort@0")
+
+
 def test_a_complaint_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
     """What stands in a name cannot command the terminal that the complaint is printed on."""
     assert "'no/?[31m such.onnx'" in refused(capsys, "run", "--model", "no/\x1b[31m\nsuch.onnx")
@@ -98,6 +120,8 @@ def test_a_misspelt_name_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -
     """A misspelt network and a misspelt processor are answered with the closest names."""
     assert "did you mean inception_v1" in refused(capsys, "run", "--model", "incption_v1")
     assert "ort@0" in refused(capsys, "run", "--model", "squeezenet", "--processors", "ort@99")
+    with pytest.raises(UnknownNameError, match="unknown precision 'fp15'; did you mean fp16"):
+        discover("ort@0", precision="fp15")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agent_sdk.cli.report import RunReport, headline, list_rows, show
 from agent_sdk.explain import Bar
-from agent_sdk.verify import relative_error
+from agent_sdk.verify import Verdict, relative_error
 
 
 def report(**changes) -> RunReport:
@@ -48,6 +48,13 @@ def test_correctness_needs_a_comparison(error: float, correct: bool) -> None:
     assert report(max_rel_error=error).correct is correct
 
 
+def test_nothing_is_said_in_powers_of_ten_that_people_read() -> None:
+    """Equal answers are called equal, and a planner's minute is no 60000 ms."""
+    verdict = Verdict(0.0, 1e-3, "rounding")
+    assert str(verdict) == "right: the same numbers (rounding: up to 1.0e-03)"
+    assert "1.13 min in the planner" in drawn(report(planner_ms=67_900.0))
+
+
 def test_json_has_every_promised_key_and_no_timeline() -> None:
     """The JSON object carries the keys that scripts rely on."""
     keys = {
@@ -79,10 +86,11 @@ def test_the_timeline_shows_who_was_busy_when(encoding: str, full: str, idle: st
 
 
 def test_a_fallback_is_said() -> None:
-    """When a single processor ran instead of the plan, the table says which and the note says why."""
-    text = drawn(report(executed="b", plan_measured_us=2000.0, notes=("the plan lost to b",)))
+    """When a single processor ran instead of the plan, the table says which and the note why, in one line of a pipe."""
+    why = "; ".join(["the plan lost to b"] * 8)
+    text = drawn(report(executed="b", plan_measured_us=2000.0, notes=(why,)))
     assert "b alone, which is faster here" in text
-    assert "note: the plan lost to b" in text
+    assert f"note: {why}" in text
 
 
 def test_names_from_outside_are_shown_as_they_are() -> None:

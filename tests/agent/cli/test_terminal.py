@@ -25,6 +25,14 @@ def test_phases_and_steps_are_no_markup() -> None:
     assert "Conv[bold] on?[31m ort@0" in file.getvalue()
 
 
+def test_a_pipe_gets_a_line_each() -> None:
+    """What is longer than a terminal is wide is not broken where nobody looks at one."""
+    file = io.StringIO()
+    with TerminalProgress(Console(file=file, width=20)) as progress:
+        progress.phase("reading a file of a long name")
+    assert file.getvalue() == "reading a file of a long name ...\n"
+
+
 def test_where_nothing_can_be_redrawn_no_silence_is_longer_than_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a pipe a long phase says again and again what it does, for how long, and how long it may take."""
     monkeypatch.setattr(terminal, "QUIET_S", 0.02)

@@ -9,6 +9,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from agent_sdk.explain import Bar, ExplainedOp, Explanation, to_html
+from agent_sdk.explain.page import COLUMNS
 from tests.browser import chromium
 
 HOSTILE = "</script><img src=x onerror=alert(1)>{{table}}\"'&"
@@ -108,3 +109,20 @@ def test_the_cause_is_read_without_scrolling_on_a_desk(tmp_path: Path) -> None:
         assert page.locator(".table").evaluate("table => table.scrollWidth - table.clientWidth") == 0
         widths = page.locator("tbody tr").first.locator("td").evaluate_all("cells => cells.map(one => one.offsetWidth)")
         assert widths[-1] >= 250
+
+
+def test_a_phone_reads_the_table_downwards(tmp_path: Path) -> None:
+    """At 360 pixels nothing scrolls sideways, every figure stands behind its column's name, and the filter filters."""
+    names = [f"inception_4a/branch_{number}/convolution_with_bias" for number in range(4)]
+    file = tmp_path / "page.html"
+    file.write_text(to_html(explanation(*names)), encoding="utf-8")
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 360, "height": 800})
+        page.goto(file.as_uri())
+        for scrolled in (":root", ".table"):
+            assert page.locator(scrolled).evaluate("one => one.scrollWidth - one.clientWidth") == 0
+        cells = page.locator("tbody tr").first.locator("td")
+        labels = cells.evaluate_all("cells => cells.map(one => getComputedStyle(one, '::before').content)")
+        assert labels == [f'"{name} "' for name in COLUMNS]
+        page.locator("#filter").fill("branch_2")
+        expect(page.locator("tbody tr:visible")).to_have_count(1)
