@@ -21,7 +21,7 @@ from agent_sdk.runtimes.base import (
     WrongOutput,
 )
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory, Recording, record
-from agent_sdk.runtimes.torch.kernel import Kernel, translated
+from agent_sdk.runtimes.torch.kernel import Kernel, in_row, translated
 from agent_sdk.runtimes.torch.listing import listed
 from agent_sdk.runtimes.torch.memory import DeviceTensor, held
 from agent_sdk.runtimes.torch.precision import Precision
@@ -56,6 +56,7 @@ class TorchExecutable(Executable):
     processor: TorchProcessor
 
     def __init__(self, processor: TorchProcessor, segment: Segment, kernels: Sequence[Kernel]) -> None:
+        kernels = in_row(kernels, processor.precision, processor.device)
         super().__init__(processor, segment, ways_of(kernels, segment, STREAMS if processor.overlaps else ()))
         self.beside = len(segment.ops) < len(segment.model.graph.ops) and not processor.has_core
 
