@@ -260,7 +260,7 @@ def test_views_are_found() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_relabels_a_turned_tensor_is_known_to_copy_it(seed: int) -> None:
-    """Whether memory is shared depends on how a tensor comes: a copy waits for what it reads, and has its own memory."""
+    """How a tensor comes decides who shares its memory: a copy waits for what it reads, and has memory of its own."""
     model = read_model(turned())
     own = processor()
     own.driver = Simulated(seed)
