@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import weakref
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,10 +30,12 @@ from agent_sdk.runtimes.base import (
     whole_network,
 )
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
-from agent_sdk.runtimes.torch.executable import TorchExecutable, ways_of
+from agent_sdk.runtimes.torch.driver import Recording
+from agent_sdk.runtimes.torch.executable import TorchExecutable, Way, narrowest, ways_of
 from agent_sdk.runtimes.torch.kernel import build, random_inputs, recipes, translated
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
+from agent_sdk.runtimes.torch.schedule import Schedule
 from agent_sdk.runtimes.torch.shares import Occupancy
 from agent_sdk.verify import random_inputs as random_inputs_of
 from agent_sdk.verify import verdict
@@ -217,7 +220,7 @@ def test_every_way_to_carry_out_a_plan_computes_the_same() -> None:
     own.driver = Simulated(1)
     segment = replace(whole_network(model), times=tuple(rows))
     kernels = [own.kernel(super_op, model) for super_op in merge(model.graph)]
-    ways = ways_of(kernels, segment, (1, 3))
+    ways = ways_of(kernels, segment, (1, 3, 4, 6))  # over 4 and 6 as over 3
     assert [way.schedule.streams for way in ways[:2]] == [2, 1]
     assert len(ways) == 3
     for way in ways:
@@ -225,6 +228,14 @@ def test_every_way_to_carry_out_a_plan_computes_the_same() -> None:
         executable.compiled[:] = [way]
         error, _ = computed(own, model, executable=executable)
         assert error <= 1e-4
+
+
+def test_of_ways_as_fast_the_one_on_fewest_streams_is_kept() -> None:
+    """A stream costs memory, so another is taken only for what can be measured."""
+    ways = [Way((), Schedule((), streams, ())) for streams in (4, 1, 3, 6)]
+    assert narrowest(ways, [100.5, 140.0, 100.9, 100.0]).schedule.streams == 3
+    assert narrowest(ways, [100.0, 100.5, 100.0, 99.9]).schedule.streams == 1
+    assert narrowest(ways, [104.0, 140.0, 103.0, 100.0]).schedule.streams == 6
 
 
 def test_every_recipe_computes_the_same() -> None:
@@ -346,6 +357,24 @@ def test_a_recording_that_fails_says_so() -> None:
     executable.close()
     with pytest.raises(ProcessorLost, match="closed"):
         executable.bind({}, {})
+
+
+def test_what_a_rehearsal_took_is_given_back_before_recording() -> None:
+    """A graph cannot take what torch keeps for later, so the device would hold everything twice."""
+    said: list[str] = []
+
+    class Telling(Simulated):
+        def recording(self, streams: int, *, rehearsal: bool = False) -> AbstractContextManager[Recording]:
+            said.append("rehearsal" if rehearsal else "recording")
+            return super().recording(streams, rehearsal=rehearsal)
+
+        def release(self) -> None:
+            said.append("release")
+
+    own = processor()
+    own.driver = Telling()
+    computed(own, read_model(BRANCHING))
+    assert "rehearsal release recording" in " ".join(said)
 
 
 def test_without_torch_or_a_gpu_there_is_one_clear_message(monkeypatch: pytest.MonkeyPatch) -> None:
