@@ -223,7 +223,3 @@ def _check_port(port: int) -> None:
 
 def _one_line(error: object) -> str:
     return " ".join(str(error).split())[:500] or type(error).__name__
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
@@ -17,7 +17,8 @@ from hope_schema import (
     FleetSummary,
     VotePage,
 )
-from hope_schema.base import LABEL
+from hope_schema.base import LABEL, Digest
+from hope_schema.fleet import PlanStatus
 from planner_api.audit.service import actor_of
 from planner_api.devices.routes import After, Limit
 from planner_api.fleet import service
@@ -31,7 +32,7 @@ POLL_S = 2
 """What ``Retry-After`` suggests between two looks at its progress."""
 
 Offset = Annotated[int, Query(ge=0, le=10_000_000, description="`next` of the page before")]
-ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The model's hash")]
+ModelHash = Annotated[Digest, Path(description="The model's hash")]
 LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds until another look is worth it."}
 
 
@@ -85,9 +86,9 @@ async def models(request: Request, offset: Offset = 0, limit: Limit = 100) -> Re
 @router.get("/fleet/plans", openapi_extra=describe(replies={200: ("One page.", FleetPlanPage)}))
 async def plans(
     request: Request,
-    model_hash: Annotated[str | None, Query(pattern=r"^[0-9a-f]{64}$")] = None,
+    model_hash: Annotated[Digest | None, Query()] = None,
     soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
-    status: Annotated[Literal["queued", "solving", "done", "failed"] | None, Query()] = None,
+    status: Annotated[PlanStatus | None, Query()] = None,
     after: After = None,
     limit: Limit = 100,
 ) -> Response:

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import ModelGraph, ModelReceipt
+from hope_schema.base import Digest
 from planner_api.compression import unzstd
 from planner_api.devices.principal import principal_of
 from planner_api.http.body import read_large
@@ -18,7 +19,7 @@ from planner_api.models.reading import read_graph
 
 router = APIRouter(tags=["models"], route_class=StrictRoute)
 
-ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the graph, in hexadecimal")]
+ModelHash = Annotated[Digest, Path(description="SHA-256 of the graph, in hexadecimal")]
 INLINE_BYTES = 32 * 1024
 """A larger graph is read in another process: this much takes the event loop about ten milliseconds."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")

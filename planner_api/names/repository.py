@@ -34,13 +34,9 @@ async def names(session: AsyncSession, *, after: str, limit: int) -> Page[NamedM
     return await page(session, query, limit)
 
 
-async def versions(
-    session: AsyncSession, name: str, *, before: int | None = None, only: int | None = None, limit: int = 1
-) -> Page[ModelVersionRow]:
-    """Versions of a name, newest first; ``only`` one of them."""
+async def versions(session: AsyncSession, name: str, *, before: int | None, limit: int) -> Page[ModelVersionRow]:
+    """Versions of a name, newest first."""
     query = select(ModelVersionRow).where(ModelVersionRow.name == name)
-    if only is not None:
-        query = query.where(ModelVersionRow.version == only)
     if before is not None:
         query = query.where(ModelVersionRow.version < before)
     return await page(session, query.order_by(ModelVersionRow.version.desc()), limit)

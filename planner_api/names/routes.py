@@ -14,7 +14,7 @@ from hope_schema import (
     NamedModelPage,
     NewModelVersion,
 )
-from hope_schema.registry import PLAIN
+from hope_schema.registry import PLAIN, Reference
 from planner_api.audit.service import actor_of
 from planner_api.devices.principal import device_of
 from planner_api.devices.routes import Limit
@@ -107,12 +107,7 @@ async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> Res
 async def resolve(
     request: Request,
     reference: Annotated[
-        str,
-        Path(
-            max_length=201,
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*([:@][A-Za-z0-9][A-Za-z0-9._\-]*)?$",
-            description="`classifier` (its newest version), `classifier:3`, or `classifier@production`",
-        ),
+        Reference, Path(description="`classifier` (its newest version), `classifier:3`, or `classifier@production`")
     ],
 ) -> Response:
     """Return the version that a reference means; where a release moves an alias, the one that this device gets."""

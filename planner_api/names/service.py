@@ -74,11 +74,11 @@ async def get_version(database: Database, name: str, version: int) -> ModelVersi
 
 async def find_version(session: AsyncSession, name: str, version: int) -> ModelVersion:
     """One version, in a session that is open. Raises NotFoundError when there is none."""
-    rows = await repository.versions(session, name, only=version)
-    if not rows:
+    row = await session.get(ModelVersionRow, (name, version))
+    if row is None:
         known = await session.get(NamedModelRow, name) is not None
         raise version_unknown(name, version) if known else name_unknown(name)
-    return _versions(rows, await repository.aliases(session, [name]))[0]
+    return _versions([row], await repository.aliases(session, [name]))[0]
 
 
 async def resolve(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import Release, ReleasePage, ReleasePartPage, ReleaseRequest, RolloutPolicy
+from hope_schema import Release, ReleasePage, ReleasePartPage, ReleaseRequest, RolloutPolicy, releases
 from planner_api.audit.service import actor_of
 from planner_api.devices.routes import After, Limit
 from planner_api.groups.routes import FewRows
@@ -18,9 +18,8 @@ from planner_api.releases.service import Releases
 
 router = APIRouter(tags=["releases"], route_class=StrictRoute)
 
-PATTERN = r"^r-[0-9a-f]{24}$"
-ReleaseId = Annotated[str, Path(max_length=64, pattern=PATTERN, description="The release's id")]
-Before = Annotated[str | None, Query(max_length=64, pattern=PATTERN, description="`next` of the page before")]
+ReleaseId = Annotated[releases.ReleaseId, Path(description="The release's id")]
+Before = Annotated[releases.ReleaseId | None, Query(description="`next` of the page before")]
 
 
 def _releases(request: Request) -> Releases:

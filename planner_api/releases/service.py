@@ -199,7 +199,7 @@ class Releases:
         before = await repository.claim_alias(session, release_id, name, alias)
         if before is None:
             raise ConflictError("release-under-way", f"another release of {name}@{alias} is under way")
-        version = (await names.versions(session, name, only=before))[0]
+        version = await naming.find_version(session, name, before)
         return {"name": name, "alias": alias, "before": before, "after": after, "before_hash": version.model_hash}
 
     async def _socs(

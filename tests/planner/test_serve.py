@@ -17,7 +17,7 @@ import pytest
 
 from planner_api.cli import main
 
-SERVE = [sys.executable, "-m", "planner_api.cli", "serve", "--port"]
+SERVE = [sys.executable, "-m", "planner_api", "serve", "--port"]
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def test_the_worker_command_waits_for_its_schema_and_stops_on_sigterm(postgres: 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "planner_api.cli", "worker", "--database", url, "--probe-port", str(port)]
+    command = [sys.executable, "-m", "planner_api", "worker", "--database", url, "--probe-port", str(port)]
     worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def ready() -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from hope_schema.base import LABEL
 from hope_schema.registry import PLAIN
 from planner_api.audit.service import actor_of
 from planner_api.console import repository
@@ -16,7 +15,7 @@ from planner_api.console.rendering import render
 from planner_api.devices import service
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.repository import drifts
-from planner_api.devices.routes import After
+from planner_api.devices.routes import After, DeviceId
 from planner_api.groups import service as groups
 from planner_api.groups.repository import names as names_of_groups
 from planner_api.http.route import StrictRoute
@@ -28,8 +27,6 @@ REPORTS = 100
 """Newest reports, and profiles, that are shown of one device."""
 OFFERED = 200
 """Groups that are offered to choose from."""
-
-DeviceId = Annotated[str, Path(max_length=128, pattern=LABEL)]
 
 
 @router.get("/devices")

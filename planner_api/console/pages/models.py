@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from hope_schema import FanoutRequest
@@ -18,6 +16,7 @@ from planner_api.fleet import service as fleet
 from planner_api.fleet.repository import count_pairs
 from planner_api.fleet.routes import Offset
 from planner_api.http.route import StrictRoute
+from planner_api.models.routes import ModelHash
 from planner_api.names import service as naming
 from planner_api.names.routes import Before, PlainName
 from planner_api.releases import repository as releases
@@ -38,8 +37,6 @@ ROLLOUTS = {
     "staged": "in a release that the planner begins by itself",
 }
 """How new versions of plans reach devices, and how that is called."""
-
-ModelHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 
 
 @router.get("/models")

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, cast
 from fastapi import APIRouter, Path, Request, Response
 from starlette.responses import RedirectResponse
 
+from hope_schema.base import Digest
 from planner_api.audit.service import actor_of, record
 from planner_api.console import repository as sessions
 from planner_api.console.forms import read_form
@@ -25,7 +26,6 @@ LIFETIMES = {"1": "a day", "30": "30 days", "365": "a year", "": "no end"}
 MAX_LABEL = 128
 MAX_USES = 10_000_000
 
-SessionHash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 Number = Annotated[int, Path(ge=1, le=2**62)]
 
 
@@ -81,7 +81,7 @@ async def revoke_claim(request: Request, number: Number) -> Response:
 
 
 @router.post("/tokens/sessions/{session_hash}")
-async def end_session(request: Request, session_hash: SessionHash) -> Response:
+async def end_session(request: Request, session_hash: Digest) -> Response:
     """End the session of somebody whom a provider vouches for."""
     await read_form(request)
     async with request.app.state.planner.database.write() as session:
