@@ -31,7 +31,7 @@ from agent_sdk.runtimes.torch.green import GreenContext
 from agent_sdk.runtimes.torch.kernel import Kernel, build, recipes, translated
 from agent_sdk.runtimes.torch.place import DevicePlace
 from agent_sdk.runtimes.torch.precision import Precision
-from agent_sdk.runtimes.torch.shares import Occupancy, device_us, occupancy
+from agent_sdk.runtimes.torch.shares import CHAIN, COPIES, Occupancy, device_us, occupancy
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import SuperOp, merge
 
@@ -191,7 +191,7 @@ class TorchProcessor(Processor):
                     continue
                 try:
                     kernel = self.kernel(super_op, model)
-                    self._occupancies[super_op.signature] = self._occupancy(kernel, (1, 2, 4), 16)
+                    self._occupancies[super_op.signature] = self._occupancy(kernel, COPIES, CHAIN)
                 except OutOfMemory:
                     raise
                 except ProcessorError as error:

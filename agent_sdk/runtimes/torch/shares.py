@@ -43,9 +43,7 @@ class Occupancy:
         return min(1.0, max(LEAST, *slower))
 
 
-def occupancy(
-    kernel: Kernel, precision: Precision, driver: CudaGraphs, copies: Sequence[int] = COPIES, chain: int = CHAIN
-) -> Occupancy:
+def occupancy(kernel: Kernel, precision: Precision, driver: CudaGraphs, copies: Sequence[int], chain: int) -> Occupancy:
     """Time copies of a kernel on as many streams; what only looks at its inputs' memory launches nothing.
 
     Raises what torch raises.

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agent_sdk.runtimes.torch.node import Node
-from agent_sdk.runtimes.torch.table.registry import Call, Constant, op, other
+from agent_sdk.runtimes.torch.table.registry import Call, Constant, call_for, op, other
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -183,12 +183,9 @@ def _transposed(node: Node) -> Call:
     if grown != extra:
         raise node.refuse("output padding as large as a stride")
 
-    def transposed(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-        if even:
-            return call(x, w, b, strides, begins, extra, groups, dilations)
-        return call(x, w, b, strides, 0, extra, groups, dilations)[(slice(None), slice(None), *cuts)]
-
-    return transposed
+    if even:
+        return lambda x, w, b=None: call(x, w, b, strides, begins, extra, groups, dilations)
+    return lambda x, w, b=None: call(x, w, b, strides, 0, extra, groups, dilations)[:, :, *cuts]
 
 
 @op("MaxPool")
@@ -233,21 +230,13 @@ def _maximum_of_windows(node: Node) -> Call | None:
     return call
 
 
+@other("AveragePool")
 @other("MaxPool")
-def _maximum_channels_first(node: Node) -> Call | None:
+def _channels_first(node: Node) -> Call | None:
     """With the image turned to channels first and back."""
     if any(node.outputs[1:]) or not node.channels_last or len(node.shape()) != 4:
         return None
-    pool = _maximum(node)
-    return lambda x: pool(x.contiguous()).contiguous(memory_format=torch.channels_last)
-
-
-@other("AveragePool")
-def _average_channels_first(node: Node) -> Call | None:
-    """With the image turned to channels first and back."""
-    if not node.channels_last or len(node.shape()) != 4:
-        return None
-    pool = _average(node)
+    pool = call_for(node)
     return lambda x: pool(x.contiguous()).contiguous(memory_format=torch.channels_last)
 
 
