@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import insert, select
 
-from hope_schema import DeviceReport, MeasuredRun, Missing
+from hope_schema import DeviceReport, MeasuredRun
 from planner_api.db.engine import sync_engine
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository as devices
-from tests.planner.samples import FREQUENCY, SOC, Api, chain, enrolled, measure, missing_request, plan_request
+from tests.planner.samples import FREQUENCY, SOC, Api, chain, enrolled, measure, plan_request
 
 GRAPH = chain()
 
@@ -36,8 +36,7 @@ def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, st
     """What a device reports comes back in the fleet view; its clock is shown and trusted for nothing."""
     device = enrolled(api, "device-1")
     api.post("/models", GRAPH, **device)
-    missing = Missing.model_validate_json(api.post("/profiles/missing", missing_request(GRAPH), **device).content)
-    api.post("/profiles", measure(missing), **device)
+    api.post("/profiles", measure(api.missing(GRAPH, header=device)), **device)
     plan = api.post("/plans", plan_request(GRAPH), **device).json()
     report = DeviceReport(
         soc=SOC,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,18 +13,17 @@ from hope_schema import Cause, Plan, PlanDiff, PlanHistory, PlannedJob, PlanRepl
 from planner_api.db.tables import PlanRow, PlanVersionRow
 from planner_api.plans.diff import moves
 from planner_api.plans.repository import KEPT_VERSIONS
-from tests.planner.samples import Api, chain, serving
+from tests.planner.samples import Api, chain
 from tests.planner.solving_help import improve
 
 GRAPH = chain()
 
 
 @pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
+def api(api: Api) -> Api:
     """A planner that can plan the graph."""
-    with serving(database_url) as running:
-        running.learn(GRAPH)
-        yield running
+    api.learn(GRAPH)
+    return api
 
 
 def versions(api: Api, plan_id: str) -> PlanHistory:

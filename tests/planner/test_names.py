@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -40,12 +39,11 @@ FIRST, SECOND = chain(3, "first"), chain(4, "second")
 
 
 @pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
+def api(api: Api) -> Api:
     """A planner that knows two graphs."""
-    with serving(database_url) as running:
-        for graph in (FIRST, SECOND):
-            assert running.post("/models", graph).status_code == 201
-        yield running
+    for graph in (FIRST, SECOND):
+        assert api.post("/models", graph).status_code == 201
+    return api
 
 
 def version(api: Api, graph: Any, name: str = "classifier") -> ModelVersion:

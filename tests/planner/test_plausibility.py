@@ -16,16 +16,7 @@ from planner_api.profiles.plausibility import FACTOR, Reference, Standing
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics
 from tests import CAMPAIGN
-from tests.planner.samples import (
-    FREQUENCY,
-    SOC,
-    Api,
-    enrolled,
-    measure,
-    missing_request,
-    operator_token,
-    plan_request,
-)
+from tests.planner.samples import FREQUENCY, SOC, Api, enrolled, measure, missing_request, plan_request
 from tests.planner.test_folding import BIG, upload
 from tests.planner.test_predictions import FEATURES, KNOWN, UNSEEN, cost
 
@@ -154,10 +145,9 @@ class Fleet:
 
 
 @pytest.mark.parametrize("other", [1.2e4, 1.0])
-def test_who_is_left_alone_is_doubted_again(api: Api, other: float) -> None:
+def test_who_is_left_alone_is_doubted_again(api: Api, operator: dict[str, str], other: float) -> None:
     """Once the other voice is taken back, agreed or contradicting, a wild figure is one device's word and waits."""
     fleet = Fleet(api, "liar", "other")
-    operator = {"authorization": f"Bearer {operator_token(api)}"}
     fleet.send("liar", 1e4, UNSEEN)
     fleet.send("other", other, UNSEEN)
     assert (OPEN.keys() <= fleet.figures().keys()) == (other > 1)

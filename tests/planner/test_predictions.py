@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,12 +55,11 @@ def cost(signature: str, kind: str) -> float:
 
 
 @pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
+def api(api: Api) -> Api:
     """A planner that has seen one network."""
-    with serving(database_url, embedded=False) as running:
-        running.learn(KNOWN, cost=cost)
-        assert running.missing(KNOWN).latencies == ()
-        yield running
+    api.learn(KNOWN, cost=cost)
+    assert api.missing(KNOWN).latencies == ()
+    return api
 
 
 @pytest.mark.parametrize(("each", "trained_again"), [(REMEMBERED_BYTES // 100, 0), (REMEMBERED_BYTES, 40)])

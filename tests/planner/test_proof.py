@@ -31,7 +31,7 @@ from hope_schema import DeviceReport, Proof, ProofRequest
 from hope_schema.proof import Address, address_of, hash_token, prove
 from planner_api.server import build_config
 from planner_api.settings import Settings
-from tests.planner.samples import FREQUENCY, SOC, Api, enrolled, operator_token, serving, tokens
+from tests.planner.samples import FREQUENCY, SOC, Api, bearer, enrolled, operator_token, serving, tokens
 from tests.planner.wire import listening
 
 HOME = "https://planner.example"
@@ -80,9 +80,8 @@ def test_a_proof_is_for_one_question() -> None:
     assert len(set(proofs)) == len(proofs)
 
 
-def test_who_is_known_is_not_told(api: Api) -> None:
+def test_who_is_known_is_not_told(api: Api, operator: dict[str, str]) -> None:
     """Known, unknown and revoked devices get answers of one form, new ones each time; only the known one's holds."""
-    operator = {"authorization": f"Bearer {operator_token(api)}"}
     known, revoked = (token_of(enrolled(api, name)) for name in ("device-1", "device-2"))
     assert api.client.delete("/devices/device-2", headers=operator).status_code == 204
     for name, token in (("device-1", known), ("device-2", revoked), ("device-3", known)):
@@ -278,7 +277,7 @@ def test_a_relay_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_device_that_was_revoked_is_told_what_to_do(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     """Its token proves nothing any more: it is asked for a claim, and enrols with one."""
-    operator = {"authorization": f"Bearer {operator_token(home.api)}"}
+    operator = bearer(operator_token(home.api))
     name = device_id(home.state)
     assert home.api.client.delete(f"/devices/{name}", headers=operator).status_code == 204
     with pytest.raises(AuthenticationError):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from hope_schema import DeviceReport, EnrolmentReceipt, Missing
+from hope_schema import DeviceReport, EnrolmentReceipt
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository as devices
 from planner_api.devices.principal import Principal
@@ -95,9 +95,7 @@ def test_tokens_are_stored_as_hashes_only(api: Api, claim: str, device: dict[str
 def test_a_device_does_what_devices_do_and_nothing_else(api: Api, device: dict[str, str]) -> None:
     """It registers graphs, uploads, asks for plans and reports about itself; the rest takes an operator."""
     assert api.post("/models", GRAPH, **device).status_code == 201
-    missing = api.post("/profiles/missing", missing_request(GRAPH), **device)
-    assert missing.status_code == 200
-    upload = measure(Missing.model_validate_json(missing.content))
+    upload = measure(api.missing(GRAPH, header=device))
     assert api.post("/profiles", upload, **device).status_code == 202
     plan = api.post("/plans", plan_request(GRAPH), **device)
     assert plan.status_code == 200
@@ -124,8 +122,7 @@ def test_a_device_cannot_upload_in_anothers_name(api: Api, device: dict[str, str
     assert api.post("/models", GRAPH, **device).status_code == 201
     asked = api.post("/profiles/missing", missing_request(GRAPH, "device-2"), **device)
     assert (asked.status_code, asked.json()["type"]) == (403, "urn:hope:foreign-device")
-    missing = Missing.model_validate_json(api.post("/profiles/missing", missing_request(GRAPH), **device).content)
-    sent = api.post("/profiles", measure(missing, "device-2"), **device)
+    sent = api.post("/profiles", measure(api.missing(GRAPH, header=device), "device-2"), **device)
     assert (sent.status_code, sent.json()["type"]) == (403, "urn:hope:foreign-device")
 
 

@@ -11,6 +11,14 @@ from playwright.sync_api import Browser, Page
 
 from tests.browser import chromium
 from tests.planner.console.running import Running, running
+from tests.planner.samples import Api
+
+
+@pytest.fixture
+def api(api: Api) -> Api:
+    """The planner of a test; its client follows no redirects, so that they can be looked at."""
+    api.client.follow_redirects = False
+    return api
 
 
 @pytest.fixture(scope="module")

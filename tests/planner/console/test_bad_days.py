@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -21,6 +21,8 @@ from tests.planner.solving_help import improve
 
 GRAPH, OTHER = chain(3, "first"), chain(4, "second")
 LARGE = "<b>\u202e" + "x" * 10_000
+
+pytestmark = pytest.mark.planner(tokens_required=True, rate_per_address=0)
 
 
 def fill(url: str) -> None:
@@ -42,12 +44,10 @@ def database_url(request: pytest.FixtureRequest, copied: Callable[..., str]) -> 
 
 
 @pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
+def api(api: Api) -> Api:
     """A planner on it that wants tokens, and an operator signed in."""
-    with serving(database_url, tokens_required=True, rate_per_address=0) as running:
-        running.client.follow_redirects = False
-        sign_in(running, make_token(running, "operator"))
-        yield running
+    sign_in(api, make_token(api, "operator"))
+    return api
 
 
 def test_a_name_of_ten_kilobytes_goes_nowhere(api: Api) -> None:

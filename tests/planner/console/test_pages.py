@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from html.parser import HTMLParser
@@ -30,13 +29,14 @@ send = partial(visits.send, page=f"{HOME}/tokens")
 GRAPH = chain(3, EVIL + HIDDEN)
 
 
+pytestmark = pytest.mark.planner(rate_per_address=0)
+
+
 @pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """An open planner with a small model and its plan, followed by a client that keeps cookies."""
-    with serving(database_url, rate_per_address=0) as running:
-        running.client.follow_redirects = False
-        running.client.get(HOME)
-        yield running
+def api(api: Api) -> Api:
+    """An open planner, and a client that has been at the console and keeps cookies."""
+    api.client.get(HOME)
+    return api
 
 
 class Elements(HTMLParser):

@@ -23,12 +23,7 @@ from tests.planner.samples import Api, make_token, serving
 FORM = {"content-type": "application/x-www-form-urlencoded", "origin": HERE}
 
 
-@pytest.fixture
-def api(database_url: str) -> Iterator[Api]:
-    """A planner that wants tokens; its client follows no redirects, so that they can be looked at."""
-    with serving(database_url, tokens_required=True) as running:
-        running.client.follow_redirects = False
-        yield running
+pytestmark = pytest.mark.planner(tokens_required=True)
 
 
 def test_nobody_sees_a_page_without_a_session(api: Api) -> None:
