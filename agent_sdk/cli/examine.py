@@ -26,11 +26,10 @@ DEFAULT: Final = "onnxruntime"
 def examine(
     agent: Agent,
     session: Session,
-    given: Mapping[str, np.ndarray] | None = None,
+    inputs: Mapping[str, np.ndarray],
     *,
     runs: int,
     compare: bool,
-    seed: int,
     tolerance: float | None = None,
 ) -> tuple[RunReport, Trace]:
     """Check a session's answers and time the plan beside the single processors that stand against it.
@@ -41,7 +40,6 @@ def examine(
     """
     latest = session.latest
     model, serving = latest.model, latest.serving
-    inputs = session.draw(seed) if given is None else given
     agent.progress.phase("timing")
     trial = hold_trial(serving.contenders, inputs, [(runs, inf)])
     trial_us, best = trial.us, trial.best
@@ -114,15 +112,9 @@ def _as_at_load(quiet_us: Mapping[str, float], best: str, best_us: float) -> flo
     return best_us * quiet_us[DEFAULT] / quiet_us[best]
 
 
-def examine_whole(
-    session: Session, given: Mapping[str, Any] | None, *, runs: int, seed: int, tolerance: float | None
-) -> WholeReport:
-    """Check and time a network that runs as a whole, on inputs drawn at random where none are given.
-
-    Raises InputError where none can be drawn.
-    """
+def examine_whole(session: Session, inputs: Mapping[str, Any], *, runs: int, tolerance: float | None) -> WholeReport:
+    """Check and time a network that runs as a whole."""
     whole = session.plans.whole
-    inputs = session.draw(seed) if given is None else given
     judged = session.verify(inputs, tolerance=tolerance)
     times = [timed(partial(whole.run, inputs))[0] for _ in range(runs)]
     return WholeReport(session.name, whole.runtime, statistics.median(times), runs, judged, tuple(session.notes))

@@ -44,13 +44,12 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
         from agent_sdk.cli.examine import examine, examine_whole
         from agent_sdk.cli.report import show, show_whole
 
+        inputs = session.draw(given.seed) if given.inputs is None else given.inputs
         if not session.plans.ready():
-            whole = examine_whole(session, given.inputs, runs=runs, seed=given.seed, tolerance=tolerance)
+            whole = examine_whole(session, inputs, runs=runs, tolerance=tolerance)
             click.echo(json.dumps(whole.as_json(), allow_nan=False)) if as_json else show_whole(whole, Console())
             return 0 if whole.verdict.correct else 1
-        report, recorded = examine(
-            agent, session, given.inputs, runs=runs, compare=compare, seed=given.seed, tolerance=tolerance
-        )
+        report, recorded = examine(agent, session, inputs, runs=runs, compare=compare, tolerance=tolerance)
         planned = session.latest.plan_executor.program
     if as_json:
         click.echo(json.dumps(report.as_json(), allow_nan=False))

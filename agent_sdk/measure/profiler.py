@@ -161,9 +161,7 @@ class _Profiling:
             for row in self.missing.latencies
             if row.signature in self.occurrences and row.kind in self.by_kind
         ]
-        self.by_place: dict[str, Processor] = {}
-        for processor in self.processors:
-            self.by_place.setdefault(processor.spec.place, processor)
+        self.by_place = {processor.spec.place: processor for processor in reversed(self.processors)}
         known = {HOST, *self.by_place}
         types = {tensor.type for tensor in self.model.graph.tensors}
         self.asked_moves = [

@@ -77,8 +77,7 @@ class LightModels(Forks):
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
         self._lock = threading.RLock()
-        self._open: weakref.WeakKeyDictionary[Model, tuple[Model, TemporaryFolder]]
-        self._open = weakref.WeakKeyDictionary()
+        self._open: weakref.WeakKeyDictionary[Model, tuple[Model, TemporaryFolder]] = weakref.WeakKeyDictionary()
         watch_forks(self)
 
     def in_child(self) -> None:

@@ -111,7 +111,7 @@ def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest
         rivals = session.latest.serving.contenders.keys() - {PLAN}
         assert PLAN in session.latest.serving.contenders
         assert "ort@0" not in rivals
-        report, _ = examine(agent, session, runs=3, compare=True, seed=0)
+        report, _ = examine(agent, session, session.draw(), runs=3, compare=True)
     assert report.baselines_us["ort@0"] == report.plan_measured_us
     assert report.baselines_us.keys() == rivals | {"ort@0"}
 
@@ -127,7 +127,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         monkeypatch.setattr(session.latest.plan_executor, "run", fail)
         monkeypatch.setattr("agent_sdk.prepared.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
-        report, _ = examine(agent, session, runs=3, compare=False, seed=0)
+        report, _ = examine(agent, session, session.draw(), runs=3, compare=False)
         assert report.executed != PLAN
     assert any(note.startswith("the plan failed") for note in report.notes)
 

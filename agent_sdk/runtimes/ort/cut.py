@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -76,7 +77,7 @@ def block_size() -> int:
 
 def reorder_model(kind: TensorType, *, outwards: bool) -> onnx.ModelProto:
     """A model that changes one tensor from plain to blocked, or back (``outwards``)."""
-    node = _reorder_output("x", "y", kind.shape[1]) if outwards else _reorder_input("x", "y")
+    node = _reorder("x", "y", kind, blocked=not outwards)
     open_shape = [None] * len(kind.shape)
     graph = helper.make_graph(
         [node],
@@ -101,11 +102,11 @@ def from_source(frozen: FrozenGraph | None, segment: Segment, lights: LightModel
     types = {name: tensor[name].type for name in (*segment.inputs, *segment.outputs)}
     for name in (name for name in segment.inputs if name in native - segment.imports):
         inputs[name], types[name] = _unused(f"{name}/blocked", tensor), physical(types[name], blocked=True)
-        proto.graph.node.insert(0, _reorder_output(inputs[name], name, tensor[name].shape[1]))
+        proto.graph.node.insert(0, _reorder(inputs[name], name, tensor[name].type, blocked=False))
         _declare(proto.graph.input, name, inputs[name], types[name])
     for name in (name for name in segment.outputs if name in native - segment.exports):
         outputs[name], types[name] = _unused(f"{name}/blocked", tensor), physical(types[name], blocked=True)
-        proto.graph.node.append(_reorder_input(name, outputs[name]))
+        proto.graph.node.append(_reorder(name, outputs[name], tensor[name].type, blocked=True))
         _declare(proto.graph.output, name, outputs[name], types[name])
     if native and BLOCKED_DOMAIN not in {entry.domain for entry in proto.opset_import}:
         proto.opset_import.append(helper.make_opsetid(BLOCKED_DOMAIN, 1))
@@ -128,9 +129,7 @@ class _Cutter:
     def __post_init__(self) -> None:
         classes = self.frozen.class_of
         graph = self.segment.model.graph
-        self.arrives: dict[str, str] = {}
-        for name in self.segment.inputs:
-            self.arrives.setdefault(classes[name], name)
+        self.arrives = {classes[name]: name for name in reversed(self.segment.inputs)}  # of equals the first
         self.own = {classes[name] for op in self.segment.ops for name in graph.op[op].outputs}
         self.border = self.arrives.keys() | {classes[name] for name in self.segment.outputs}
 
@@ -160,10 +159,8 @@ class _Cutter:
         proto.graph.node.extend([*self.reorders.values(), *nodes, *self.leaving.values(), *copies])
         constants = dict.fromkeys(n for node in nodes for n in reads(node) if n in self.frozen.constants)
         proto.graph.initializer.extend(self.frozen.constants[name] for name in constants)
-        for name, kind in self.declared.items():
-            proto.graph.input.append(value_info(name, kind))
-        for name, made in outputs.items():
-            proto.graph.output.append(value_info(made, types[name]))
+        proto.graph.input.extend(value_info(name, kind) for name, kind in self.declared.items())
+        proto.graph.output.extend(value_info(made, types[name]) for name, made in outputs.items())
         arriving = {
             name: physical(graph.tensor[name].type, blocked=self._comes_blocked(name)) for name in self.segment.inputs
         }
@@ -175,15 +172,12 @@ class _Cutter:
 
     def _made(self, klass: str, blocked: bool) -> str:
         """The frozen tensor that holds a class in the form wanted, with everything that computes it visited."""
-        name = self.frozen.forms.get((klass, blocked))
+        forms = self.frozen.forms
+        name = forms.get((klass, blocked)) or forms.get((klass, not blocked))
         if name is None:
-            other = self.frozen.forms.get((klass, not blocked))
-            if other is None:
-                raise NotThere(klass)
-            self._visit(other)
-            return self._reordered(other, klass, blocked)
+            raise NotThere(klass)
         self._visit(name)
-        return name
+        return name if (klass, blocked) in forms else self._reordered(name, klass, blocked)
 
     def _visit(self, name: str) -> None:
         """Visit the producer of a frozen tensor and all it depends on, as far as the segment's inputs."""
@@ -232,9 +226,7 @@ class _Cutter:
         elif blocked and (len(kind.shape) != 4 or kind.shape[1] % 4):
             raise NotThere(name)
         else:
-            self.reorders[read] = (
-                _reorder_input(arriving, read) if blocked else _reorder_output(arriving, read, kind.shape[1])
-            )
+            self.reorders[read] = _reorder(arriving, read, kind, blocked=blocked)
         return True
 
     def _reordered(self, name: str, klass: str, blocked: bool) -> str:
@@ -243,18 +235,15 @@ class _Cutter:
         if len(kind.shape) != 4 or (blocked and kind.shape[1] % 4):
             raise NotThere(klass)
         made = _unused(f"{klass}/{'blocked' if blocked else 'plain'}", self.frozen.producer)
-        self.leaving[made] = _reorder_input(name, made) if blocked else _reorder_output(name, made, kind.shape[1])
+        self.leaving[made] = _reorder(name, made, kind.type, blocked=blocked)
         return made
 
 
-def _reorder_output(name: str, made: str, channels: int) -> onnx.NodeProto:
-    return helper.make_node(
-        "ReorderOutput", [name], [made], name=f"{made}/reorder", domain=BLOCKED_DOMAIN, channels=channels
-    )
-
-
-def _reorder_input(name: str, made: str) -> onnx.NodeProto:
-    return helper.make_node("ReorderInput", [name], [made], name=f"{made}/reorder", domain=BLOCKED_DOMAIN)
+def _reorder(name: str, made: str, kind: TensorType, *, blocked: bool) -> onnx.NodeProto:
+    """What makes a tensor of this type blocked, or plain again."""
+    op = "ReorderInput" if blocked else "ReorderOutput"
+    channels: dict[str, Any] = {} if blocked else {"channels": kind.shape[1]}
+    return helper.make_node(op, [name], [made], name=f"{made}/reorder", domain=BLOCKED_DOMAIN, **channels)
 
 
 def _declare(infos: list[onnx.ValueInfoProto], name: str, renamed: str, kind: TensorType) -> None:

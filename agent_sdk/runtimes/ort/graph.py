@@ -97,10 +97,7 @@ class FrozenGraph:
     @cached_property
     def forms(self) -> Mapping[tuple[str, bool], str]:
         """(class, blocked) to the frozen tensor that holds it; the first in node order."""
-        found: dict[tuple[str, bool], str] = {}
-        for name, (klass, blocked) in self.meaning.items():
-            found.setdefault((klass, blocked), name)
-        return found
+        return {form: name for name, form in reversed(self.meaning.items())}
 
     def native_blocked(self, tensor: str) -> bool:
         """Whether segments hand this source tensor to each other blocked.
@@ -121,10 +118,8 @@ class FrozenGraph:
             fed = node.domain == BLOCKED_DOMAIN or any(name in blocked for name in node.input)
             if fed and node.op_type != "ReorderOutput":
                 blocked.update(node.output)
-        for node in self.kernels:
-            for name in node.output:
-                if name in self.class_of and name not in blocked:
-                    meaning[name] = (self.class_of[name], False)
+        plain = (name for node in self.kernels for name in node.output if name in self.class_of)
+        meaning |= {name: (self.class_of[name], False) for name in plain if name not in blocked}
         for node in self.kernels:
             if node.op_type == "ReorderOutput" and node.output[0] in self.class_of:
                 meaning[node.input[0]] = (self.class_of[node.output[0]], True)

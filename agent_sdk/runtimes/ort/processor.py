@@ -33,7 +33,7 @@ from agent_sdk.runtimes.base import (
     whole_network,
 )
 from agent_sdk.runtimes.host import HostProcessor, aligned_empty
-from agent_sdk.runtimes.ort.capi import AnySession, NativeBinding, PythonBinding, bindings, native_session
+from agent_sdk.runtimes.ort.capi import QUIET, AnySession, NativeBinding, PythonBinding, bindings, native_session
 from agent_sdk.runtimes.ort.cut import Piece, block_size, cut, from_source, physical, reorder_model
 from agent_sdk.runtimes.ort.graph import LEVELS, FrozenGraphs
 from agent_sdk.runtimes.ort.profile import attribute, kernel_times
@@ -68,8 +68,6 @@ ARENA_BYTES: Final = 128 * 2**20
 """Address space of the arena's first block; memory is taken when it is touched."""
 DEAD_BYTES: Final = 64 * 1024
 """What a free piece of memory may be larger than a request before it is split."""
-
-_QUIET: Final = 3
 
 
 class OrtProcessor(HostProcessor):
@@ -182,7 +180,7 @@ class OrtProcessor(HostProcessor):
         options.intra_op_num_threads = len(self.cores)
         options.inter_op_num_threads = 1
         options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-        options.log_severity_level = _QUIET
+        options.log_severity_level = QUIET
         options.graph_optimization_level = level
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if workers else "0")
         options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)

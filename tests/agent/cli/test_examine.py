@@ -38,7 +38,7 @@ def test_what_wins_the_timing_is_what_is_checked(agent: Agent, monkeypatch: pyte
             return outputs, trace
 
         monkeypatch.setattr(Executor, "run", run)
-        report, _ = examine(agent, session, runs=3, compare=False, seed=0)
+        report, _ = examine(agent, session, session.draw(), runs=3, compare=False)
     assert report.executed != PLAN
     assert not report.correct
 
@@ -58,9 +58,9 @@ def test_the_outputs_that_are_served_are_compared(
         return outputs | {"y": np.full_like(outputs["y"], 7.0)}, trace
 
     with agent.load(model, background=False) as session:
-        assert examine(agent, session, runs=1, compare=False, seed=0)[0].correct
+        assert examine(agent, session, session.draw(), runs=1, compare=False)[0].correct
         monkeypatch.setattr(Executor, "run", run)
-        assert not examine(agent, session, runs=1, compare=False, seed=0)[0].correct
+        assert not examine(agent, session, session.draw(), runs=1, compare=False)[0].correct
 
 
 def test_an_output_that_is_not_served_is_wrong(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +75,10 @@ def test_an_output_that_is_not_served_is_wrong(agent: Agent, monkeypatch: pytest
             return ({} if self.program.graph.outputs == outputs else answer), trace
 
         monkeypatch.setattr(Executor, "run", run)
-        assert examine(agent, session, runs=1, compare=False, seed=0)[0].max_rel_error == float("inf")
+        assert examine(agent, session, session.draw(), runs=1, compare=False)[0].max_rel_error == float("inf")
 
 
 def test_a_lone_softmax_can_be_checked(agent: Agent) -> None:
     """Where a model's input enters its final softmax, only the output is there to be compared."""
     with agent.load(one_op_model("Softmax").SerializeToString(), background=False) as session:
-        assert examine(agent, session, runs=1, compare=False, seed=0)[0].correct
+        assert examine(agent, session, session.draw(), runs=1, compare=False)[0].correct
