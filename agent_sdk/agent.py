@@ -110,18 +110,18 @@ class Agent(Closes):
         self._kept = Kept(Path(cache or cache_directory()))
         state = Path(cache or state_directory())
         self.device_id = device_id(state)
-        embedded = self._kept.path / "planner.sqlite" if planner is None else None
+        embedded = None
         opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
-        if embedded is not None:
+        if planner is None:
+            embedded = self._kept.path / "planner.sqlite"
             opening = partial(embedded_client, embedded)
         else:
-            address = str(planner)
-            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, address)
+            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, planner)
             client = partial(PlannerClient, device_id=self.device_id, deadline_s=planner_timeout_s)
-            client(address, token=token)  # refuses what is no address now, not when it is first needed
-            opening = partial(client, address, token=token)
+            client(planner, token=token)  # refuses what is no address now, not when it is first needed
+            opening = partial(client, planner, token=token)
             if token is None:
-                opening = partial(recognising, client, address, state, self.device_id)
+                opening = partial(recognising, client, planner, state, self.device_id)
         self._supplier = PlanSupplier(lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, self._kept.path)
         frozen = FrozenGraphs(self._kept.folder("ort"))
         self._lights = frozen.lights
@@ -197,13 +197,13 @@ class Agent(Closes):
             Path(_shown(source)).stem,
             partial(read_network, source, seed=seed),
             partial(
-                self.prepare,
+                self._prepare,
                 deterministic=deterministic,
                 all_rivals=all_rivals,
                 plan=travelling,
                 begun=partial(self._starts.keep, file, shapes),
             ),
-            self.renew if travelling is None else None,
+            self._renew if travelling is None else None,
             partial(self._whole, file, shapes, start),
             self._starter,
             shapes=shapes,
@@ -232,27 +232,21 @@ class Agent(Closes):
         """Like ``load``, without blocking the event loop."""
         return await asyncio.to_thread(self.load, source, **options)
 
-    def prepare(
+    def _prepare(
         self,
         model: Model,
         wanted: Wanted = always,
         *,
         behind: bool = False,
-        deterministic: bool = False,
-        all_rivals: bool = False,
-        plan: TravellingPlan | None = None,
-        begun: Callable[[Start], None] | None = None,
+        deterministic: bool,
+        all_rivals: bool,
+        plan: TravellingPlan | None,
+        begun: Callable[[Start], None],
     ) -> Prepared:
-        """Obtain a static model's plan and make it ready to run. Raises like ``load``.
+        """Obtain a static model's plan, unless there is one, and make it ready to run. Raises like ``load``.
 
-        Args:
-            model: what is planned.
-            wanted: whether somebody still waits for it; looked at while measuring.
-            behind: take the plan that is on disk, if any, and ask nobody, or else the first that the planner has.
-            deterministic: as in ``load``.
-            all_rivals: as in ``load``.
-            plan: take this one.
-            begun: told how the next start should begin.
+        ``wanted`` is looked at while measuring. ``behind`` takes the plan that is on disk, if any, and asks nobody, or
+        else the first that the planner has. ``begun`` is told how the next start should begin.
         """
         here = threading.main_thread()
         opener = self._for(model)
@@ -263,8 +257,7 @@ class Agent(Closes):
             )
         pinned = deterministic or rounding(model.graph).differs
         opened = opener.opened(model, obtained, all_rivals=all_rivals, pinned=pinned)
-        if begun is not None:
-            begun(start_after(opened.serving))
+        begun(start_after(opened.serving))
         return Prepared(model, opened)
 
     def _for(self, model: Model) -> Opener:
@@ -308,7 +301,7 @@ class Agent(Closes):
         """
         prepared = session.latest
         served = prepared.obtained.served
-        if served is None or prepared.obtained.plan is None:
+        if served is None:
             raise UnplannableError(f"'{session.name}' has no plan to export: {'; '.join(session.notes)}")
         used = [self.device.processors[name].spec for name in served.reply.plan.processors_used]
         write_plan(Path(path), pack_plan(session.name, fingerprint(session.file), prepared, served.reply, used))
@@ -321,10 +314,10 @@ class Agent(Closes):
         session is closed.
         """
         self._supplier.refuse_when_closed()
-        taken_up = [self.renew(prepared) for prepared in session.plans.ready()]
+        taken_up = [self._renew(prepared) for prepared in session.plans.ready()]
         return any(taken_up)
 
-    def renew(self, prepared: Prepared) -> bool:
+    def _renew(self, prepared: Prepared) -> bool:
         """What ``refresh`` does, for one set of shapes."""
         if prepared.serving.pinned:  # the answer may not change
             return False

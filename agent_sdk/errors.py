@@ -69,10 +69,9 @@ class UnknownNameError(InputError):
     """
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
-        self.name = name
-        self.known = tuple(known)
-        close = difflib.get_close_matches(name, self.known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(self.known) or 'none'}"
+        known = tuple(known)
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known) or 'none'}"
         super().__init__(f"unknown {what} '{name}'; {hint}")
 
 

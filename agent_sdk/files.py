@@ -48,7 +48,7 @@ def replace_whole(path: Path, data: bytes) -> None:
             file.write(data)
         os.replace(temporary, path)
     except BaseException:
-        with suppress(OSError):
+        with suppress(OSError):  # it stays half written, until ``usable`` removes it; why it failed is raised
             os.unlink(temporary)
         raise
 
@@ -106,16 +106,17 @@ class Kept:
 
 @contextmanager
 def one_at_a_time(path: Path, longest_s: float) -> Iterator[None]:
-    """Hold a lock among processes, waiting for ``longest_s`` seconds at most.
+    """Hold a lock among processes, on a folder or on a file that is made, waiting for ``longest_s`` seconds at most.
 
     It ends with the process that holds it. Where nothing can be locked nobody waits.
     """
     handle = -1
     held = False
     try:
-        with suppress(OSError):
+        with suppress(OSError):  # then nobody waits, see above
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            kind = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+            handle = os.open(path, kind | os.O_CLOEXEC, 0o600)
             until = time.monotonic() + longest_s
             while not held and time.monotonic() < until:
                 try:

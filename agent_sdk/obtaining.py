@@ -95,7 +95,7 @@ class Obtainer:
         if copy is None:
             return None
         settled = self.supplier.plans.settled(question.key, copy)
-        return Obtained(copy.reply.plan, copy, "disk", cached=True, settled=settled, key=question.key, notes=self.notes)
+        return Obtained(copy, "disk", cached=True, settled=settled, key=question.key, notes=self.notes)
 
     def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False, wanted: Wanted = always) -> Obtained:
         """Obtain the plan of a model; ``renew`` asks anew although one is cached.
@@ -141,7 +141,6 @@ class Obtainer:
             )
             notes.append(f"{error}; {at_hand}")
         return Obtained(
-            plan=served.reply.plan if served else None,
             served=served,
             source=source,
             cached=cached,

@@ -16,17 +16,19 @@ ZOO_VARIABLE: Final = "HOPE_ZOO"
 
 def cache_directory() -> Path:
     """What may be lost: plans, the embedded planner's database, optimised graphs, built networks."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen) if chosen else user_cache_path("hope", appauthor=False)
+    return _chosen(CACHE_VARIABLE) or user_cache_path("hope", appauthor=False)
 
 
 def state_directory() -> Path:
     """What must outlive a cleared cache: the device's id and its tokens."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen) if chosen else user_data_path("hope", appauthor=False)
+    return _chosen(CACHE_VARIABLE) or user_data_path("hope", appauthor=False)
 
 
 def zoo_directory() -> Path:
     """Built zoo networks."""
-    chosen = os.environ.get(ZOO_VARIABLE)
-    return Path(chosen) if chosen else cache_directory() / "zoo"
+    return _chosen(ZOO_VARIABLE) or cache_directory() / "zoo"
+
+
+def _chosen(variable: str) -> Path | None:
+    chosen = os.environ.get(variable)
+    return Path(chosen) if chosen else None

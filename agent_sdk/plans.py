@@ -185,7 +185,7 @@ class Plans(Closes, Forks):
 
     def opens(self) -> bool:
         """Load the whole network at once on the likeliest runtime; whether any takes it."""
-        with suppress(ModelError):
+        with suppress(ModelError):  # a plan may still run it, and says more where that fails as well
             self._opened_whole(fastest=False)
         return self._whole is not None
 
@@ -264,7 +264,7 @@ class Plans(Closes, Forks):
     def _settle_whole(self, why: HopeError) -> None:
         """Have the whole network answer on, and the next start begin with the fastest runtime."""
         self.run_whole(why)
-        with suppress(ModelError):
+        with suppress(ModelError):  # the next start finds out by itself
             self._open_whole(True).close()
 
     def ready(self) -> list[Prepared]:

@@ -29,7 +29,7 @@ class Records(Generic[Message]):
         path = self._path(key)
         try:
             found = self._kind.model_validate_json(read_whole(path))
-        except (OSError, ValidationError):
+        except (OSError, ValidationError):  # absent, or as good as absent
             return None
         with suppress(OSError):  # whoever may only read can use it all the same
             os.utime(path)
@@ -43,7 +43,7 @@ class Records(Generic[Message]):
                 found.append(self._kind.model_validate_json(read_whole(path)))
             except ValidationError:
                 self.drop(path.stem)
-            except OSError:
+            except OSError:  # another process has just dropped it, or it may be read next time
                 continue
         return found
 
@@ -51,7 +51,7 @@ class Records(Generic[Message]):
         """Keep a message under ``key``; say whether the disk took it."""
         try:
             replace_whole(self._path(key), message.model_dump_json().encode())
-        except OSError:
+        except OSError:  # full, or not ours to write: the next start takes longer
             return False
         with suppress(OSError):  # another process may be removing some at the same moment
             files = sorted(self._directory.glob("*.json"), key=lambda path: path.stat().st_mtime)
@@ -61,7 +61,7 @@ class Records(Generic[Message]):
 
     def drop(self, key: str) -> None:
         """Forget what is kept under ``key``, if anything."""
-        with suppress(OSError):
+        with suppress(OSError):  # absent already, or it stays and is dropped next time
             self._path(key).unlink()
 
     def _path(self, key: str) -> Path:

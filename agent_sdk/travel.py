@@ -76,7 +76,7 @@ def unpack_plan(plan: TravellingPlan, model: Model) -> Obtained:
     """What a plan file holds for a model. Raises PlanMismatchError where that is another one."""
     refuse_other_network(plan, model, model.name)
     served = ServedPlan(plan.reply, "", "unchanged")
-    return Obtained(plan.reply.plan, served, "file", cached=True, settled=Settled(trial_us=plan.trial_us))
+    return Obtained(served, "file", cached=True, settled=Settled(trial_us=plan.trial_us))
 
 
 def write_plan(path: Path, plan: TravellingPlan) -> None:

@@ -13,8 +13,11 @@ import onnxruntime as ort
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.errors import InputError
 from agent_sdk.model import Model, Port, extract, pre_softmax_outputs
+from agent_sdk.model.dtypes import DTYPE
+from agent_sdk.model.infer import ELEMENT_NAMES
 from agent_sdk.rounding import FLOAT32, rounding
 from agent_sdk.runtimes.base import WrongOutput
+from agent_sdk.runtimes.host import FOREIGN
 from hope_schema import ModelGraph
 
 
@@ -27,7 +30,7 @@ def random_inputs(graph: ModelGraph, seed: int) -> dict[str, np.ndarray]:
     inputs = {}
     for name in graph.inputs:
         tensor = graph.tensor[name]
-        if tensor.dtype == "bfloat16" or tensor.dtype.endswith("int4"):
+        if tensor.dtype in FOREIGN:
             raise InputError(f"input '{name}' is {tensor.dtype}, which NumPy cannot hold")
         inputs[name] = _drawn(generator, np.dtype(tensor.dtype), tensor.shape)
     return inputs
@@ -52,12 +55,10 @@ def _drawn(generator: np.random.Generator, dtype: np.dtype[Any], shape: Sequence
 
 
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    f"tensor({name})": np.dtype(kind)
-    for name, kind in (
-        ("float", "float32"), ("double", "float64"), ("float16", "float16"), ("bool", "bool"),
-        *((f"{sign}int{bits}", f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    )
-}  # fmt: skip
+    f"tensor({name})": np.dtype(DTYPE[number])
+    for name, number in ELEMENT_NAMES.items()
+    if number in DTYPE and DTYPE[number] not in FOREIGN
+}
 
 
 def reference(model: Model, values: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:

@@ -20,6 +20,5 @@ The planner:
   console     the fleet in a browser
 
 ``page`` makes ``docs/figures.md`` of what they wrote into ``results``. ``many_cores.sh`` and ``gpu.sh`` run them on
-machines without a network. What several share: ``results``, ``profiles``, ``memory`` and ``together`` (of traces),
-``streams``.
+machines without a network. What several share: ``cli``, ``results``, ``profiles``, ``traces``, ``streams``.
 """

@@ -19,7 +19,7 @@ from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.model import Model, read_model
 from agent_sdk.obtaining import THOROUGH_S
-from benchmarks.results import Measure, Table, verdict
+from benchmarks.results import Found, Table, verdict
 from hope_schema import ModelGraph, Plan, Profile, merge
 from hope_schema.cutgraph import cut_graph
 from planner_api import cli
@@ -100,7 +100,7 @@ def replayed_us(plan: Plan, graph: ModelGraph, figures: Profile) -> float:
     return simulate(problem, [home[op] for op in range(len(index))], list(home)).makespan_us
 
 
-def device_time() -> tuple[list[Measure], list[Table]]:
+def device_time() -> Found:
     """Device time until there is a plan, and until one within 5 % of the final one."""
     unseen = read_model(UNSEEN)
     found, figures = stages(unseen, KNOWN, PROCESSORS)

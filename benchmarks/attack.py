@@ -112,7 +112,7 @@ async def single(stage: Stage) -> list[Row]:
     token = await enrol(stage, "attacker")
     await call(server.address, attacks(token)["long upload"])  # the reading process is part of an idle server's memory
     costs = {name: await cost(server, raw) for name, raw in attacks(token).items()}
-    await asyncio.to_thread(server.stop)
+    await stage.stop(server)
     assert all(len(body) <= 16 * 1024 for _, _, body in HOSTILE.values())
     return _costs(stage, "one hostile request", costs, most_ms=50, most_mib=64)
 
@@ -162,7 +162,7 @@ async def large(stage: Stage) -> list[Row]:
         name: await cost(server, request("POST", path, body, token=token, headers=headers))
         for name, (path, body) in steps.items()
     }
-    await asyncio.to_thread(server.stop)
+    await stage.stop(server)
     return _costs(stage, f"a valid model of {LARGE_OPS} ops, to its first plan", costs, accepted=True)
 
 
@@ -247,7 +247,7 @@ async def others(stage: Stage, seconds: float) -> list[Row]:
         attack = asyncio.create_task(pump.run())
         beside.append(await p99(seconds / ROUNDS))
         answered += (await attack).statuses
-    await asyncio.to_thread(server.stop)
+    await stage.stop(server)
     ratio = statistics.median(each / before for before, each in zip(alone, beside, strict=True))
     details = {
         "alone_ms": round(statistics.median(alone), 2),
@@ -279,8 +279,7 @@ async def first_plan(stage: Stage, keys: int) -> list[Row]:
     done = await stage.until(f"SELECT COUNT(*) FROM plans WHERE id = '{plan_id}' AND status = 'done'", 1, 12 * BUDGET_S)
     better_s = time.perf_counter() - started
     statuses = {str(status): count for status, count in (await flood).statuses.items()}
-    for process in (server, worker):
-        await asyncio.to_thread(process.stop)
+    await stage.stop(server, worker)
     return [
         row(
             stage,
@@ -383,8 +382,7 @@ async def measure(url: str, options: argparse.Namespace) -> list[Row]:
 
 def main() -> int:
     """Run; 0 when every row holds."""
-    parser = cli.parser("attack", __doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    parser = cli.measuring("attack", __doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of the attack on others (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=500, help="that the greedy device asks for (default: %(default)s)")
     options = parser.parse_args()
@@ -394,8 +392,7 @@ def main() -> int:
             rows += asyncio.run(measure(url, options))
     for each in rows:
         print(line(each))
-    if options.json is not None:
-        results.write(options.json, rows)
+    results.report(options.json, rows)
     return 0 if all(each["ok"] for each in rows) else 1
 
 

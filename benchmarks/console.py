@@ -20,18 +20,17 @@ from typing import Any
 import httpx
 from sqlalchemy import Connection, insert, text
 
-from benchmarks import cli, results
-from benchmarks.results import Measure, Table, verdict
+from benchmarks import cli
+from benchmarks.results import Found, Measure, Table, report, verdict
+from benchmarks.service.stage import databases
 from planner_api.app import create_app
 from planner_api.db.engine import sync_engine
-from planner_api.db.migrate import upgrade
 from planner_api.db.tables import Base, DeviceRow, DriftRow, ModelRow, PlanRow, ProfileRow, SocRow, TokenRow
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.settings import Settings
 from tests.browser import chromium, installed
 from tests.planner.console.pictures import fleet
 from tests.planner.console.violations import violations
-from tests.planner.postgres import Postgres
 
 MODELS, SOCS = 50, 500
 VIEWS, PAUSE_S = 300, 0.1
@@ -40,7 +39,6 @@ LARGEST_MS, LARGEST_BYTES = 150.0, 200_000
 HERE = "http://planner"
 
 Row = dict[str, Any]
-Found = tuple[list[Measure], list[Table]]
 
 
 def measure(url: str, devices: int = 100_000) -> Found:
@@ -170,29 +168,18 @@ def accessibility() -> Measure | None:
 
 def look(devices: int) -> Found:
     """Measure on a PostgreSQL server of its own, and in a browser where there is one."""
-    with tempfile.TemporaryDirectory(prefix="hope-pg-", ignore_cleanup_errors=True) as directory:
-        server = Postgres(Path(directory) / "data", durable=False)
-        server.start()
-        try:
-            url = server.create("console")
-            upgrade(url)
-            measures, tables = measure(url, devices)
-        finally:
-            server.close()
+    with databases(None) as urls:
+        measures, tables = measure(urls[-1], devices)
     return [*measures, *filter(None, [accessibility()])], tables
 
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    parser = cli.parser("console", __doc__)
+    parser = cli.measuring("console", __doc__)
     parser.add_argument("--devices", type=int, default=100_000)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     measures, tables = look(options.devices)
-    for table in tables:
-        table.show()
-    if options.json:
-        results.write(options.json, measures, tables)
+    report(options.json, measures, tables)
     return 0 if all(each.ok for each in measures) else 1
 
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -36,7 +35,7 @@ from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.verify import random_inputs
 from benchmarks import cli
-from benchmarks.results import verdict, write
+from benchmarks.results import report, verdict
 from hope_schema import Cause, Plan, Step, merge
 from hope_schema import Processor as Spec
 
@@ -351,16 +350,13 @@ def scans(us: float) -> float:
 
 
 def main() -> int:
-    parser = cli.parser("dispatch", __doc__)
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    arguments = parser.parse_args()
+    options = cli.measuring("dispatch", __doc__).parse_args()
     found = measure()
     rows = [verdict(name, found[name], must) for name, must in MUST.items()]
     beside = {name: value for name, value in found.items() if name not in MUST}
     for name, value in beside.items():
         print(f"{name:64} {value:8.4f}")
-    if arguments.json:
-        write(arguments.json, rows, beside=beside)
+    report(options.json, rows, beside=beside)
     return 0
 
 

@@ -20,7 +20,6 @@ again stays in it.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import json
@@ -32,6 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,14 +47,14 @@ from agent_sdk.runtimes.torch.kernel import Line, build
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.session import Session
-from agent_sdk.verify import random_inputs, reference
-from benchmarks import pair
-from benchmarks.results import Measure, Table, verdict, write
+from agent_sdk.verify import random_inputs, reference, relative_error
+from benchmarks import cli, pair
+from benchmarks.results import Measure, Table, report, say, verdict
 from benchmarks.streams import traced_streams
 from hope_schema import Plan, merge
 from hope_schema.plan import Method
 
-MODELS = "inception_v1 inception_v3 inception_v4 nasnet_large pnasnet_large squeezenet densenet121 resnet50 vgg19"
+MODELS = "inception_v1,inception_v3,inception_v4,nasnet_large,pnasnet_large,squeezenet,densenet121,resnet50,vgg19"
 CHAINS = frozenset({"squeezenet", "densenet121", "resnet50", "vgg19"})
 COMPILED = frozenset({"inception_v1", "inception_v3", "nasnet_large"})
 ONE_STREAM_MUST = {"inception_v3": 0.65, "inception_v4": 0.65, "nasnet_large": 0.58, "pnasnet_large": 0.60}
@@ -176,11 +176,6 @@ def interleave(configurations: Mapping[str, Configuration], stream: torch.cuda.S
                 one.samples.append(begin.elapsed_time(end) * 1e3)
 
 
-def error(found: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> float:
-    """The largest difference relative to the largest value."""
-    return max(float(np.abs(found[name] - right[name]).max() / np.abs(right[name]).max()) for name in right)
-
-
 def network_rows(
     name: str, precision: str, methods: Sequence[str], modes: Sequence[str], traces_to: Path | None
 ) -> list[dict[str, Any]]:
@@ -226,7 +221,7 @@ def network_rows(
                 except Exception as problem:  # noqa: BLE001  a competitor that fails is left out
                     print(f"{name} {precision}: torch.compile({mode}) failed: {str(problem).splitlines()[0][:200]}")
             interleave(configurations, own.driver.stream(0))
-            errors = {label: error(one.outputs(), right) for label, one in configurations.items()}
+            errors = {label: relative_error(one.outputs(), right) for label, one in configurations.items()}
             if traces_to is not None:
                 facts = traced_streams(configurations["auto"].launch, traces_to / f"{name}-{precision}.trace.json")
                 configurations["auto"].facts |= facts
@@ -258,7 +253,7 @@ def network_rows(
                     "profiled_s": round(sessions[label].latest.obtained.profiling_seconds, 1),
                 }
             rows.append(row)
-            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+            say(row)
         return rows
 
 
@@ -287,7 +282,7 @@ def rounding_error(
                 )
                 given = [_rounded(tensor, precision) for tensor in given]
             memory.update(zip(kernel.outputs, kernel(*given), strict=True))
-    return error({name: memory[name].cpu().numpy() for name in right}, right)
+    return relative_error({name: memory[name].cpu().numpy() for name in right}, right)
 
 
 def _rounded_line(line: Line, precision: str, everywhere: bool) -> Line:
@@ -331,12 +326,12 @@ def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]
         "threads_early": threads[early],
         "threads_late": threads[-1],
     }
-    print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    say(row)
     return [row]
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[Measure]:
-    """The issue's table."""
+    """What must hold of these rows."""
     found = []
     for row in rows:
         name, label = row["model"], f"{row['model']} {row['precision']}"
@@ -387,27 +382,24 @@ def network_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def main() -> None:
     """Print every row and the table, and write both."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=MODELS.replace(" ", ","))
-    parser.add_argument("--precision", default="fp16,tf32")
-    parser.add_argument("--methods", default="greedy,auto", help="whose plans of ours; auto must be among them")
-    parser.add_argument("--compile", default="reduce-overhead,max-autotune", help="modes, or 'none'")
-    parser.add_argument("--pair", default="", help="networks for a part of the GPU beside the cores")
+    parser = cli.measuring("gpu", __doc__)
+    parser.add_argument("--models", type=cli.names, default=cli.names(MODELS))
+    parser.add_argument("--precision", type=cli.names, default=["fp16", "tf32"])
+    parser.add_argument("--methods", type=cli.names, default=list(METHODS), help="whose plans of ours; auto among them")
+    parser.add_argument("--compile", type=cli.names, default=["reduce-overhead", "max-autotune"], help="modes, or ''")
+    parser.add_argument("--pair", type=cli.names, default=[], help="networks for a part of the GPU beside the cores")
     parser.add_argument("--sessions", type=int, default=0, help="how many are opened and closed")
     parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write Perfetto traces there")
-    parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
-    methods = options.methods.split(",")
-    modes = () if options.compile == "none" else tuple(options.compile.split(","))
     tasks: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = []
-    for name in filter(None, options.models.split(",")):
-        for precision in options.precision.split(","):
-            tasks.append((f"{name} {precision}", partial(network_rows, name, precision, methods, modes, options.trace)))
-    for name in filter(None, options.pair.split(",")):
+    for name, precision in product(options.models, options.precision):
+        work = partial(network_rows, name, precision, options.methods, options.compile, options.trace)
+        tasks.append((f"{name} {precision}", work))
+    for name in options.pair:
         tasks.append((f"{name}, pair", partial(pair.rows, name, options.trace)))
     if options.sessions:
-        name, precision = options.models.split(",")[0], options.precision.split(",")[0]
+        name, precision = options.models[0], options.precision[0]
         tasks = [(f"{name}, sessions", partial(sessions_rows, name, precision, options.sessions))]
     rows: list[dict[str, Any]] = []
     if options.json and options.json.exists():
@@ -417,10 +409,9 @@ def main() -> None:
         fresh = {_group(row) for row in found}
         rows = [row for row in rows if _group(row) not in fresh] + found
         if options.json:  # after every network: a lent machine may be taken back
-            with contextlib.redirect_stdout(None):
-                measures = verdicts(rows)
             device = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__}
-            write(options.json, measures, (network_table(rows),), **device, networks=rows)
+            with contextlib.redirect_stdout(None):
+                report(options.json, verdicts(rows), [network_table(rows)], **device, networks=rows)
     verdicts(rows)
     network_table(rows).show()
 

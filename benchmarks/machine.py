@@ -9,7 +9,6 @@ proven legal by the checker. Every line ends with what the figure must be.
 from __future__ import annotations
 
 import resource
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import cli, results
+from benchmarks import cli
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
-from benchmarks.results import Measure, verdict
+from benchmarks.results import Measure, report, verdict
 from planner_api.planning import Budget, Machine, PlanningError, Problem, check, optimise
 from planner_api.planning.optimise import Outcome
 from planner_api.planning.warming import warm
@@ -183,22 +182,18 @@ def run(profiles: Sequence[PhoneProfile], budget: float) -> list[Measure]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run every row; 2 for bad input."""
-    parser = cli.parser("machine", __doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run every row."""
+    parser = cli.measuring("machine", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--budget", type=float, default=5.0, help="seconds per plan; default: 5")
-    parser.add_argument("--json", type=Path, help="write every figure here")
     options = parser.parse_args(arguments)
     try:
         measures = run(find(options.folder), options.budget)
     except (BadProfile, PlanningError) as error:
-        print(f"benchmarks.machine: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        results.write(options.json, measures)
-    return 0
+        parser.error(str(error))
+    report(options.json, measures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,7 +19,7 @@ from pathlib import Path
 from agent_sdk.agent import Agent
 from agent_sdk.model import read_model
 from benchmarks import cli
-from benchmarks.results import verdict, write
+from benchmarks.results import report, verdict
 
 STARTS = 5
 
@@ -46,10 +46,9 @@ def fresh(verb: str, model: str, cache: str) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = cli.parser("main_job", __doc__)
+    parser = cli.measuring("main_job", __doc__)
     parser.add_argument("--profile", default="nasnet_large", help="network to profile from nothing")
     parser.add_argument("--second", default="inception_v1", help="network to start a second time")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
     parser.add_argument("--child", nargs=3, metavar=("VERB", "MODEL", "CACHE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -68,8 +67,7 @@ def main() -> int:
         verdict(f"planner work, second start of {options.second}, ms", planner_ms, 20.0),
         verdict("signatures profiled then", max(row["signatures"] for row in seconds), 0.0),
     ]
-    if options.json:
-        write(options.json, rows)
+    report(options.json, rows)
     return 0 if all(row.ok for row in rows) else 1
 
 

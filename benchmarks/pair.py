@@ -30,8 +30,8 @@ from agent_sdk.measure.witness import Witness
 from agent_sdk.obtaining import THOROUGH_S
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.verify import random_inputs
-from benchmarks.results import Measure, verdict
-from benchmarks.together import busy_together
+from benchmarks.results import Measure, say, verdict
+from benchmarks.traces import busy_together
 
 MULTIPROCESSORS: Final = 8
 ROUNDS: Final = 40
@@ -83,7 +83,7 @@ def rows(name: str, traces_to: Path | None = None, on: str | None = None) -> lis
                 "cuts": len(program.plan.jobs[0].cuts),
             }
             found.append(row)
-            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+            say(row)
             if traces_to is not None and label == PLAN:
                 (traces_to / f"{name}-pair.trace.json").write_text(json.dumps(to_perfetto(trace)))
         print("\n".join(session.notes), flush=True)

@@ -13,7 +13,6 @@ import argparse
 import gc
 import json
 import math
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks import cli, figures, results
+from benchmarks import cli, figures
 from benchmarks.mulayer import mulayer_us
 from benchmarks.profiles import BadProfile, PhoneProfile, find, phone_problem
-from benchmarks.results import Measure, Table, verdict
+from benchmarks.results import Measure, Table, report, verdict
 from planner_api.planning import Budget, PlanningError, Problem, UnknownMethod, check, optimise, simulate
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.construct.listing import list_order
@@ -99,19 +98,19 @@ def warm_up(problem: Problem, methods: Sequence[str], budget: float) -> None:
     gc.freeze()
 
 
-def measure(problem: Problem, profile: str, cpu: str, method: str, budget: float, seed: int) -> Row:
+def measure(problem: Problem, profile: PhoneProfile, cpu: str, method: str, options: argparse.Namespace) -> Row:
     """Plan and check the plan. What takes no time is planned a few times: the shortest is what was not interrupted."""
     seconds = math.inf
     for _ in range(REPEATS):
         began = time.perf_counter()
-        solution, bound = plan(problem, method, Budget(budget, seed=seed))
+        solution, bound = plan(problem, method, Budget(options.budget, seed=options.seed))
         seconds = min(seconds, time.perf_counter() - began)
         if seconds > AT_ONCE_S:
             break
     schedule = solution.schedule
     check(problem, schedule)
     found = (solution.method, schedule.makespan_us, bound.us, bound.method, seconds, schedule, solution.notes)
-    return Row(profile, cpu, method, *found)
+    return Row(profile.stem, cpu, method, *found)
 
 
 def plan(problem: Problem, method: str, budget: Budget) -> tuple[Solution, Bound]:
@@ -124,11 +123,6 @@ def plan(problem: Problem, method: str, budget: Budget) -> tuple[Solution, Bound
         return outcome.solution, outcome.bound
     solution = solve(problem, method.removesuffix(OVERLAP), budget)
     return (overlapped(problem, solution) if method.endswith(OVERLAP) else solution), trivial(problem)
-
-
-def measured(problem: Problem, profile: PhoneProfile, label: str, method: str, options: argparse.Namespace) -> Row:
-    """One row of a figure."""
-    return measure(problem, profile.stem, label, method, options.budget, options.seed)
 
 
 def mulayer(profile: PhoneProfile, cpu: str, problem: Problem) -> Row:
@@ -238,11 +232,11 @@ class Report:
         return found
 
 
-def run(profiles: Sequence[PhoneProfile], arguments: argparse.Namespace) -> Report:
+def run(profiles: Sequence[PhoneProfile], options: argparse.Namespace) -> Report:
     """Plan everything that was selected, printing as it goes."""
-    jobs = [(profile, cpu) for profile in profiles for cpu in arguments.cpu or profile.cpus]
+    jobs = [(profile, cpu) for profile in profiles for cpu in options.cpu or profile.cpus]
     problems = {(profile.stem, cpu): phone_problem(profile, cpu) for profile, cpu in jobs}
-    warm_up(min(problems.values(), key=lambda problem: len(problem.ops)), arguments.methods, arguments.budget)
+    warm_up(min(problems.values(), key=lambda problem: len(problem.ops)), options.methods, options.budget)
     report = Report()
     print(f"{'profile':30} {'cpu':12} {'method':22} {'ms':>10} {'/HOPE:LP':>8} {'bound ms':>10} {'gap':>7} {'s':>7}")
     for profile, cpu in jobs:
@@ -251,12 +245,12 @@ def run(profiles: Sequence[PhoneProfile], arguments: argparse.Namespace) -> Repo
             name, _, configuration = key.partition("/")
             if configuration == cpu:
                 report.authors[profile.stem, cpu][name] = replay(problem, letters)
-        for method in arguments.methods:
+        for method in options.methods:
             try:
                 if method == MULAYER:
                     row = mulayer(profile, cpu, problem)
                 else:
-                    row = measure(problem, profile.stem, cpu, method, arguments.budget, arguments.seed)
+                    row = measure(problem, profile, cpu, method, options)
             except PlanningError as error:
                 print(f"{profile.stem:30} {cpu:12} {method:22} no plan: {error}")
                 continue
@@ -266,54 +260,35 @@ def run(profiles: Sequence[PhoneProfile], arguments: argparse.Namespace) -> Repo
     return report
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    def names(text: str) -> list[str]:
-        return [name for name in text.split(",") if name]
-
-    parser = cli.parser("phones", __doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the benchmark. A method that finds no plan is a line of the report, no failure."""
+    parser = cli.measuring("phones", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
-    parser.add_argument("--models", type=names, default=[], help="models or file stems, comma-separated; default: all")
-    parser.add_argument("--cpu", type=names, default=[], help="CPU configurations; default: every cpu_big_N of a file")
-    parser.add_argument("--methods", type=names, default=names(METHODS), help=f"default: {METHODS}")
+    parser.add_argument("--models", type=cli.names, default=[], help="models or file stems; default: all")
+    parser.add_argument("--cpu", type=cli.names, default=[], help="CPU configurations; default: every cpu_big_N")
+    parser.add_argument("--methods", type=cli.names, default=cli.names(METHODS), help=f"default: {METHODS}")
     parser.add_argument("--budget", type=float, default=5.0, help="seconds per plan (auto and ilp); default: 5")
     parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
     parser.add_argument("--figures", action="store_true", help="HOPE's figures 4 to 7, with all of their methods")
-    parser.add_argument("--json", type=Path, help="write what was found here")
-    parser.add_argument("--schedules", type=Path, help="write the schedule of every row here")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 2 for bad input. A method that finds no plan is a line of the report, no failure."""
-    options = parse(arguments)
+    parser.add_argument("--schedules", type=cli.file, help="write the schedule of every row here")
+    options = parser.parse_args(arguments)
     try:
         for name in options.methods:
             if name != MULAYER:
                 find_method(name.removesuffix(OVERLAP))
         if not options.methods:
             raise UnknownMethod(f"no method was named: choose from {METHODS}")
-        for path in (options.json, options.schedules):
-            if path and not path.parent.is_dir():
-                raise BadProfile(f"{path}: there is no folder to write this into")
         profiles = find(options.folder, options.models)
         if options.figures:
             options.methods += [method for method in figures.COLUMNS if method not in options.methods]
-        report = run(profiles, options)
-        tables = [report.plans()]
-        if options.figures:
-            tables += figures.draw(report.rows, profiles, lambda *what: measured(*what, options))
-            for table in tables:
-                table.show()
-        measures = report.summary()
+        found = run(profiles, options)
+        drawn = figures.draw(found.rows, profiles, lambda *what: measure(*what, options)) if options.figures else []
     except (BadProfile, PlanningError) as error:
-        print(f"benchmarks.phones: {error}", file=sys.stderr)
-        return 2
-    rows = [row for rows in report.rows.values() for row in rows.values()]
-    if options.json:
-        results.write(options.json, measures, tables)
+        parser.error(str(error))
+    report(options.json, found.summary(), [found.plans(), *drawn])
     if options.schedules:
+        rows = [row for rows in found.rows.values() for row in rows.values()]
         options.schedules.write_text(json.dumps([row.as_json() for row in rows]))
-    return 0
 
 
 def intervals(row: Row) -> list[tuple[int, str, float, float]]:
@@ -325,4 +300,4 @@ def intervals(row: Row) -> list[tuple[int, str, float, float]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

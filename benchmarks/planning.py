@@ -192,8 +192,8 @@ def with_cuts(seconds: float) -> None:
     optimise(build_problem(graph, synthetic_profile(graph, 0), cut=True), "auto", Budget(seconds))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run every section; 2 for bad input."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run every section."""
     parser = cli.parser("planning", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--budget", type=float, default=5.0, help="seconds per synthetic plan; default: 5")
@@ -210,10 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subproblems(profiles)
         three_processors([p for p in largest if p.model == "nasnet-large"], options.long_budget)
     except (BadProfile, PlanningError) as error:
-        print(f"benchmarks.planning: {error}", file=sys.stderr)
-        return 2
-    return 0
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import at_once, cli, results
+from benchmarks import at_once, cli
 from benchmarks.figures import PAPERS_CPU
 from benchmarks.profiles import BadProfile, PhoneProfile, find, op_type, phone_problem
-from benchmarks.results import Measure, Table, verdict
+from benchmarks.results import Measure, Table, joined, report, verdict
 from planner_api.planning import Budget, PlanningError, Problem, optimise, simulate
 from planner_api.prediction.asking import most_telling
 from planner_api.prediction.features import LANES, POOLS, Features
@@ -318,19 +317,16 @@ def by_count(rows: Sequence[dict[str, Any]]) -> Table:
     return Table("Predictions by what was measured: a network, or a phone, left out", columns, lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 2 for bad input."""
-    parser = cli.parser("prediction", __doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    parser = cli.measuring("prediction", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
-    parser.add_argument("--models", type=lambda text: text.split(","), default=[], help="models or file stems")
+    parser.add_argument("--models", type=cli.names, default=[], help="models or file stems")
     parser.add_argument("--rounds", type=int, default=60, help="of the search per plan; default: 60")
     parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
     parser.add_argument("--device", action="store_true", help="measure a new network on two cores of this machine too")
-    parser.add_argument("--json", type=Path, help="write what was found here")
     options = parser.parse_args(arguments)
     try:
-        if options.json and not options.json.parent.is_dir():
-            raise BadProfile(f"{options.json}: there is no folder to write this into")
         profiles = find(options.folder, options.models)
         for profile in profiles:
             if PAPERS_CPU.get(profile.phone) not in profile.keys:
@@ -338,18 +334,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         networks = [Network.of(profile) for profile in profiles]
         measures, rows = run(networks, Budget(rounds=options.rounds, seed=options.seed))
     except (BadProfile, PlanningError) as error:
-        print(f"benchmarks.prediction: {error}", file=sys.stderr)
-        return 2
-    tables = [by_count(rows), floor(networks)]
+        parser.error(str(error))
+    found = [(measures, [by_count(rows), floor(networks)])]
     if options.device:
-        here = at_once.device_time()
-        measures, tables = [*measures, *here[0]], [*tables, *here[1]]
-    for table in tables:
-        table.show()
-    if options.json:
-        results.write(options.json, measures, tables, cases=rows)
-    return 0
+        found.append(at_once.device_time())
+    report(options.json, *joined(found), cases=rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

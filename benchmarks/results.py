@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,11 @@ def words(value: object) -> str:
     return str(value)
 
 
+def say(row: Mapping[str, object]) -> None:
+    """Print everything of a row in a line."""
+    print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+
+
 def verdict(what: str, value: float, must: float, *, at_least: bool = False) -> Measure:
     """Print one figure and whether it holds."""
     found = Measure(what, value, must, value >= must if at_least else value <= must)
@@ -62,10 +67,24 @@ def verdict(what: str, value: float, must: float, *, at_least: bool = False) -> 
     return found
 
 
-def write(
-    path: Path, measures: Sequence[Measure | Mapping[str, Any]], tables: Sequence[Table] = (), **more: object
+Found = tuple[list[Measure], list[Table]]
+"""What a part of a benchmark found."""
+
+
+def joined(parts: Iterable[Found]) -> Found:
+    """What several parts found."""
+    kept = list(parts)
+    return [one for measures, _ in kept for one in measures], [one for _, tables in kept for one in tables]
+
+
+def report(
+    path: Path | None, measures: Sequence[Measure | Mapping[str, Any]], tables: Sequence[Table] = (), **more: object
 ) -> None:
-    """Write measures, tables, and whatever else a benchmark found, beside the circumstances of the run."""
+    """Print the tables; write measures, tables and whatever else was found, beside the circumstances, if somewhere."""
+    for table in tables:
+        table.show()
+    if path is None:
+        return
     content: dict[str, object] = circumstances() | {
         "rows": [asdict(one) if isinstance(one, Measure) else one for one in measures],
     }

@@ -34,7 +34,7 @@ from agent_sdk import Agent, Session
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.verify import random_inputs
 from benchmarks import cli
-from benchmarks.results import ROOT, Measure, Table, verdict, write
+from benchmarks.results import ROOT, Measure, Table, report, verdict
 
 COLD: Final = 1.5
 WARM: Final = 1.5
@@ -237,39 +237,33 @@ def timed_own(session: ort.InferenceSession, inputs: Mapping[str, np.ndarray]) -
     return time.perf_counter() - began
 
 
-def main() -> int:
-    parser = cli.parser("session", __doc__)
-    parser.add_argument("--only", default="starts,run,counts", help="what to measure")
-    parser.add_argument("--models", default="squeezenet,inception_v1,shufflenet", help="networks of the zoo")
+def main() -> None:
+    parser = cli.measuring("session", __doc__)
+    parser.add_argument("--only", type=cli.names, default=["starts", "run", "counts"], help="what to measure")
+    parser.add_argument("--models", type=cli.names, default=["squeezenet", "inception_v1", "shufflenet"])
     parser.add_argument("--rounds", type=int, default=15, help="turns of each start; the median counts")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    arguments = parser.parse_args()
-    only = arguments.only.split(",")
+    options = parser.parse_args()
     measures: list[Measure] = []
     tables = []
-    if "run" in only:
+    if "run" in options.only:
         with tempfile.TemporaryDirectory() as name, Agent(processors="ort", cache=Path(name) / "ort") as agent:
             measures += [runs(agent, source) for source in sized_networks()]
-    if "starts" in only:
+    if "starts" in options.only:
         os.environ.setdefault("HOPE_SOLVE_BUDGET_S", "2")  # what a start costs does not depend on how good its plan is
         rows = []
         with tempfile.TemporaryDirectory() as name, Agent(cache=Path(name) / "cache") as agent:
-            for network in arguments.models.split(","):
-                found, row = starts(agent, network, arguments.rounds, Path(name))
+            for network in options.models:
+                found, row = starts(agent, network, options.rounds, Path(name))
                 measures += found
                 rows.append(row)
         columns = ["network", "answers", "cold ms", "ONNX Runtime's", "warm ms", "own ms", "plan file ms", "its own ms"]
         tables.append(Table("Starts", columns, rows))
-    if "counts" in only:
+    if "counts" in options.only:
         found, cases = counts()
         measures += found
         tables.append(Table("Counts", ["what", "cases", "skipped", "seconds"], cases))
-    for table in tables:
-        table.show()
-    if arguments.json:
-        write(arguments.json, measures, tables)
-    return 0
+    report(options.json, measures, tables)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

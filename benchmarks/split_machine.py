@@ -33,7 +33,7 @@ from agent_sdk.selection.opening import RENEWALS
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN, hold_trial, warm
 from agent_sdk.verify import random_inputs
-from benchmarks.results import Measure, Table, verdict
+from benchmarks.results import Found, Table, verdict
 from hope_schema import (
     HOST,
     Cause,
@@ -193,7 +193,7 @@ def settled(cut: CutModel, device: Device, lanes: tuple[str, str], rivals: Mappi
     return plan, retimed(plan, traces) if is_outdated(plan, traces, TOLD) else plan
 
 
-def machine(cores: Sequence[int] = (0, 1)) -> tuple[list[Measure], list[Table]]:
+def machine(cores: Sequence[int] = (0, 1)) -> Found:
     """Measure on two cores."""
     lanes, gang = (f"ort@{cores[0]}", f"ort@{cores[1]}"), f"ort@{cores[0]}-{cores[1]}"
     cases = {

@@ -10,7 +10,6 @@ line says of so many elements. Windows and types are read from the names of ops,
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,12 +19,12 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks import results, split_machine
+from benchmarks import cli, split_machine
 from benchmarks.figures import PAPERS_CPU
 from benchmarks.phones import REFERENCE, replay
 from benchmarks.prediction import phone_features
 from benchmarks.profiles import CPU, GPU, BadProfile, PhoneProfile, find, phone_problem
-from benchmarks.results import Measure, Table, verdict
+from benchmarks.results import Found, Table, joined, report, verdict
 from hope_schema.cutting import CutError, Node, Region
 from planner_api.planning import Budget, PlanningError, Problem, check, optimise
 from planner_api.planning.problem.arrays import FloatArray
@@ -130,7 +129,7 @@ def chain(profile: PhoneProfile) -> PhoneProfile | None:
     return replace(profile, stem=f"{profile.stem} chain", ops=ops, plans={})
 
 
-def phones(profiles: Sequence[PhoneProfile], options: argparse.Namespace) -> tuple[list[Measure], list[Table]]:
+def phones(profiles: Sequence[PhoneProfile], options: argparse.Namespace) -> Found:
     """Plans with cuts over the authors' HOPE:LP, and chains of convolutions over the best single processor."""
     warm()
     lines: list[list[str | float | None]] = []
@@ -183,7 +182,7 @@ def _line(
     return [profile.stem, cpu, round(reference_us / 1e3, 1), *shown[:-1], cut, shown[-1]]
 
 
-def on_pair(names: Sequence[str]) -> tuple[list[Measure], list[Table]]:
+def on_pair(names: Sequence[str]) -> Found:
     """Networks without branches on a small GPU and the cores beside it."""
     from benchmarks import pair  # torch takes seconds to import
 
@@ -193,38 +192,28 @@ def on_pair(names: Sequence[str]) -> tuple[list[Measure], list[Table]]:
     return pair.verdicts(found), [table]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for; 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.splits", description=__doc__.splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what was asked for."""
+    parser = cli.measuring("splits", __doc__)
     parser.add_argument("--phones", type=Path, metavar="DIR", help="folder of <phone>--<model>.json files")
     parser.add_argument("--machine", action="store_true", help="measure on two cores of this machine too")
-    parser.add_argument("--pair", type=lambda text: text.split(","), default=[], help="networks on a GPU and the cores")
-    parser.add_argument("--models", type=lambda text: text.split(","), default=[], help="models or file stems")
+    parser.add_argument("--pair", type=cli.names, default=[], help="networks on a GPU and the cores")
+    parser.add_argument("--models", type=cli.names, default=[], help="models or file stems")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds per plan; default: 10")
     parser.add_argument("--seed", type=int, default=0, help="of the search; default: 0")
-    parser.add_argument("--json", type=Path, help="write what was found here")
     options = parser.parse_args(arguments)
-    measures: list[Measure] = []
-    tables: list[Table] = []
+    found: list[Found] = []
     try:
-        if options.json and not options.json.parent.is_dir():
-            raise BadProfile(f"{options.json}: there is no folder to write this into")
         if options.phones:
-            found = phones(find(options.phones, options.models), options)
-            measures, tables = [*measures, *found[0]], [*tables, *found[1]]
+            found.append(phones(find(options.phones, options.models), options))
         if options.machine:
-            found = split_machine.machine()
-            measures, tables = [*measures, *found[0]], [*tables, *found[1]]
+            found.append(split_machine.machine())
         if options.pair:
-            found = on_pair(options.pair)
-            measures, tables = [*measures, *found[0]], [*tables, *found[1]]
+            found.append(on_pair(options.pair))
     except (BadProfile, PlanningError) as error:
-        print(f"benchmarks.splits: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        results.write(options.json, measures, tables)
-    return 0
+        parser.error(str(error))
+    report(options.json, *joined(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,7 +8,7 @@ PlannerError
 ├── ConflictError         it contradicts what is there
 ├── TooOftenError         later, after ``retry_after_s``
 └── UnavailableError      something it needs is away for the moment
-└── DatabaseAwayError
+    └── DatabaseAwayError
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ class Turns:
         try:
             await granted
         except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
-                self._end(owner)
-            else:
+            if granted.cancelled():
                 self._leave(owner, granted)
+            else:
+                self._end(owner)
             raise
         try:
             yield
@@ -71,14 +71,16 @@ class Turns:
 
     def _grant(self) -> None:
         """Give free slots away: to each owner in turn, and it then stands at the end of the line."""
-        for owner in list(self._waiting):
+        for owner, queue in list(self._waiting.items()):
             if self._at_work.total() >= self._slots:
                 return
             if self._at_work[owner] >= self._each:
                 continue
-            queue = self._waiting[owner]
-            queue.popleft().set_result(None)
-            self._at_work[owner] += 1
+            while queue and queue[0].done():  # it was cancelled, and has not heard so yet
+                queue.popleft()
+            if queue:
+                queue.popleft().set_result(None)
+                self._at_work[owner] += 1
             if queue:
                 self._waiting.move_to_end(owner)
             else:

@@ -54,7 +54,8 @@ def examine(
     agent.progress.phase("checking the answer")
     judged = latest.judged(inputs, {latest.plan_executor, executor}, tolerance)
     executed = best if planned else PLAN
-    baselines_us = {name: us for name, us in trial_us.items() if name != PLAN}
+    alone = {name: us for name, us in trial_us.items() if name != PLAN}
+    baselines_us = dict(alone)
     if PLAN in trial_us and len(plan.processors_used) == 1:
         baselines_us[plan.processors_used[0]] = trial_us[PLAN]
     notes = list(session.notes)
@@ -63,7 +64,6 @@ def examine(
         notes += [failure] if failure else []
     if executed != PLAN and PLAN not in trial_us:
         notes.append(f"the plan failed on this device at present, so {executed} runs")
-    alone = {name: us for name, us in trial_us.items() if name != PLAN}
     single = min(alone, key=lambda name: alone[name], default=None)
     report = RunReport(
         model=model.name,

@@ -37,7 +37,7 @@ class RunReport:
         plan_processors_used: the processors that the plan uses, executed or not.
         max_rel_error: max |Δ| / max |reference| over the outputs, of a final softmax over what enters it, whose outputs
             are compared with what ONNX Runtime makes of that; infinite where one is missing, of another shape or not
-            finite; None when nothing was compared.
+            finite.
         tolerance: the largest ``max_rel_error`` that counts as right.
         verdict: right or wrong in words, as ``session.verify()`` prints it.
         default_us: what ONNX Runtime takes as its users run it; where it was not timed beside ``measured_us``, as many
@@ -73,7 +73,7 @@ class RunReport:
     plan_processors_used: tuple[str, ...]
     plan_segments: int
     runs: int
-    max_rel_error: float | None
+    max_rel_error: float
     profiled_signatures: int
     profiling_seconds: float
     planner_ms: float
@@ -88,8 +88,8 @@ class RunReport:
 
     @property
     def correct(self) -> bool:
-        """Whether the outputs were compared and found equal within ``tolerance`` (NaN is never equal)."""
-        return self.max_rel_error is not None and self.max_rel_error <= self.tolerance
+        """Whether the outputs are equal within ``tolerance`` (NaN is never equal)."""
+        return self.max_rel_error <= self.tolerance
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
@@ -113,7 +113,7 @@ class RunReport:
         """
         row = asdict(self)
         del row["planned"], row["measured"]
-        if not math.isfinite(self.max_rel_error or 0.0):
+        if not math.isfinite(self.max_rel_error):
             row["max_rel_error"] = None
         return {**row, "gain": self.gain, "speedup": self.speedup, "correct": self.correct}
 
@@ -241,9 +241,8 @@ def _table(report: RunReport) -> Table:
     for name, value in sorted(report.baselines_us.items(), key=lambda item: item[1]):
         table.add_row(f"  {name} alone", _ms(value), f"{value / report.measured_us:.2f} x measured")
     table.add_section()
-    if report.max_rel_error is not None:
-        verdict = Text("right", style="green") if report.correct else Text("WRONG", style="bold red")
-        table.add_row("outputs", verdict, report.verdict.partition(": ")[2])
+    verdict = Text("right", style="green") if report.correct else Text("WRONG", style="bold red")
+    table.add_row("outputs", verdict, report.verdict.partition(": ")[2])
     plan = "no planner" if report.plan_id is None else f"{report.plan_id} version {report.plan_version}"
     came = {"planner": "cached" if report.plan_cached else "solved now", "disk": "from disk", "single": "made here"}
     table.add_row("plan", came[report.plan_source], f"{plan}; {duration(report.planner_ms * 1e3)} in the planner")

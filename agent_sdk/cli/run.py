@@ -70,10 +70,9 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
 
 
 def _what_differs(report: RunReport) -> str:
-    error = report.max_rel_error
-    if error is None or not math.isfinite(error):
+    if not math.isfinite(report.max_rel_error):
         return "the outputs cannot be compared with the whole model's: one is missing, of another shape or not finite"
     return (
-        f"the outputs differ from the whole model's by {error:.2e} of the largest value, "
+        f"the outputs differ from the whole model's by {report.max_rel_error:.2e} of the largest value, "
         f"more than --tolerance {report.tolerance:.2e}"
     )

@@ -8,18 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Trace
-from agent_sdk.model import Model
-from agent_sdk.runtimes.base import Processor
-from agent_sdk.selection.single import single_processor_plan
 from hope_schema import HOST, TensorType
-
-
-def whole_run(model: Model, processor: Processor, device: Device) -> Executor:
-    """The whole network on one processor, as the engine runs it; ``device`` lends the lanes. Raises ProcessorError."""
-    plan = single_processor_plan(model.graph, processor.id, soc="here", frequency="now")
-    return Executor(build_program(plan, model, {processor.id: processor}), device)
 
 
 def deliveries(trace: Trace) -> Iterable[tuple[TensorType, str, float]]:

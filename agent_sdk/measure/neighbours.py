@@ -87,7 +87,7 @@ def kept_busy(processors: Sequence[Processor], calls: Sequence[Callable[[], None
     working = [threading.Event() for _ in calls]
 
     def serve(processor: Processor, call: Callable[[], None], own: threading.Event) -> None:
-        with suppress(ProcessorError), bound_to(processor.caller_cores):
+        with suppress(ProcessorError), bound_to(processor.caller_cores):  # it rests, and weighs on nobody
             while not over.is_set():
                 if go.wait(0.05):
                     own.set()

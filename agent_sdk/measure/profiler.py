@@ -34,7 +34,7 @@ from agent_sdk.device.cores import bound_to
 from agent_sdk.engine import Device, DeviceClosedError, SegmentFailedError
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.alone import time_segment
-from agent_sdk.measure.delivery import deliveries, whole_run
+from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.launch import ROW_BYTES, ROWS, launch_us
 from agent_sdk.measure.moves import channels, time_move
@@ -54,6 +54,7 @@ from agent_sdk.runtimes.base import (
     segment_of,
 )
 from agent_sdk.runtimes.host import HostPlace
+from agent_sdk.selection.single import whole_run
 from agent_sdk.verify import random_inputs
 from hope_schema import (
     HOST,
@@ -125,8 +126,10 @@ def profile(
         frequency=frequency,
         processors=tuple(processor.spec for processor in processors),
         channels=channels(processors),
-        latencies=run.latency_columns(),
-        transfers=run.transfer_columns(),
+        latencies=latency_columns(
+            run.latencies, [run.by_kind[kind].share(signature) for signature, kind in run.latencies]
+        ),
+        transfers=transfer_columns(run.moves),
         overheads=overheads,
         device_id=device_id,
         upload_id=f"profile-{uuid.uuid4().hex}",
@@ -349,28 +352,30 @@ class _Profiling:
         launched = {kind: self.by_kind[kind] for kind in launch_us}
         return _per_kind(launched, lambda own: end_us(own, self.model, launch_us[own.spec.kind], self.deadline))
 
-    def latency_columns(self) -> LatencyColumns:
-        rows = list(self.latencies.items())
-        shares = tuple(self.by_kind[kind].share(signature) for (signature, kind), _ in rows)
-        return LatencyColumns(
-            signature=tuple(signature for (signature, _), _ in rows),
-            kind=tuple(kind for (_, kind), _ in rows),
-            us=tuple(timing.us if timing else None for _, timing in rows),
-            spread_us=tuple(timing.spread_us if timing else 0.0 for _, timing in rows),
-            count=tuple(timing.count if timing else 1 for _, timing in rows),
-            share=shares if min(shares, default=1.0) < 1.0 else (),
-        )
 
-    def transfer_columns(self) -> TransferColumns:
-        rows = list(self.moves.items())
-        return TransferColumns(
-            tensor=tuple(tensor for (tensor, _, _), _ in rows),
-            source=tuple(source for (_, source, _), _ in rows),
-            target=tuple(target for (_, _, target), _ in rows),
-            us=tuple(timing.us for _, timing in rows),
-            spread_us=tuple(timing.spread_us for _, timing in rows),
-            count=tuple(timing.count for _, timing in rows),
-        )
+def latency_columns(found: Mapping[tuple[str, str], Timing | None], shares: Sequence[float] = ()) -> LatencyColumns:
+    """Latencies by signature and kind, as they are sent; None where an op cannot run."""
+    timings = [timing or NOTHING for timing in found.values()]
+    return LatencyColumns(
+        signature=tuple(signature for signature, _ in found),
+        kind=tuple(kind for _, kind in found),
+        us=tuple(timing.us if timing else None for timing in found.values()),
+        spread_us=tuple(timing.spread_us for timing in timings),
+        count=tuple(timing.count for timing in timings),
+        share=tuple(shares) if min(shares, default=1.0) < 1.0 else (),
+    )
+
+
+def transfer_columns(found: Mapping[tuple[TensorType, str, str], Timing]) -> TransferColumns:
+    """Moves by type, source and target place, as they are sent."""
+    return TransferColumns(
+        tensor=tuple(tensor for tensor, _, _ in found),
+        source=tuple(source for _, source, _ in found),
+        target=tuple(target for _, _, target in found),
+        us=tuple(timing.us for timing in found.values()),
+        spread_us=tuple(timing.spread_us for timing in found.values()),
+        count=tuple(timing.count for timing in found.values()),
+    )
 
 
 def _per_kind(processors: Mapping[str, Processor], cost: Callable[[Processor], float]) -> dict[str, float]:

@@ -23,18 +23,9 @@ from agent_sdk.engine import Program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.neighbours import MOST
-from agent_sdk.measure.timing import middle_half
-from hope_schema import (
-    HOST,
-    LatencyColumns,
-    Observations,
-    Overheads,
-    Plan,
-    Processor,
-    TensorType,
-    TransferColumns,
-    merge,
-)
+from agent_sdk.measure.profiler import latency_columns, transfer_columns
+from agent_sdk.measure.timing import Timing, middle_half
+from hope_schema import HOST, Observations, Overheads, Plan, Processor, TensorType, merge
 
 OUTDATED: Final = 0.08
 """A plan whose measured latency differs from its makespan by more than this fraction is asked for again,"""
@@ -150,27 +141,12 @@ def observations(
             super_op = signatures.get(step.ops[0])
             if super_op is not None and tuple(op.id for op in super_op.ops) == step.ops:
                 found[super_op.signature, sample.kind].append(ops_us * (step.alone_us or 0.0) / sample.alone_us)
-    rows = [(key, statistics.median(times), times) for key, times in found.items()]
-    moves = _moves(traces)
     return Observations(
         soc=soc,
         frequency=frequency,
         processors=tuple(processor.spec for processor in program.processors.values()),
-        latencies=LatencyColumns(
-            signature=tuple(signature for (signature, _), _, _ in rows),
-            kind=tuple(kind for (_, kind), _, _ in rows),
-            us=tuple(us for _, us, _ in rows),
-            spread_us=tuple(statistics.median(abs(one - us) for one in times) for _, us, times in rows),
-            count=tuple(len(times) for _, _, times in rows),
-        ),
-        transfers=TransferColumns(
-            tensor=tuple(tensor for tensor, _, _ in moves),
-            source=tuple(source for _, source, _ in moves),
-            target=tuple(target for _, _, target in moves),
-            us=tuple(statistics.median(times) for times in moves.values()),
-            spread_us=tuple(0.0 for _ in moves),
-            count=tuple(map(len, moves.values())),
-        ),
+        latencies=latency_columns({key: _median(times) for key, times in found.items()}),
+        transfers=transfer_columns({key: _median(times) for key, times in _moves(traces).items()}),
         overheads=Overheads(
             launch_us={kind: own.launch_us for kind, own in told.items()},
             slowdown={kind: own.slowdown for kind, own in told.items()},
@@ -179,6 +155,11 @@ def observations(
         upload_id=f"execution-{uuid.uuid4().hex}",
         origin="execution",
     )
+
+
+def _median(times: Sequence[float]) -> Timing:
+    us = statistics.median(times)
+    return Timing(us, statistics.median(abs(one - us) for one in times), len(times))
 
 
 def segment_samples(traces: Sequence[Trace], planned: Sequence[Processor]) -> dict[int, Sample]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx
@@ -41,11 +42,9 @@ def taken(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> Br
     outside = f"{op_id(node)}/"
     names = {name: outside + name for inner in graph.node for name in inner.output if name}
     names |= {tensor.name: outside + tensor.name for tensor in graph.initializer}
-    initialisers = []
-    for tensor in graph.initializer:
-        initialisers.append(onnx.TensorProto())
-        initialisers[-1].CopyFrom(tensor)
-        initialisers[-1].name = names[tensor.name]
+    initialisers = [deepcopy(tensor) for tensor in graph.initializer]
+    for tensor in initialisers:
+        tensor.name = names[tensor.name]
     return Branch(
         nodes=[_renamed(inner, names) for inner in graph.node],
         initialisers=initialisers,
@@ -58,8 +57,7 @@ def taken(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> Br
 
 
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
+    made = deepcopy(node)
     rename(made, names)
     for index, name in enumerate(made.output):
         made.output[index] = names.get(name, name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -188,8 +189,7 @@ def _glue(model: Model, one: CutOp, constants: Constants) -> onnx.NodeProto:
 def _part(model: Model, one: CutOp, node: onnx.NodeProto, constants: Constants) -> onnx.NodeProto:
     """A node that computes a part, or the same by another name."""
     assert one.source is not None
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
+    made = deepcopy(node)
     made.name = made.output[0] = one.op.id
     regions = iter(one.part.parameters if one.part is not None else (None,) * len(one.source.parameters))
     inputs = iter(one.op.inputs)

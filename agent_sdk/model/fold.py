@@ -75,7 +75,7 @@ def fold(proto: onnx.ModelProto) -> StaticGraph:
     for tensor in tensors(graph):
         _check_data(tensor)
     folder = _Folder(proto)
-    nodes = [kept for node in in_order(graph.node, folder.known()) for kept in folder.keep(node)]
+    nodes = [kept for node in in_order(graph.node, folder.types.keys()) for kept in folder.keep(node)]
     return folder.result(nodes)
 
 
@@ -136,9 +136,6 @@ class _Folder:
                 raise ModelError(f"the initialiser '{tensor.name}' stands twice")
             self._learn_constant(tensor)
         self.inputs = tuple(self._inputs())
-
-    def known(self) -> set[str]:
-        return {*self.constants, *self.inputs}
 
     def _inputs(self) -> Iterator[str]:
         for info in self.graph.input:
@@ -231,7 +228,7 @@ class _Folder:
 
         NOTE: runtimes check it: they refuse to write another shape into memory of this one.
         """
-        said = self.declared.get(name)
+        said: TypeProto | None = self.declared.get(name)
         if said is None or is_static(inferred) or not is_static(said):
             return inferred
         if said.tensor_type.elem_type != inferred.tensor_type.elem_type:
@@ -241,9 +238,7 @@ class _Folder:
             return inferred
         if any(k.HasField("dim_value") and k.dim_value != d.dim_value for k, d in zip(known, dims, strict=False)):
             return inferred
-        kind = TypeProto()
-        kind.CopyFrom(said)
-        return kind
+        return said
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:
         """Whether a node computes the same in every run and may do so beforehand."""

@@ -7,7 +7,7 @@ run these nodes anyway, has both.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import onnx
@@ -54,7 +54,7 @@ def infer(
     schema: defs.OpSchema | None,
     types: Types,
     constants: Mapping[str, TensorProto],
-    imports: Iterable[onnx.OperatorSetIdProto],
+    imports: Imports,
     ir_version: int,
 ) -> dict[str, TypeProto]:
     """The types of a node's outputs; those of tensors whose shapes depend on data have open dimensions.
@@ -69,7 +69,6 @@ def infer(
         for name in read
         if name in constants and math.prod(constants[name].dims) <= MAX_HINT_ELEMENTS
     }
-    imports = list(imports)
     versions = {"" if entry.domain in DEFAULT_DOMAINS else entry.domain: entry.version for entry in imports}
     refused = f"no such operator in set {versions[domain_of(node)]}"
     found: dict[str, TypeProto] = {}

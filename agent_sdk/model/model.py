@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -59,7 +60,14 @@ class Model:
     @cached_property
     def content_digest(self) -> str:
         """SHA-256 over ops and weights, however the model reached us. Computed on first use: 2 to 3 s per gigabyte."""
-        return _digest(self.proto)
+        content = hashlib.sha256()
+        for entry in sorted(self.proto.opset_import, key=lambda entry: entry.domain):
+            content.update(f"{entry.domain}={entry.version};".encode())
+        graph = self.proto.graph
+        tensors = sorted(graph.initializer, key=lambda tensor: tensor.name)
+        for message in (*graph.node, *graph.input, *graph.output, *tensors):  # one at a time, to spare memory
+            content.update(hashlib.sha256(message.SerializeToString(deterministic=True)).digest())
+        return content.hexdigest()
 
     @cached_property
     def constants(self) -> Mapping[str, onnx.TensorProto]:
@@ -72,8 +80,7 @@ def read_model(source: Source, *, shapes: Shapes | None = None, name: str | None
 
     Raises what these raise.
     """
-    network = read_network(source, name=name, seed=seed)
-    return network.bound_in_place(shapes)
+    return read_network(source, name=name, seed=seed).bound_in_place(shapes)
 
 
 def read_network(source: Source, *, name: str | None = None, seed: int = 0) -> Network:
@@ -143,9 +150,7 @@ class Network:
             ModelError: a name that stands twice, a cycle, an op that contradicts itself, too large.
             UnplannableError: sound, but with an input, output or op of which no static graph can be made.
         """
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.proto)
-        return Network(proto, self.name, self.path).bound_in_place(shapes)
+        return Network(deepcopy(self.proto), self.name, self.path).bound_in_place(shapes)
 
     def bound_in_place(self, shapes: Shapes | None) -> Model:
         """Like ``bind``, for a network that is not used any more: its weights are not copied."""
@@ -340,11 +345,7 @@ def _scalar(value: object) -> int | float | str:
 def _rewrite(proto: onnx.ModelProto, static: StaticGraph) -> None:
     """Put the folded graph into ``proto`` in place: weights that stay are not copied."""
     graph = proto.graph
-    nodes = []
-    for node in static.nodes:
-        kept = onnx.NodeProto()
-        kept.CopyFrom(node)
-        nodes.append(kept)
+    nodes = [deepcopy(node) for node in static.nodes]
     held = {tensor.name for tensor in graph.initializer}
     added = [tensor for name, tensor in static.constants.items() if name not in held]
     graph.initializer.extend(added)
@@ -361,15 +362,3 @@ def _rewrite(proto: onnx.ModelProto, static: StaticGraph) -> None:
         repeated.extend(values)
     # Since version 4, initialisers need not be listed as inputs, and a listed one may be overridden by the caller.
     proto.ir_version = max(proto.ir_version, 4)
-
-
-def _digest(proto: onnx.ModelProto) -> str:
-    """SHA-256 over operator sets, ops and weights; one initialiser is serialised at a time to spare memory."""
-    content = hashlib.sha256()
-    for entry in sorted(proto.opset_import, key=lambda entry: entry.domain):
-        content.update(f"{entry.domain}={entry.version};".encode())
-    for message in (*proto.graph.node, *proto.graph.input, *proto.graph.output):
-        content.update(hashlib.sha256(message.SerializeToString(deterministic=True)).digest())
-    for tensor in sorted(proto.graph.initializer, key=lambda tensor: tensor.name):
-        content.update(hashlib.sha256(tensor.SerializeToString(deterministic=True)).digest())
-    return content.hexdigest()

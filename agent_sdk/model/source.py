@@ -6,6 +6,7 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,7 @@ def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tupl
     """
     path: Path | None = None
     if isinstance(source, onnx.ModelProto):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(source)
+        proto = deepcopy(source)
         name = proto.graph.name or "model"
     elif isinstance(source, bytes):
         proto = _parse(source, "the given bytes")

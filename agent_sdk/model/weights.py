@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -57,7 +58,7 @@ def copies_at_once(model: Model) -> int:
 def available_bytes(root: Path = Path("/")) -> int:
     """Memory that this process can have without anybody swapping, as Linux tells: the machine's, or its group's."""
     found = []
-    with suppress(OSError, ValueError, IndexError, StopIteration):
+    with suppress(OSError, ValueError, IndexError, StopIteration):  # no Linux, or one that does not tell
         lines = (root / "proc/meminfo").read_text().splitlines()
         found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
     with suppress(OSError, ValueError):  # no number where the group has no limit
@@ -163,8 +164,7 @@ def lightened(model: Model, folder: Path) -> Model:
 def lightened_parts(model: CutModel, folder: Path) -> Model:
     """A light model cut into parts, in the whole's folder: only weights that are not contiguous there are copied."""
     name = digest([cut.model_dump(mode="json") for cut in model.cuts])[:16]
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     with WeightsFile(folder / f"{name}.bin") as parts:
         for tensor in model.constants.values():
             in_file = external_data_helper.uses_external_data(tensor)

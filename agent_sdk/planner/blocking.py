@@ -58,13 +58,11 @@ class BlockingPlanner:
 
 
 def _abandon(stack: ExitStack, process: int) -> None:
-    """End a planner that nobody closed, cancelling what still runs there.
-
-    NOTE: at exit thread pools are shut already, so an embedded planner cannot end in good order; nothing depends on
-    that, since what it answered is in its database. In a forked child there is nothing to end.
-    """
+    """End a planner that nobody closed, cancelling what still runs there; in a forked child there is nothing to end."""
     if process != os.getpid():
         return
     gone = PlannerUnavailableError("nobody closed the planner")
+    # At exit thread pools are shut already, so an embedded planner fails at its end, in whatever part of it is next;
+    # nobody is left to be told, and what it answered is in its database.
     with suppress(Exception):
         stack.__exit__(type(gone), gone, None)

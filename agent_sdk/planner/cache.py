@@ -51,24 +51,18 @@ class PlanCache:
         entry = self._entries.get(key)
         return None if entry is None else ServedPlan(entry.reply, entry.etag, "unchanged")
 
-    def store(self, key: str, served: ServedPlan) -> None:
-        """Keep a plan under ``key``; what was settled about the same version stays.
+    def store(self, key: str, served: ServedPlan, settled: Settled | None = None) -> None:
+        """Keep a plan under ``key``, and what this device found out about it, else what it had about the same version.
 
         A full or read-only disk is no error: the plan is then asked for again.
         """
-        self._keep(key, served, self.settled(key, served))
+        settled = settled or self.settled(key, served)
+        self._entries.keep(key, _Entry(etag=served.etag, reply=served.reply, settled=settled))
 
     def settled(self, key: str, served: ServedPlan) -> Settled | None:
         """Return what was settled about exactly this version of the plan under ``key``."""
         entry = self._entries.get(key)
         return entry.settled if entry is not None and entry.reply == served.reply else None
-
-    def settle(self, key: str, served: ServedPlan, settled: Settled) -> None:
-        """Keep what this device found out about a plan version."""
-        self._keep(key, served, settled)
-
-    def _keep(self, key: str, served: ServedPlan, settled: Settled | None) -> None:
-        self._entries.keep(key, _Entry(etag=served.etag, reply=served.reply, settled=settled))
 
     def forget(self, key: str) -> None:
         """Drop the plan kept under ``key``, if any."""

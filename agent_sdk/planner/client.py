@@ -98,7 +98,6 @@ class PlannerClient:
         token: bearer token; by default ``HOPE_TOKEN``, if that is set; ``""`` sends none.
         device_id: which device asks, for a planner that takes no tokens to know it by.
         transport: replaces the network, e.g. by an in-process ASGI app (see ``agent_sdk.planner.embedded``).
-        encoding: how request bodies of a kilobyte and more are compressed.
         attempts: attempts per call, the first included.
         deadline_s: seconds that a call may take in all, whatever drips in meanwhile; None for no limit.
         sleep: waits between attempts; a test passes its own.
@@ -114,7 +113,6 @@ class PlannerClient:
         token: str | None = None,
         device_id: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
-        encoding: wire.Encoding = "zstd",
         attempts: int = MAX_ATTEMPTS,
         deadline_s: float | None = DEADLINE_S,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -126,7 +124,6 @@ class PlannerClient:
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise InputError(f"'{_shown(url)}' is not a planner address; expected something like http://127.0.0.1:8000")
         self.url = _shown(url)
-        self._encoding: wire.Encoding = encoding
         self._attempts = max(1, attempts)
         self._sleep = sleep
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "zstd, gzip"}
@@ -230,10 +227,9 @@ class PlannerClient:
         if key is not None:
             headers["Idempotency-Key"] = key
         if message is not None:
-            body, encoding = wire.compress(message.model_dump_json().encode(), self._encoding)
-            headers["Content-Type"] = "application/json"
-            if encoding != "identity":
-                headers["Content-Encoding"] = encoding
+            body, headers["Content-Type"] = message.model_dump_json().encode(), "application/json"
+            if len(body) >= wire.SMALL:
+                body, headers["Content-Encoding"] = wire.compress(body), "zstd"
         left_s = None if self._deadline_s is None else self._deadline_s + patience_s
         until = math.inf if left_s is None else time.monotonic() + left_s
         attempt = 0
@@ -292,7 +288,7 @@ class PlannerClient:
             return RedirectedError(answer.status, None, answer.request_id, f"{self.url} is not the planner: {cure}")
         problem = None
         if "json" in answer.headers.get("Content-Type", ""):
-            with suppress(ValidationError):
+            with suppress(ValidationError):  # somebody else's error, a proxy's perhaps; its status says enough
                 problem = ProblemDetails.model_validate_json(answer.body)
         error = status_error(answer.status, problem, answer.request_id)
         if isinstance(error, RateLimitedError):
@@ -318,7 +314,7 @@ class _Answer:
                 return float(text)
             when = email.utils.parsedate_tz(text)
             return None if when is None else max(0.0, email.utils.mktime_tz(when) - time.time())
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError):  # no time at all: as if none had been sent
             return None
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Final
 
@@ -47,12 +47,14 @@ def _hush() -> None:
 
 
 def mend(database: Path) -> str:
-    """Remove a database that is damaged, to be made anew; say so in a sentence, or nothing where it is sound."""
+    """Remove a database that is damaged, to be made anew, and say so; nothing where it is sound, or has to stay."""
     if _is_sound(database):
         return ""
-    with suppress(OSError):
+    try:
         for end in BESIDE:
             database.with_name(database.name + end).unlink(missing_ok=True)
+    except OSError:  # it stays damaged, which the planner says itself
+        return ""
     return f"the embedded planner's database '{database}' was damaged and is begun anew"
 
 
@@ -64,7 +66,7 @@ def _is_sound(database: Path) -> bool:
             return bool(opened.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
     except sqlite3.OperationalError:  # locked, or without a right to read: nothing is wrong with what it holds
         return True
-    except sqlite3.DatabaseError:
+    except sqlite3.DatabaseError:  # not a database any more
         return False
 
 

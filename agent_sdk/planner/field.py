@@ -62,12 +62,10 @@ class Field:
 
     Args:
         send: tells the planner; returns what went wrong, if anything, and never raises.
-        look_s: see ``LOOK_S``.
     """
 
-    def __init__(self, send: Callable[[Sequence[MeasuredRun]], str], *, look_s: float = LOOK_S) -> None:
+    def __init__(self, send: Callable[[Sequence[MeasuredRun]], str]) -> None:
         self._send = send
-        self._look_s = look_s
         self._samples: list[weakref.ref[Sample]] = []
         self._refused: OrderedDict[Version, MeasuredRun] = OrderedDict()
         self._lock = threading.Lock()
@@ -117,5 +115,5 @@ class Field:
                 self._thread.start()
 
     def _tell_for_ever(self) -> None:
-        while not self._stopped.wait(self._look_s * random.uniform(0.5, 1.5)):
+        while not self._stopped.wait(LOOK_S * random.uniform(0.5, 1.5)):
             self.tell()

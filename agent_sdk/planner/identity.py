@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from agent_sdk.files import read_whole, replace_whole
+from agent_sdk.runtimes.base import PACKAGES
 from hope_schema.hashing import digest
 from hope_schema.proof import address_of
 from hope_schema.version import VERSION
 
-PACKAGES: Final = ("onnxruntime", "openvino")
-"""What a device reports beside our own version: they decide how long ops take."""
 TOKENS: Final = "tokens"
 
 
@@ -26,12 +25,12 @@ def device_id(directory: Path) -> str:
     On a read-only disk every call returns a new id, which only costs the planner a little weighting accuracy.
     """
     path = directory / "device-id"
-    with suppress(OSError, UnicodeError):
+    with suppress(OSError, UnicodeError):  # none yet, or damaged
         text = read_whole(path).decode().strip()
         if re.fullmatch(r"device-[0-9a-f]{32}", text):
             return text
     made = f"device-{uuid.uuid4().hex}"
-    with suppress(OSError):
+    with suppress(OSError):  # a read-only disk, see above
         replace_whole(path, made.encode())
     return made
 
@@ -45,7 +44,7 @@ def kept_tokens(directory: Path) -> set[str]:
     """Return every token kept, for whatever address."""
     try:
         paths = list((directory / TOKENS).iterdir())
-    except OSError:
+    except OSError:  # never enrolled
         return set()
     return {token for path in paths if (token := _read_token(path))}
 
@@ -69,7 +68,7 @@ def versions() -> dict[str, str]:
     """Return the versions of what is installed here and decides how long ops take."""
     found = {"hope-inference": VERSION}
     for name in PACKAGES:
-        with suppress(PackageNotFoundError):
+        with suppress(PackageNotFoundError):  # then it decides nothing here
             found[name] = version(name)
     return found
 
@@ -77,13 +76,13 @@ def versions() -> dict[str, str]:
 def _read_token(path: Path) -> str | None:
     try:
         return read_whole(path).decode().strip() or None
-    except (OSError, UnicodeError):
+    except (OSError, UnicodeError):  # as good as none: the planner is asked without, or enrolled with again
         return None
 
 
 def _token_path(directory: Path, planner: str) -> Path:
     try:
         address = address_of(planner)
-    except ValueError:
+    except ValueError:  # no address at all, which the client refuses; it may still name a file
         address = planner.rstrip("/")
     return directory / TOKENS / digest(address)[:32]

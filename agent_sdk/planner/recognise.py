@@ -33,7 +33,7 @@ async def recognise(opening: Callable[..., PlannerClient], url: str, directory: 
     tokens = kept_tokens(directory)
     try:
         address = address_of(url)
-    except ValueError:
+    except ValueError:  # no address, which the client says better
         return None
     if not tokens:
         return None
@@ -43,7 +43,7 @@ async def recognise(opening: Callable[..., PlannerClient], url: str, directory: 
             answer = await stranger.prove(request)
     except (RateLimitedError, ServerError):
         raise
-    except PlannerStatusError:
+    except PlannerStatusError:  # it does not know the device, or is no planner
         return None
     for token in tokens:
         if hmac.compare_digest(prove(hash_token(token), request, answer.salt), answer.proof):

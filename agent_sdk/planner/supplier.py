@@ -60,8 +60,8 @@ class Obtained:
     """A plan and how it was come by.
 
     Attributes:
-        plan: None when there is neither a planner nor a cached plan: the caller runs its best single processor.
-        served: the planner's reply around the plan, also when it came from disk.
+        served: the plan as a planner served it, also when it came from disk; None when there is neither a planner nor a
+            cached plan: the caller runs its best single processor.
         cached: nobody had to solve for it now.
         settled: what this device found out about this very version before.
         key: the plan's key in the disk cache.
@@ -69,7 +69,6 @@ class Obtained:
         planner_ms: milliseconds spent waiting for the planner.
     """
 
-    plan: Plan | None
     served: ServedPlan | None
     source: PlanSource
     cached: bool
@@ -79,6 +78,11 @@ class Obtained:
     settled: Settled | None = None
     key: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan itself."""
+        return self.served.reply.plan if self.served is not None else None
 
     @property
     def preliminary(self) -> bool:

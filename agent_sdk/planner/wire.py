@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from typing import Final, Literal
+from typing import Final
 
 import zstandard
-
-Encoding = Literal["zstd", "gzip", "identity"]
 
 SMALL: Final = 1024
 """Bodies of fewer bytes are sent as they are: compressing them costs more than it saves."""
@@ -21,13 +19,9 @@ class TooLargeError(ValueError):
     """A body is larger than the limit, before or after decompression."""
 
 
-def compress(body: bytes, encoding: Encoding) -> tuple[bytes, Encoding]:
-    """Return the body in ``encoding`` and the encoding used: ``identity`` for small bodies."""
-    if encoding == "identity" or len(body) < SMALL:
-        return body, "identity"
-    if encoding == "gzip":
-        return gzip.compress(body, compresslevel=6, mtime=0), "gzip"
-    return zstandard.ZstdCompressor(level=3).compress(body), "zstd"
+def compress(body: bytes) -> bytes:
+    """Return the body as ``zstd``."""
+    return zstandard.ZstdCompressor(level=3).compress(body)
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:

@@ -118,7 +118,7 @@ class _Opening:
             unknown = [name for name in names if name not in expected] if not settled else []
             names = [*dict.fromkeys([*likely[:1], *plain, *likely, *unknown])][:room]
         self.obtainer.progress.phase("compiling whole networks to compare with")
-        singles, refused = compiled_singles(names, self.model, self.obtainer.device, self.obtainer.soc)
+        singles, refused = compiled_singles(names, self.model, self.obtainer.device)
         self.contenders |= singles
         if not self.contenders:
             raise ProcessorError(
@@ -161,7 +161,7 @@ class _Opening:
             self._replace_plan(best, self.contenders)
         self._leave_out(trial.failures)
         if trial.calm and PLAN in self.contenders and best.served is not None:
-            self.obtainer.supplier.plans.settle(best.key, best.served, Settled(trial_us=dict(trial.us)))
+            self.obtainer.supplier.plans.store(best.key, best.served, Settled(trial_us=dict(trial.us)))
         return dict(trial.us), trial.traces.get(PLAN, ())
 
     def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from agent_sdk.device.soc import Soc
-from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.engine import Device, Executor
 from agent_sdk.errors import ProcessorError
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Processor
-from agent_sdk.selection.single import single_processor_plan
+from agent_sdk.selection.single import whole_run
 
 RIVALS: Final = 3
 """Single processors kept ready beside a plan that was tried: enough to fall back on when load or heat comes."""
@@ -41,17 +40,14 @@ def likeliest(found_us: Mapping[str, float], processors: Mapping[str, Processor]
     return [*names[: max(1, most - 1)], narrow[0]][:most]
 
 
-def compiled_singles(
-    names: Iterable[str], model: Model, device: Device, soc: Soc
-) -> tuple[dict[str, Executor], Sequence[str]]:
+def compiled_singles(names: Iterable[str], model: Model, device: Device) -> tuple[dict[str, Executor], Sequence[str]]:
     """The whole model ready on each of these processors; and the refusals of those that cannot run it."""
     ready: dict[str, Executor] = {}
     refused: list[str] = []
     with ExitStack() as opened:
         for name in names:
-            plan = single_processor_plan(model.graph, name, soc=soc.name, frequency=soc.frequency)
             try:
-                ready[name] = opened.enter_context(Executor(build_program(plan, model, device.processors), device))
+                ready[name] = opened.enter_context(whole_run(model, device.processors[name], device))
             except ProcessorError as error:
                 refused.append(str(error))
         opened.pop_all()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from agent_sdk.model import Shapes
 from agent_sdk.records import Records
 from agent_sdk.runtimes.base import Package
 from agent_sdk.selection.serving import Serving
@@ -46,15 +47,15 @@ class Starts:
         self._records = Records(directory, Start, MAX_STARTS)
         self._kinds = sorted(kinds)
 
-    def known(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None) -> Start | None:
+    def known(self, source: Openable, shapes: Shapes | None) -> Start | None:
         """How to begin, if that is known."""
         return self._records.get(self._key(source, shapes))
 
-    def keep(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None, start: Start) -> None:
+    def keep(self, source: Openable, shapes: Shapes | None, start: Start) -> None:
         """Remember how to begin."""
         self._records.keep(self._key(source, shapes), start)
 
-    def _key(self, source: Openable, shapes: Mapping[str, Sequence[int]] | None) -> str:
+    def _key(self, source: Openable, shapes: Shapes | None) -> str:
         """By what tells files apart without reading them: a wrong guess costs time, never the answer."""
         if isinstance(source, bytes):
             named: list[object] = [content_digest(source)]

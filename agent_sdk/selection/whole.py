@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import statistics
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from typing import Final
 
 import numpy as np
 import onnx
 
 from agent_sdk.errors import ExecutionError, InputError, ModelError
+from agent_sdk.measure.timing import timed
 from agent_sdk.model import Shapes
 from agent_sdk.model.ports import bound
 from agent_sdk.rounding import FLOAT32
@@ -39,13 +41,8 @@ def openable(source: Openable | onnx.ModelProto) -> Openable:
 
 def content_digest(source: Openable) -> str:
     """SHA-256 of a network's file. Raises ModelError where that cannot be read."""
-    if isinstance(source, bytes):
-        return hashlib.sha256(source).hexdigest()
-    try:
-        with open(source, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise _unreadable(source, error) from error
+    with _opened(source) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint(source: Openable) -> str:
@@ -53,20 +50,24 @@ def fingerprint(source: Openable) -> str:
 
     It tells networks apart at once, however large they are, and nearly always; for certain their graphs do.
     """
+    with _opened(source) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - ENDS_BYTES, 0))
+        end = file.read()
+        file.seek(0)
+        return hashlib.sha256(b"%d " % size + file.read(ENDS_BYTES) + end).hexdigest()
+
+
+@contextmanager
+def _opened(source: Openable) -> Iterator[BytesIO | BufferedReader]:
+    if isinstance(source, bytes):
+        yield BytesIO(source)
+        return
     try:
-        with BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - ENDS_BYTES, 0))
-            end = file.read()
-            file.seek(0)
-            return hashlib.sha256(b"%d " % size + file.read(ENDS_BYTES) + end).hexdigest()
+        with open(source, "rb") as file:
+            yield file
     except OSError as error:
-        raise _unreadable(source, error) from error
-
-
-def _unreadable(source: Openable, error: OSError) -> ModelError:
-    shown = "" if isinstance(source, bytes) else f" '{os.fspath(source)}'"
-    return ModelError(f"the model file{shown} cannot be read: {error.strerror}")
+        raise ModelError(f"the model file '{os.fspath(source)}' cannot be read: {error.strerror}") from error
 
 
 def open_whole(
@@ -128,12 +129,10 @@ def _fastest(loaded: list[WholeNetwork], feed: Mapping[str, np.ndarray]) -> Whol
             answer = other.run(feed)
             if relative_error(answer, right) <= FLOAT32:
                 agreeing.append(other)
-        except (ExecutionError, InputError, AttributeError, TypeError, ValueError):
+        except (ExecutionError, InputError, AttributeError, TypeError, ValueError):  # no answer, or none to compare
             continue
     times: dict[int, list[float]] = {index: [] for index in range(len(agreeing))}
     for _ in range(ROUNDS):
         for index, network in enumerate(agreeing):
-            began = time.perf_counter()
-            network.run(feed)
-            times[index].append(time.perf_counter() - began)
+            times[index].append(timed(partial(network.run, feed))[0])
     return agreeing[min(times, key=lambda index: statistics.median(times[index]))]

@@ -15,7 +15,6 @@ into pieces of 16 super-ops and compares their sum with the whole.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -32,7 +31,7 @@ from benchmarks import cli
 from benchmarks.engine.judging import judge
 from benchmarks.engine.measuring import rows_for
 from benchmarks.engine.segmentation import loss
-from benchmarks.results import circumstances, write
+from benchmarks.results import circumstances, report
 
 PROFILED, ENDED = 0.5, 0.8
 """Parts of a network's share of the minutes: in which it is profiled at most, and after which nothing is timed any more
@@ -79,10 +78,10 @@ def show(rows: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
         print(f"{'':<16} pieces / whole on one core, by super-ops per piece: {more['segmentation']}")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The command line."""
-    found = cli.parser("engine", __doc__)
-    found.add_argument("--models", default=",".join(zoo.names()), help="comma-separated zoo networks (default: all)")
+    found = cli.measuring("engine", __doc__)
+    found.add_argument("--models", type=cli.names, default=zoo.names(), help="networks of the zoo (default: all)")
     found.add_argument("--rounds", type=int, default=15, help="fewest timed rounds per model (default %(default)s)")
     found.add_argument("--processors", help="plan with these processors only")
     found.add_argument("--load", type=int, default=0, metavar="N", help="keep N other processes busy meanwhile")
@@ -95,15 +94,15 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--wait", type=float, metavar="S", help="let the planner improve each plan for up to S seconds")
     found.add_argument("--trace", type=Path, metavar="DIRECTORY", help="write a Perfetto trace of every plan there")
     found.add_argument("--segmentation", action="store_true", help="also measure what cutting costs on one core")
-    found.add_argument("--found", type=Path, metavar="FILE", help="keep all that was found here, earlier runs' too")
-    found.add_argument("--json", type=Path, metavar="FILE", help="write what must hold here, with a table of it all")
+    found.add_argument("--found", type=cli.file, metavar="FILE", help="keep all that was found here, earlier runs' too")
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 1 where a network failed, 2 for a file of another run."""
-    options = parser().parse_args(arguments)
-    names = options.models.split(",")
+    command = parser()
+    options = command.parse_args(arguments)
+    names = options.models
     share_s = 60 * options.minutes / len(names)
     here = Agent(processors=options.processors, wait_s=options.wait, measuring_s=min(THOROUGH_S, PROFILED * share_s))
     machine = {"soc": here.soc.name, "cores": len(here.soc.cores), "processors": [spec.id for spec in here.planned]}
@@ -111,8 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         content = earlier(options.found, {"circumstances": circumstances(), "machine": machine}, names)
     except OtherRunError as error:
         here.close()
-        print(f"benchmarks.engine: {error}", file=sys.stderr)
-        return 2
+        command.error(str(error))
     failed: list[str] = []
     print(f"{'model':<16} {'config':<15} {'median':>9}     / ort  / all   pred.  error   segments, overlap, processors")
     end = time.monotonic() + 60 * options.minutes
@@ -140,9 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 whole.replace(options.found)
     if content["rows"]:
         measures, table = judge(content)
-        table.show()
-        if options.json:
-            write(options.json, measures, [table])
+        report(options.json, measures, [table])
     return 1 if failed else 0
 
 

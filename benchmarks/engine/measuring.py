@@ -25,8 +25,7 @@ from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
 from agent_sdk.verify import executor_error, random_inputs, reference, relative_error
 from benchmarks.engine.runtimes import Run, baselines
-from benchmarks.memory import allocated_bytes, peak_bytes
-from benchmarks.together import busy_together
+from benchmarks.traces import allocated_bytes, busy_together, peak_bytes
 
 SETTLING_S = 3.0
 """Seconds of runs before anything is timed: a session compares who was near at its trial (``selection/serving.py``)."""

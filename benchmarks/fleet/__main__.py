@@ -11,24 +11,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import uvloop
 
-from benchmarks import console, results
+from benchmarks import cli, console
 from benchmarks.fleet import reports, rule, week
-from benchmarks.results import Measure, Table, verdict
-from benchmarks.service.stage import Stage, databases
+from benchmarks.results import Found, Table, joined, report, verdict
+from benchmarks.service.stage import Stage, databases, staged
 
 MODELS = 50
 PARTS = ("rule", "week", "reports", "console")
-
-Found = tuple[list[Measure], list[Table]]
 
 
 def releases(options: argparse.Namespace) -> Found:
@@ -116,12 +112,9 @@ def _good(statuses: Mapping[int, int]) -> int:
     return sum(count for status, count in statuses.items() if status < 400)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The command line."""
-    found = argparse.ArgumentParser(
-        prog="python -m benchmarks.fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    found.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
+    found = cli.measuring("fleet", __doc__)
     found.add_argument("--only", action="append", choices=PARTS, help="may be repeated")
     found.add_argument("--database", metavar="URL", help="an empty PostgreSQL (default: one that pip installed)")
     found.add_argument(
@@ -142,40 +135,24 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark; 0 when every row holds, 1 when one does not."""
     options = parser().parse_args(arguments)
     chosen = options.only or PARTS
-    measures: list[Measure] = []
-    tables: list[Table] = []
-    if "rule" in chosen:
-        _add(releases(options), measures, tables)
-    live: dict[str, Callable[[Stage, argparse.Namespace], object]] = {"week": lived, "reports": told}
+    found = [releases(options)] if "rule" in chosen else []
+    live: dict[str, Callable[[Stage, argparse.Namespace], Awaitable[Found]]] = {"week": lived, "reports": told}
     wanted = [work for name, work in live.items() if name in chosen]
     if wanted:
         with databases(options.database) as urls:
-            for work in wanted:
-                _add(uvloop.run(_on(urls[-1], work, options)), measures, tables)
+            found += [uvloop.run(_on(urls[-1], work, options)) for work in wanted]
     if "console" in chosen:
-        _add(console.look(options.devices), measures, tables)
-    for table in tables:
-        table.show()
-    if options.json is not None:
-        results.write(options.json, measures, tables=tables)
+        found.append(console.look(options.devices))
+    measures, tables = joined(found)
+    report(options.json, measures, tables)
     return 0 if all(each.ok for each in measures) else 1
-
-
-def _add(found: Found, measures: list[Measure], tables: list[Table]) -> None:
-    measures += found[0]
-    tables += found[1]
 
 
 async def _on(
     url: str, work: Callable[[Stage, argparse.Namespace], Awaitable[Found]], options: argparse.Namespace
 ) -> Found:
-    with tempfile.TemporaryDirectory(prefix="hope-bench-") as folder:
-        stage = Stage(url, Path(folder))
-        await stage.open()
-        try:
-            return await work(stage, options)
-        finally:
-            await stage.close()
+    async with staged(url) as stage:
+        return await work(stage, options)
 
 
 if __name__ == "__main__":

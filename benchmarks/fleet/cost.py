@@ -45,7 +45,7 @@ class Meter:
     @classmethod
     async def on(cls, stage: Stage, servers: Sequence[Server]) -> Meter:
         """Find the database's processes."""
-        backend = int(str((await stage.rows("SELECT pg_backend_pid()"))[0][0]))
+        backend = await stage.number("SELECT pg_backend_pid()")
         try:
             found = psutil.Process(backend)
             return cls(servers, found.parent() if found.name().startswith("postgres") else None)

@@ -73,14 +73,13 @@ async def measure(stage: Stage, devices: int, per_minute: float, gets_per_s: flo
     )
     of_get = (between - before) / gets
     used = meter.read() - between - of_get * (2 * gets)
-    stored = await stage.rows("SELECT COUNT(*) FROM drift_reports WHERE plan_id LIKE :plans", plans=f"{plans}%")
-    counted = await stage.rows("SELECT SUM(reports) FROM plan_versions WHERE plan_id LIKE :plans", plans=f"{plans}%")
-    for server in servers:
-        await asyncio.to_thread(server.stop)
+    stored = await stage.number("SELECT COUNT(*) FROM drift_reports WHERE plan_id LIKE :plans", plans=f"{plans}%")
+    counted = await stage.number("SELECT SUM(reports) FROM plan_versions WHERE plan_id LIKE :plans", plans=f"{plans}%")
+    await stage.stop(*servers)
     return Reported(
         accepted=told.statuses[204],
-        stored=int(str(stored[0][0])),
-        counted=int(str(counted[0][0])),
+        stored=stored,
+        counted=counted,
         per_minute=told.statuses[204] / told.elapsed * 60.0,
         slowest_s=told.percentile(0.99),
         get_ratio=beside.statuses[304] / beside.elapsed / (alone.statuses[304] / alone.elapsed),
@@ -94,10 +93,9 @@ async def _plans(stage: Stage, server: Server) -> tuple[str, str]:
     soc = fresh("soc")
     graph = await prepare(stage, server, 60, "reports", soc)
     first = await call(server.address, stage.request("POST", "/plans", key(graph, soc)))
-    tag = next(line[6:].decode() for line in first.head.split(b"\r\n") if line.lower().startswith(b"etag: "))
     plans = fresh("p") + "-"
     await people.copy_plan(stage, str(json.loads(first.body)["plan_id"]), plans, SOCS)
-    return plans, tag
+    return plans, first.tag
 
 
 def report(prefix: str, plans: str, number: int) -> bytes:

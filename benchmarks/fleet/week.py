@@ -17,7 +17,6 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from benchmarks.fleet import people
 from benchmarks.fleet.cost import Cost, Meter
@@ -258,7 +257,7 @@ class Fleet:
     async def move_figures(self) -> None:
         """Three devices say that a SoC takes half as long again: until every plan of it has a newer version."""
         before = "SELECT COUNT(*) FROM plan_versions WHERE plan_id LIKE 'p%'"
-        had = int(str((await self.stage.rows(before))[0][0]))
+        had = await self.stage.number(before)
         began = time.monotonic()
         for number in range(3):
             message = upload(self.graphs, MEASURED, device=f"d{number}", number=1, factor=1.5)
@@ -282,12 +281,11 @@ class Fleet:
 
     async def count(self) -> None:
         """Sizes of the tables, and whether every report that was answered is in the sums."""
-        rows = partial(self.stage.rows)
-        counted = await rows("SELECT SUM(reports) FROM plan_versions WHERE plan_id LIKE 'm0-%'")
-        self.week.counted = int(str(counted[0][0]))
+        number = self.stage.number
+        self.week.counted = await number("SELECT SUM(reports) FROM plan_versions WHERE plan_id LIKE 'm0-%'")
         for name in TABLES:
-            self.week.bytes[name] = int(str((await rows(f"SELECT pg_total_relation_size('{name}')"))[0][0]))
-            self.week.rows[name] = int(str((await rows(f"SELECT COUNT(*) FROM {name}"))[0][0]))
+            self.week.bytes[name] = await number(f"SELECT pg_total_relation_size('{name}')")
+            self.week.rows[name] = await number(f"SELECT COUNT(*) FROM {name}")
 
 
 def token(number: int) -> str:
@@ -301,6 +299,5 @@ async def live(stage: Stage, devices: int, socs: int, models: int, window_s: flo
     await fleet.open()
     await fleet.live_days(window_s)
     await fleet.count()
-    for server in fleet.servers:
-        await asyncio.to_thread(server.stop)
+    await stage.stop(*fleet.servers)
     return fleet.week

@@ -12,7 +12,6 @@ import argparse
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import uvloop
 
@@ -21,31 +20,28 @@ from benchmarks.service import chaos, fleet, measures
 from benchmarks.service.measures import Row
 from benchmarks.service.stage import Stage, databases, staged
 
-Measure = Callable[[Stage], Awaitable[list[Row]]]
+MEASURES: dict[str, Callable[[Stage, argparse.Namespace], Awaitable[list[Row]]]] = {
+    "cached": lambda stage, options: measures.cached(stage, options.seconds),
+    "burst": lambda stage, options: measures.burst(stage, options.requests, options.keys),
+    "waiters": lambda stage, options: measures.waiters(stage, options.waiters),
+    "kills": lambda stage, options: chaos.kills(stage, options.kills),
+    "ingest": lambda stage, options: measures.ingest(stage, options.seconds),
+    "liars": lambda stage, options: measures.liars(stage),
+    "bomb": lambda stage, options: measures.bomb(stage),
+    "fleet": lambda stage, options: fleet.fleet(stage, options.devices, options.socs, options.models),
+}
 
 
-def plan_of(options: argparse.Namespace) -> dict[str, Measure]:
-    """The measures, by name, at the chosen scale."""
-    return {
-        "cached": lambda stage: measures.cached(stage, options.seconds),
-        "burst": lambda stage: measures.burst(stage, options.requests, options.keys),
-        "waiters": lambda stage: measures.waiters(stage, options.waiters),
-        "kills": lambda stage: chaos.kills(stage, options.kills),
-        "ingest": lambda stage: measures.ingest(stage, options.seconds),
-        "liars": measures.liars,
-        "bomb": measures.bomb,
-        "fleet": lambda stage: fleet.fleet(stage, options.devices, options.socs, options.models),
-    }
-
-
-async def measure(url: str, chosen: dict[str, Measure], keep: Callable[[list[Row]], None]) -> None:
+async def measure(url: str, options: argparse.Namespace, keep: Callable[[list[Row]], None]) -> None:
     """Run the chosen measures on one database; the rows of each are kept before the next begins."""
     async with staged(url) as stage:
-        for name, run in chosen.items():
+        for name, run in MEASURES.items():
+            if options.only and name not in options.only:
+                continue
             print(f"# {stage.dialect}: {name} ...", file=sys.stderr, flush=True)
             began = time.monotonic()
             try:
-                found = await run(stage)
+                found = await run(stage, options)
             except Exception as error:  # noqa: BLE001 - one broken measure must not hide the others
                 reason = f"{type(error).__name__}: {error}"[:2000]
                 found = [measures.row(stage, name, None, "to be measured", False, error=reason)]
@@ -55,12 +51,11 @@ async def measure(url: str, chosen: dict[str, Measure], keep: Callable[[list[Row
             keep(found)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """The command line."""
-    found = cli.parser("service", __doc__)
+    found = cli.measuring("service", __doc__)
     found.add_argument("--database", metavar="URL", help="an empty database (default: SQLite, then PostgreSQL)")
-    found.add_argument("--json", type=Path, metavar="FILE", help="also write the rows here")
-    found.add_argument("--only", action="append", help="run this measure alone (may be repeated)")
+    found.add_argument("--only", action="append", choices=MEASURES, help="run this measure alone (may be repeated)")
     found.add_argument("--seconds", type=float, default=5.0, help="per throughput figure (default: %(default)s)")
     found.add_argument("--requests", type=int, default=2000, help="of a burst (default: %(default)s)")
     found.add_argument("--keys", type=int, default=100, help="of the second burst (default: %(default)s)")
@@ -73,25 +68,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmark; 0 when every row holds, 1 when one does not, 2 for bad input."""
+    """Run the benchmark; 0 when every row holds, 1 when one does not."""
     options = parser().parse_args(arguments)
-    everything = plan_of(options)
-    unknown = set(options.only or ()) - set(everything)
-    if unknown:
-        print(f"unknown measure {sorted(unknown)[0]}; choose from {', '.join(everything)}", file=sys.stderr)
-        return 2
-    chosen = {name: run for name, run in everything.items() if not options.only or name in options.only}
     rows: list[Row] = []
 
     def keep(found: list[Row]) -> None:
         rows.extend(found)
-        if options.json is not None:
-            results.write(options.json, rows)
+        results.report(options.json, rows)
 
     try:
         with databases(options.database) as urls:
             for url in urls:
-                uvloop.run(measure(url, chosen, keep))
+                uvloop.run(measure(url, options, keep))
     except KeyboardInterrupt:
         return 130
     missed = [each for each in rows if not each["ok"]]

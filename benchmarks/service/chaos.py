@@ -50,8 +50,7 @@ async def kills(stage: Stage, count: int) -> list[Row]:
         status, version, _ = stored.get(plan_id, ("", 0, 0))
         lost += status != "done" or version < 2
     twice = sum(solves > 1 for _, _, solves in stored.values())
-    for process in (*servers, worker):
-        await asyncio.to_thread(process.stop)
+    await stage.stop(*servers, worker)
     slowest = max([*api_s, *worker_s])
     ok = lost == 0 and twice == 0 and slowest <= 5.0
     return [
@@ -75,8 +74,8 @@ async def _load(
     for turn in itertools.count():
         if stop.is_set():
             return
-        waiting = await stage.rows("SELECT COUNT(*) FROM plans WHERE status IN ('queued', 'solving')")
-        body = None if int(str(waiting[0][0])) >= BACKLOG else next(bodies, None)
+        waiting = await stage.number("SELECT COUNT(*) FROM plans WHERE status IN ('queued', 'solving')")
+        body = None if waiting >= BACKLOG else next(bodies, None)
         if body is None:
             await asyncio.sleep(0.05)
             continue

@@ -69,9 +69,8 @@ async def fleet(stage: Stage, devices: int, socs: int, models: int, timeout_s: f
     passed = await pump.run()
     uploads = await _upload(stage, servers[1].address, graphs, names, tokens, prefix)
     rate = hits[True] / max(1, sum(hits.values()))
-    rows = await stage.rows(f"SELECT COUNT(*) FROM plans WHERE soc LIKE '{prefix}-%' AND version > 0")
-    for process in (*servers, *workers):
-        await asyncio.to_thread(process.stop)
+    plans_there = await stage.number(f"SELECT COUNT(*) FROM plans WHERE soc LIKE '{prefix}-%' AND version > 0")
+    await stage.stop(*servers, *workers)
     ok = sum(holding) == devices and rate >= 0.99 and uploads[0] == uploads[1] and not passed.broken
     return [
         row(
@@ -85,7 +84,7 @@ async def fleet(stage: Stage, devices: int, socs: int, models: int, timeout_s: f
             pass_s=round(passed.elapsed, 1),
             requests_per_s=round(passed.rate),
             p99_ms=round(passed.percentile(0.99) * 1000, 1),
-            plans=int(str(rows[0][0])),
+            plans=plans_there,
             uploads=uploads[0],
             statuses={str(status): count for status, count in passed.statuses.items()},
         )

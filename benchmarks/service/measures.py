@@ -81,15 +81,14 @@ async def cached(stage: Stage, seconds: float) -> list[Row]:
     first = await call(server.address, stage.request("POST", "/plans", body))
     worker = stage.worker("cached-worker")
     await stage.until(f"SELECT COUNT(*) FROM plans WHERE soc = '{soc}' AND status = 'done'", 1, 120.0)
-    await asyncio.to_thread(worker.stop)
+    await stage.stop(worker)
     plan_id = str(json.loads(first.body)["plan_id"])
     path = f"/plans/{plan_id}"
     plan = await call(server.address, stage.request("GET", path, accept_encoding="zstd"))
-    tag = next(line[6:].decode() for line in plan.head.split(b"\r\n") if line.lower().startswith(b"etag: "))
     requests = {
         "bare": stage.request("GET", path, accept_encoding="zstd"),
         "get": stage.request("GET", path, accept_encoding="zstd"),
-        "not modified": stage.request("GET", path, accept_encoding="zstd", if_none_match=tag),
+        "not modified": stage.request("GET", path, accept_encoding="zstd", if_none_match=plan.tag),
         "post": stage.request("POST", "/plans", body, accept_encoding="zstd"),
     }
     bare = await stage.bare(plan.body, "zstd")
@@ -106,8 +105,7 @@ async def cached(stage: Stage, seconds: float) -> list[Row]:
                 rates[name].append(rate)
                 cpu[name] += process.cpu_s() - used
     middle = {name: statistics.median(each) for name, each in rates.items()}
-    for process in (server, bare):
-        await asyncio.to_thread(process.stop)
+    await stage.stop(server, bare)
     found = []
     for name, measure, least in (
         ("get", "authenticated cached GET / bare Starlette, RPS", 1.3),
@@ -146,8 +144,7 @@ async def burst(stage: Stage, requests: int, keys: int) -> list[Row]:
         solves = sum(int(str(each[0])) for each in rows)
         ok = solves == leases == wanted == done and dict(tally.statuses) == {200: requests} and not tally.broken
         found.append((solves, leases, tally, ok))
-    for process in (*servers, worker):
-        await asyncio.to_thread(process.stop)
+    await stage.stop(*servers, worker)
     (one, one_leases, tally, first_ok), (many, many_leases, _, second_ok) = found
     return [
         row(
@@ -188,7 +185,7 @@ async def waiters(stage: Stage, count: int) -> list[Row]:
     cpu_s = server.cpu_s() - cpu_s
     if set(tally.statuses) != {200}:
         raise RuntimeError(f"waiters were answered {dict(tally.statuses)}")
-    await asyncio.to_thread(server.stop)
+    await stage.stop(server)
     late = sorted(answer.ended - committed for answer in answers)
     p99 = late[int(0.99 * len(late))] * 1000
     better = sum(b'"version":2' in zstandard.ZstdDecompressor().decompress(answer.body)[:300] for answer in answers)
@@ -248,8 +245,7 @@ async def ingest(stage: Stage, seconds: float) -> list[Row]:
     folded = await stage.until(where, accepted, 180.0)
     folding_s = time.monotonic() - started
     log = "".join(server.said() for server in servers)
-    for server in servers:
-        await asyncio.to_thread(server.stop)
+    await stage.stop(*servers)
     deadlocks = log.lower().count("deadlock")
     ok = rate >= 0.5e6 and deadlocks == 0 and rejected == 0 and tally.broken == 0 and folded == accepted
     return [
@@ -317,7 +313,7 @@ async def liars(stage: Stage) -> list[Row]:
         ]
         assert len(errors) == len(expected)
         worst[f"x{factor:g}"] = round(max(errors) * 100, 3)
-    await asyncio.to_thread(server.stop)
+    await stage.stop(server)
     measure = "20 % lying devices, x3 and x100: error of the stored latency, %"
     return [row(stage, measure, worst, "<= 2", max(worst.values()) <= 2.0, statistic="largest over 200 latencies")]
 
@@ -332,7 +328,7 @@ async def bomb(stage: Stage) -> list[Row]:
     server.reset_peak()
     answer = await call(server.address, raw)
     _, peak = server.memory()
-    await asyncio.to_thread(server.stop)
+    await stage.stop(server)
     extra = (peak - before) / 2**20
     ok = answer.status == 413 and extra <= 32
     measure = f"a {len(packed) / 1024:.0f} KB bomb that inflates to 256 MiB: extra memory, MiB"

@@ -25,6 +25,11 @@ class Answer:
     began: float
     ended: float
 
+    @property
+    def tag(self) -> str:
+        """Its ``ETag``."""
+        return next(line[6:].decode() for line in self.head.split(b"\r\n") if line.lower().startswith(b"etag: "))
+
 
 @dataclass
 class Tally:

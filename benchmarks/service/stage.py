@@ -163,10 +163,13 @@ class Stage:
 
     async def close(self) -> None:
         """End every process and connection."""
-        for process in self._processes:
-            if process.alive():
-                await asyncio.to_thread(process.stop)
+        await self.stop(*self._processes)
         await self.database.close()
+
+    async def stop(self, *processes: Process) -> None:
+        """End processes, in this order; those that have ended already stay so."""
+        for process in processes:
+            await asyncio.to_thread(process.stop)
 
     def said(self) -> dict[str, str]:
         """The end of every log in which there is anything; nothing below a warning is written there."""
@@ -211,11 +214,15 @@ class Stage:
         async with self.database.read() as session:
             return [tuple(row) for row in await session.execute(text(statement), values)]
 
+    async def number(self, statement: str, **values: object) -> int:
+        """What a query for one number says."""
+        return int(str((await self.rows(statement, **values))[0][0]))
+
     async def until(self, statement: str, enough: int, timeout_s: float) -> int:
         """Wait until a counting query says at least ``enough``; returns what it says then."""
         deadline = time.monotonic() + timeout_s
         while True:
-            found = int(str((await self.rows(statement))[0][0]))
+            found = await self.number(statement)
             if found >= enough or time.monotonic() > deadline:
                 return found
             await asyncio.sleep(0.1)

@@ -42,10 +42,10 @@ class View:
         if value != default:
             self.changed[name] = value
 
-    def axis(self, default: int, rank: int | None = None) -> int:
+    def axis(self, default: int) -> int:
         """The attribute of this name, counted from the front."""
         axis = int(self.get("axis", default))
-        return axis + (rank or len(self.output)) if axis < 0 else axis
+        return axis + len(self.output) if axis < 0 else axis
 
 
 Rule = Callable[[View, Region], Part]

@@ -15,7 +15,6 @@ class Window:
     """A window's way along one axis: its extent with dilation, its stride, the padding before and behind the image."""
 
     extent: int
-    dilation: int
     stride: int
     before: int
     behind: int
@@ -40,7 +39,7 @@ def _windows(op: View, kernel: Sequence[int], given: Sequence[int], made: Sequen
             total = max(0, (made[place] - 1) * int(strides[place]) + extent - given[place])
             before = total // 2 if auto == "SAME_UPPER" else total - total // 2
             behind = total - before
-        found.append(Window(extent, int(dilations[place]), int(strides[place]), before, behind))
+        found.append(Window(extent, int(strides[place]), before, behind))
     return found
 
 

@@ -11,23 +11,15 @@ from planner_api.db import paging
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page
 from planner_api.db.tables import AuditRetentionRow, AuditRow
-from planner_api.db.upsert import upserting
+from planner_api.db.upsert import put
 
 
-async def page(
-    session: AsyncSession,
-    *,
-    actor: str | None = None,
-    action: str | None = None,
-    subject: str | None = None,
-    before: int | None = None,
-    limit: int = 100,
-) -> Page[AuditRow]:
-    """Entries, newest first."""
+async def page(session: AsyncSession, *, before: int | None, limit: int, **where: str | None) -> Page[AuditRow]:
+    """Entries whose columns are as ``where`` says, newest first."""
     query = select(AuditRow).order_by(AuditRow.id.desc())
-    for column, wanted in ((AuditRow.actor, actor), (AuditRow.action, action), (AuditRow.subject, subject)):
+    for name, wanted in where.items():
         if wanted is not None:
-            query = query.where(column == wanted)
+            query = query.where(getattr(AuditRow, name) == wanted)
     if before is not None:
         query = query.where(AuditRow.id < before)
     return await paging.page(session, query, limit)
@@ -37,8 +29,7 @@ async def keep_for(session: WriteSession, days: int) -> int | None:
     """Have the database keep entries for so many days; return for how many it did before, None if nobody had said."""
     before = await session.scalar(select(AuditRetentionRow.days))
     if before != days:
-        statement = upserting(session.get_bind().dialect, AuditRetentionRow).values(id=1, days=days)
-        await session.execute(statement.on_conflict_do_update(index_elements=["id"], set_={"days": days}))
+        await put(session, AuditRetentionRow, {"id": 1, "days": days}, key=("id",))
     return before
 
 

@@ -18,7 +18,7 @@ router = APIRouter(tags=["audit"], route_class=StrictRoute)
 Words = Annotated[str | None, Query(max_length=256, pattern=PRINTABLE)]
 
 
-@router.get("/audit", openapi_extra=describe(replies={200: ("One page.", AuditPage)}, errors=[422]))
+@router.get("/audit", openapi_extra=describe(replies={200: ("One page.", AuditPage)}))
 async def read_audit(
     request: Request,
     actor: Words = None,

@@ -183,8 +183,8 @@ async def plans_by_status(session: AsyncSession, status: str, limit: int) -> Seq
 
 
 _QUEUE_COLUMNS = (
-    PlanRow.id, PlanRow.soc, PlanRow.frequency, PlanRow.status, PlanRow.version, PlanRow.priority, PlanRow.queued_at,
-    PlanRow.lease_owner, PlanRow.lease_until, PlanRow.attempt, PlanRow.failures, PlanRow.error, PlanRow.asked_by,
+    PlanRow.id, PlanRow.soc, PlanRow.frequency, PlanRow.priority, PlanRow.queued_at, PlanRow.lease_owner,
+    PlanRow.attempt, PlanRow.error, PlanRow.asked_by,
 )  # fmt: skip
 
 
@@ -210,10 +210,9 @@ async def inbox(session: AsyncSession) -> tuple[int, datetime | None]:
 async def plan(session: AsyncSession, plan_id: str) -> Any:
     """What is known of a plan beside its body; None for an unknown one."""
     columns = (
-        PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.method, PlanRow.objective,
-        PlanRow.status, PlanRow.version, PlanRow.provisional, PlanRow.profile_version, PlanRow.solved_at,
-        PlanRow.solve_us, PlanRow.hits, PlanRow.misses, PlanRow.error, PlanRow.asked_by, PlanRow.makespan_us,
-        PlanRow.served_version, PlanRow.refused_version, PlanRow.release_id, ModelRow.name,
+        PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.status, PlanRow.version,
+        PlanRow.provisional, PlanRow.error, PlanRow.served_version, PlanRow.refused_version, PlanRow.release_id,
+        ModelRow.name,
     )  # fmt: skip
     query = select(*columns).join(ModelRow, ModelRow.hash == PlanRow.model_hash).where(PlanRow.id == plan_id)
     return (await session.execute(query)).first()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 from planner_api.db.engine import sync_engine
 
@@ -23,14 +23,13 @@ MIGRATION_LOCK = 0x484F5045
 """PostgreSQL advisory lock that lets one of several starting replicas migrate while the others wait."""
 
 
-def alembic_config(url: str | None = None) -> Config:
-    """Return the Alembic configuration of the packaged migration tree."""
+def alembic_config(connection: Connection | Engine | None = None) -> Config:
+    """Return the Alembic configuration of the packaged migration tree, for commands on a connection, or an engine."""
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
-    if url is not None:
-        config.attributes["url"] = url
+    config.attributes["connection"] = connection
     return config
 
 
@@ -66,9 +65,7 @@ def upgrade(url: str, revision: str = "head") -> bool:
                 return False
             from alembic import command
 
-            config = alembic_config()
-            config.attributes["connection"] = connection
-            command.upgrade(config, revision)
+            command.upgrade(alembic_config(connection), revision)
             return True
     finally:
         engine.dispose()

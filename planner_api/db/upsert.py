@@ -54,6 +54,13 @@ async def insert_or_ignore(
     return await session.touches(insert_into.returning(*columns))
 
 
+async def put(
+    session: WriteSession, table: type[Base], values: Mapping[str, Any], *, key: Names, keep: Names = ()
+) -> None:
+    """Insert one row, or replace the one whose ``key`` it has, but for the columns to ``keep``."""
+    await (await session.connection()).run_sync(put_all, table, [values], key=key, keep=keep)
+
+
 def put_all(connection: Connection, table: type[Base], rows: Rows, *, key: Names, keep: Names = ()) -> None:
     """Insert rows in their order; one whose ``key`` is there replaces that row, but for the columns to ``keep``."""
     if rows:

@@ -102,17 +102,13 @@ def _create(options: argparse.Namespace) -> Command:
 def _list(_options: argparse.Namespace) -> Command:
     async def command(database: Database) -> None:
         async with database.read() as session:
-            operators = await repository.list_tokens(session, "operator", LISTED + 1)
-            viewers = await repository.list_tokens(session, "viewer", LISTED + 1)
-            claims = await repository.list_claims(session, LISTED + 1)
-            devices = await repository.list_tokens(session, "device", LISTED + 1)
+            lists = [
+                map(_token_line, await repository.list_tokens(session, "operator", LISTED + 1)),
+                map(_token_line, await repository.list_tokens(session, "viewer", LISTED + 1)),
+                map(_claim_line, await repository.list_claims(session, LISTED + 1)),
+                map(_token_line, await repository.list_tokens(session, "device", LISTED + 1)),
+            ]
         print(f"{'id':>6}  {'kind':<8}  {'state':<8}  {'expires':<16}  whose")
-        lists = (
-            map(_token_line, operators),
-            map(_token_line, viewers),
-            map(_claim_line, claims),
-            map(_token_line, devices),
-        )
         for lines in lists:
             for line in islice(lines, LISTED):
                 print(line)

@@ -80,13 +80,8 @@ def store(connection: Connection, group: Sequence[Sent]) -> None:
         [
             {
                 "device_id": sent.device_id,
-                "plan_id": run.plan_id,
-                "plan_version": run.plan_version,
+                **dict(run),
                 "predicted_us": predicted[run.plan_id, run.plan_version],
-                "measured_us": run.measured_us,
-                "runs": run.runs,
-                "failures": run.failures,
-                "wrong": run.wrong,
                 "reported_at": sent.at,
             }
             for sent, run in known

@@ -38,7 +38,6 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Rows per page")]
 
 @router.post(
     "/devices",
-    status_code=201,
     openapi_extra=describe(
         request=Enrolment,
         replies={201: ("The device's own token, shown this once.", EnrolmentReceipt)},
@@ -69,7 +68,7 @@ async def prove(request: Request) -> Response:
     return reply(await service.prove(planner.database, planner.settings.addresses, message))
 
 
-@router.get("/devices", openapi_extra=describe(replies={200: ("One page.", DevicePage)}, errors=[404, 422]))
+@router.get("/devices", openapi_extra=describe(replies={200: ("One page.", DevicePage)}, errors=[404]))
 async def list_devices(
     request: Request,
     soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
@@ -87,7 +86,6 @@ async def list_devices(
 
 @router.put(
     "/devices/{device_id:path}/report",
-    status_code=204,
     openapi_extra=describe(request=DeviceReport, replies={204: ("Kept.", None)}, errors=[404]),
 )
 async def report(request: Request, device_id: DeviceId) -> Response:
@@ -108,19 +106,13 @@ async def describe_device(request: Request, device_id: DeviceId) -> Response:
     return reply(found)
 
 
-@router.get(
-    "/devices/{device_id:path}", openapi_extra=describe(replies={200: ("The device.", Device)}, errors=[404, 422])
-)
+@router.get("/devices/{device_id:path}", openapi_extra=describe(replies={200: ("The device.", Device)}, errors=[404]))
 async def read_device(request: Request, device_id: DeviceId) -> Response:
     """Return one device."""
     return reply(await service.get_device(request.app.state.planner.database, device_id))
 
 
-@router.delete(
-    "/devices/{device_id:path}",
-    status_code=204,
-    openapi_extra=describe(replies={204: ("Revoked.", None)}, errors=[404, 422]),
-)
+@router.delete("/devices/{device_id:path}", openapi_extra=describe(replies={204: ("Revoked.", None)}, errors=[404]))
 async def revoke_device(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
     planner = request.app.state.planner

@@ -136,25 +136,11 @@ async def models(session: AsyncSession, *, offset: int, limit: int) -> Page[Any]
 
 
 _PLAN_COLUMNS = (
-    PlanRow.id,
-    PlanRow.model_hash,
-    PlanRow.soc,
-    PlanRow.frequency,
-    PlanRow.status,
-    PlanRow.version,
-    PlanRow.provisional,
-    PlanRow.makespan_us,
-    PlanRow.gap,
-    PlanRow.found_by,
-    PlanRow.profile_version,
-    PlanRow.solved_at,
-    PlanRow.hits,
-    PlanRow.misses,
-    PlanRow.error,
-    PlanVersionRow.timed,
-    PlanVersionRow.log_sum,
-    PlanVersionRow.makespan_us.label("predicted_us"),
-)
+    PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.status, PlanRow.version,
+    PlanRow.provisional, PlanRow.makespan_us, PlanRow.gap, PlanRow.found_by, PlanRow.profile_version, PlanRow.solved_at,
+    PlanRow.hits, PlanRow.misses, PlanRow.error,
+    PlanVersionRow.timed, PlanVersionRow.log_sum, PlanVersionRow.makespan_us.label("predicted_us"),
+)  # fmt: skip
 
 
 async def plans(session: AsyncSession, *, where: Mapping[str, str], after: str = "", limit: int = 100) -> Page[Any]:
@@ -178,11 +164,6 @@ async def add_fanout_plans(session: WriteSession, fanout_id: str, plan_ids: Sequ
     """Store which plans a planning ahead waits for."""
     session.add_all(FanoutPlanRow(fanout_id=fanout_id, plan_id=plan_id) for plan_id in plan_ids)
     await session.flush()
-
-
-async def fanout(session: AsyncSession, fanout_id: str) -> FanoutRow | None:
-    """A planning ahead."""
-    return await session.get(FanoutRow, fanout_id)
 
 
 async def progress(session: AsyncSession, fanout_id: str) -> dict[str, int]:

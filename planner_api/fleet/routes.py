@@ -37,7 +37,6 @@ LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds un
 
 @router.post(
     "/models/{model_hash}/plans",
-    status_code=202,
     openapi_extra=describe(
         request=FanoutRequest,
         optional_body=True,
@@ -55,7 +54,7 @@ async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
     return reply(found, 202, headers)
 
 
-@router.get("/fanouts/{fanout_id}", openapi_extra=describe(replies={200: ("Its progress.", Fanout)}, errors=[404, 422]))
+@router.get("/fanouts/{fanout_id}", openapi_extra=describe(replies={200: ("Its progress.", Fanout)}, errors=[404]))
 async def read_progress(
     request: Request, fanout_id: Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9\-]*$")]
 ) -> Response:
@@ -71,19 +70,19 @@ async def fleet(request: Request) -> Response:
     return reply(await service.summary(request.app.state.planner.database))
 
 
-@router.get("/fleet/profiles", openapi_extra=describe(replies={200: ("One page.", FleetProfilePage)}, errors=[422]))
+@router.get("/fleet/profiles", openapi_extra=describe(replies={200: ("One page.", FleetProfilePage)}))
 async def profiles(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
     """List what is known of each SoC at each frequency."""
     return reply(await service.profiles(request.app.state.planner.database, offset=offset, limit=limit))
 
 
-@router.get("/fleet/models", openapi_extra=describe(replies={200: ("One page.", FleetModelPage)}, errors=[422]))
+@router.get("/fleet/models", openapi_extra=describe(replies={200: ("One page.", FleetModelPage)}))
 async def models(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
     """List the models with the coverage, gaps and hit rate of their plans."""
     return reply(await service.models(request.app.state.planner.database, offset=offset, limit=limit))
 
 
-@router.get("/fleet/plans", openapi_extra=describe(replies={200: ("One page.", FleetPlanPage)}, errors=[422]))
+@router.get("/fleet/plans", openapi_extra=describe(replies={200: ("One page.", FleetPlanPage)}))
 async def plans(
     request: Request,
     model_hash: Annotated[str | None, Query(pattern=r"^[0-9a-f]{64}$")] = None,
@@ -106,7 +105,7 @@ DeviceName = Annotated[str | None, Query(max_length=128, pattern=LABEL, descript
 
 @router.get(
     "/fleet/profiles/contributions",
-    openapi_extra=describe(replies={200: ("One page.", ContributionPage)}, errors=[404, 422]),
+    openapi_extra=describe(replies={200: ("One page.", ContributionPage)}, errors=[404]),
 )
 async def contributions(
     request: Request, soc: Soc, frequency: Frequency, after: After = None, limit: Limit = 100
@@ -116,7 +115,7 @@ async def contributions(
     return reply(await oversight().contributions(database, soc, frequency, after=after or "", limit=limit))
 
 
-@router.get("/fleet/profiles/votes", openapi_extra=describe(replies={200: ("One page.", VotePage)}, errors=[404, 422]))
+@router.get("/fleet/profiles/votes", openapi_extra=describe(replies={200: ("One page.", VotePage)}, errors=[404]))
 async def votes(
     request: Request,
     soc: Soc,
@@ -131,9 +130,7 @@ async def votes(
 
 
 @router.delete(
-    "/fleet/profiles/contributions",
-    status_code=204,
-    openapi_extra=describe(replies={204: ("Forgotten.", None)}, errors=[404, 409, 422]),
+    "/fleet/profiles/contributions", openapi_extra=describe(replies={204: ("Forgotten.", None)}, errors=[404, 409])
 )
 async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None) -> Response:
     """Take back what a device, or everybody, said in a profile; plans that rest on it are solved again."""
@@ -143,11 +140,7 @@ async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: De
     return Response(status_code=204)
 
 
-@router.post(
-    "/fleet/profiles/rebuild",
-    status_code=204,
-    openapi_extra=describe(replies={204: ("Made anew.", None)}, errors=[404, 409, 422]),
-)
+@router.post("/fleet/profiles/rebuild", openapi_extra=describe(replies={204: ("Made anew.", None)}, errors=[404, 409]))
 async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
     """Make a profile anew of the votes that are kept, without those of revoked devices."""
     await oversight().rebuild(request.app.state.planner.database, soc, frequency, actor_of(request.scope))
@@ -155,9 +148,7 @@ async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
 
 
 @router.put(
-    "/fleet/socs/{soc:path}",
-    status_code=204,
-    openapi_extra=describe(replies={204: ("It counts from now on.", None)}, errors=[404, 422]),
+    "/fleet/socs/{soc:path}", openapi_extra=describe(replies={204: ("It counts from now on.", None)}, errors=[404])
 )
 async def establish(
     request: Request, soc: Annotated[str, Path(max_length=128, pattern=LABEL, description="The SoC")]

@@ -25,7 +25,7 @@ from hope_schema import (
 from hope_schema.fleet import PlanStatus
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
-from planner_api.db.tables import ModelRow, ProfileRow
+from planner_api.db.tables import FanoutRow, ModelRow, ProfileRow
 from planner_api.db.told import told
 from planner_api.errors import NotFoundError, model_unknown
 from planner_api.fleet import repository
@@ -94,7 +94,7 @@ async def plan_ahead(
 async def progress(database: Database, fanout_id: str) -> Fanout:
     """How far a planning ahead is. Raises NotFoundError for an unknown one."""
     async with database.read() as session:
-        row = await repository.fanout(session, fanout_id)
+        row = await session.get(FanoutRow, fanout_id)
         if row is None:
             raise NotFoundError("fanout-unknown", f"no {fanout_id}: `hope-planner models plan HASH` plans ahead")
         counts = await repository.progress(session, fanout_id)

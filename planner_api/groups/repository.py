@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import GroupSelector
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
 from planner_api.db.tables import DeviceRow, GroupRow
-from planner_api.db.upsert import insert_or_ignore
+from planner_api.db.upsert import put
 
 
 def chosen(selector: GroupSelector) -> list[ColumnElement[bool]]:
@@ -29,16 +29,9 @@ async def count(session: AsyncSession, selector: GroupSelector) -> int:
     return (await session.scalar(select(func.count()).select_from(DeviceRow).where(*chosen(selector)))) or 0
 
 
-async def store(session: WriteSession, name: str, values: Mapping[str, Any]) -> None:
+async def store(session: WriteSession, values: Mapping[str, Any]) -> None:
     """Make a group, or choose its devices anew."""
-    if not await insert_or_ignore(session, GroupRow, {"name": name, **values}, ["name"]):
-        changed = {key: value for key, value in values.items() if key != "created_at"}
-        await session.execute(update(GroupRow).where(GroupRow.name == name).values(**changed))
-
-
-async def find(session: AsyncSession, name: str) -> GroupRow | None:
-    """A group."""
-    return await session.get(GroupRow, name)
+    await put(session, GroupRow, values, key=("name",), keep=("created_at",))
 
 
 async def groups(session: AsyncSession, *, after: str, limit: int) -> Page[GroupRow]:

@@ -19,13 +19,13 @@ router = APIRouter(tags=["groups"], route_class=StrictRoute)
 FewRows = Annotated[int, Query(ge=1, le=100, description="Rows per page")]
 
 
-@router.get("/groups", openapi_extra=describe(replies={200: ("One page.", GroupPage)}, errors=[422]))
+@router.get("/groups", openapi_extra=describe(replies={200: ("One page.", GroupPage)}))
 async def list_groups(request: Request, after: AfterName = None, limit: FewRows = 50) -> Response:
     """List the groups with the number of their devices."""
     return reply(await service.list_groups(request.app.state.planner.database, after=after or "", limit=limit))
 
 
-@router.get("/groups/{name}", openapi_extra=describe(replies={200: ("The group.", Group)}, errors=[404, 422]))
+@router.get("/groups/{name}", openapi_extra=describe(replies={200: ("The group.", Group)}, errors=[404]))
 async def read_group(request: Request, name: PlainName) -> Response:
     """Return one group."""
     return reply(await service.get(request.app.state.planner.database, name))
@@ -38,11 +38,7 @@ async def store_group(request: Request, name: PlainName) -> Response:
     return reply(await service.store(request.app.state.planner.database, name, message, actor_of(request.scope)))
 
 
-@router.delete(
-    "/groups/{name}",
-    status_code=204,
-    openapi_extra=describe(replies={204: ("Dropped.", None)}, errors=[404, 422]),
-)
+@router.delete("/groups/{name}", openapi_extra=describe(replies={204: ("Dropped.", None)}, errors=[404]))
 async def drop_group(request: Request, name: PlainName) -> Response:
     """Drop a group."""
     await service.drop(request.app.state.planner.database, name, actor_of(request.scope))

@@ -22,8 +22,8 @@ def selector_of(row: GroupRow) -> GroupSelector:
 async def store(database: Database, name: str, selector: GroupSelector, actor: Actor) -> Group:
     """Make a group, or choose its devices anew; releases under way keep the choice that they began with."""
     async with database.write() as session:
-        values = {"socs": list(selector.socs), "labels": dict(selector.labels), "share": selector.share}
-        await repository.store(session, name, {**values, "created_at": datetime.now(UTC)})
+        values = selector.model_dump(mode="json")
+        await repository.store(session, {"name": name, "created_at": datetime.now(UTC), **values})
         shown = ", ".join(f"{key}={value}" for key, value in selector.labels.items())
         socs = ", ".join(selector.socs)
         await record(session, actor, "group.store", name, socs=socs, labels=shown, share=selector.share)
@@ -39,7 +39,7 @@ async def get(database: Database, name: str) -> Group:
 
 async def find(session: AsyncSession, name: str) -> GroupRow:
     """A group as it is stored. Raises NotFoundError when there is none."""
-    row = await repository.find(session, name)
+    row = await session.get(GroupRow, name)
     if row is None:
         raise NotFoundError("group-unknown", f"no group '{name}': make it with `hope-planner groups set {name}`")
     return row

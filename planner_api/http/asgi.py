@@ -31,16 +31,9 @@ async def take_body(receive: Any) -> tuple[bytes | None, Any]:
     """Return the body where it came in one piece, else None; and a ``receive`` that hands it out again."""
     message = await receive()
     whole = message["type"] == "http.request" and not message.get("more_body")
-    return message.get("body", b"") if whole else None, _Replay(message, receive)
+    again = [message]
 
+    async def replay() -> Any:
+        return again.pop() if again else await receive()
 
-class _Replay:
-    """A ``receive`` that hands out one message again before it goes on."""
-
-    def __init__(self, message: Any, receive: Any) -> None:
-        self._message = message
-        self._receive = receive
-
-    async def __call__(self) -> Any:
-        message, self._message = self._message, None
-        return message if message is not None else await self._receive()
+    return message.get("body", b"") if whole else None, replay

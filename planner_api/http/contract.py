@@ -20,7 +20,7 @@ REF = "#/components/schemas/{model}"
 ALWAYS = (400, 401, 403, 422, 429, 500, 503)
 """What any route may answer: no request of HTTP, no or a wrong token, not allowed, a parameter that it does not know,
 too many requests, our fault, the database is away."""
-WITH_BODY = (408, 413, 415, 422)
+WITH_BODY = (408, 413, 415)
 """What any route that reads a body may answer too."""
 
 REQUEST_ID = {
@@ -78,5 +78,4 @@ def describe(
             "required": not optional_body,
             "content": {"application/json": {"schema": {"$ref": REF.format(model=request.__name__)}}},
         }
-        extra["x-models"] = [request.__name__]
     return extra

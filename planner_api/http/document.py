@@ -28,7 +28,6 @@ def build(app: FastAPI) -> dict[str, Any]:
         document.setdefault("components", {})["schemas"] = _schemas()
         document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
         for operation in operations(document):
-            operation.pop("x-models", None)
             operation.setdefault("security", [{}, {"bearer": []}])
             responses = operation["responses"]
             _drop_defaults(responses)
@@ -77,13 +76,9 @@ def _drop_defaults(responses: dict[str, Any]) -> None:
 
 
 def _schemas() -> dict[str, Any]:
-    models = [
-        item
-        for item in (getattr(hope_schema, name) for name in hope_schema.__all__)
-        if isinstance(item, type) and issubclass(item, BaseModel)
-    ]
-    unique = list(dict.fromkeys(models))
-    _, definitions = models_json_schema([(model, "validation") for model in unique], ref_template=REF)
+    words = (getattr(hope_schema, name) for name in hope_schema.__all__)
+    models = [word for word in words if isinstance(word, type) and issubclass(word, BaseModel)]
+    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     return dict(sorted(definitions["$defs"].items()))
 
 

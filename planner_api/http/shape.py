@@ -36,23 +36,19 @@ def parse(text: bytes | bytearray, kind: type[Message]) -> Message:
     try:
         _decoder(kind).decode(text)
     except msgspec.ValidationError as error:
-        if len(text) <= TOLD_BYTES:
-            _tell(text, kind)
+        if len(text) <= TOLD_BYTES:  # the contract says it better: it knows what an old agent must upgrade
+            _validated(text, kind)
         what, _, where = str(error).rpartition(" - at ")
         cause = f"{where.strip('`').removeprefix('$.')}: {what}"[:500] if what else where[:500]
         raise HttpError(422, "invalid", f"the body is not a valid {kind.__name__}: {cause}", causes=[cause]) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise HttpError(400, "malformed-json", f"the body is not JSON: {str(error)[:500]}") from None
+    return _validated(text, kind)
+
+
+def _validated(text: bytes | bytearray, kind: type[Message]) -> Message:
     try:
         return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise invalid(error) from None
-
-
-def _tell(text: bytes | bytearray, kind: type[BaseModel]) -> None:
-    """Let the contract itself say what is wrong with a short body: it knows what an old agent must upgrade."""
-    try:
-        kind.model_validate_json(text)
     except ValidationError as error:
         raise invalid(error) from None
 

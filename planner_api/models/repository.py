@@ -40,11 +40,6 @@ async def features(session: AsyncSession, signatures: Sequence[str]) -> dict[str
     return found
 
 
-async def find(session: AsyncSession, model_hash: str) -> ModelRow | None:
-    """Return the model under a hash."""
-    return await session.get(ModelRow, model_hash)
-
-
 async def figures(session: AsyncSession, model_hash: str) -> bytes | None:
     """Return the compressed figures of a model."""
     return await session.scalar(select(ModelRow.figures_zstd).where(ModelRow.hash == model_hash))

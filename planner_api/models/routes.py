@@ -56,9 +56,7 @@ async def submit_model(request: Request) -> Response:
     return reply(receipt, 201 if receipt.created else 200)
 
 
-@router.get(
-    "/models/{model_hash}", openapi_extra=describe(replies={200: ("The graph.", ModelGraph)}, errors=[404, 422])
-)
+@router.get("/models/{model_hash}", openapi_extra=describe(replies={200: ("The graph.", ModelGraph)}, errors=[404]))
 async def read_model(request: Request, model_hash: ModelHash) -> Response:
     """Return the graph under a hash."""
     body = await service.load_json(request.app.state.planner.database, model_hash)

@@ -9,6 +9,7 @@ import msgspec
 from hope_schema import ModelReceipt
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, ReadSession
+from planner_api.db.tables import ModelRow
 from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.quota import Quotas
 from planner_api.errors import ConflictError, model_unknown
@@ -46,7 +47,7 @@ async def submit(
             size = len(graph.graph_zstd) + len(graph.figures_zstd)
             await quotas.spend(session, caller, models=1, model_bytes=size)
         if not created:
-            stored = await repository.find(session, graph.hash)
+            stored = await session.get(ModelRow, graph.hash)
             if stored is not None and stored.graph_digest != graph.graph_digest:
                 raise ConflictError("model-conflict", f"another graph is already stored under {graph.hash}")
     return ModelReceipt(model_hash=graph.hash, ops=graph.ops, super_ops=graph.super_ops, created=created)

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
-from planner_api.db.upsert import insert_or_ignore
+from planner_api.db.upsert import insert_or_ignore, put
 
 
 async def next_version(session: WriteSession, name: str, now: datetime) -> int:
@@ -26,11 +26,6 @@ async def add_version(session: WriteSession, values: Mapping[str, Any]) -> None:
     """Store a version."""
     session.add(ModelVersionRow(**values))
     await session.flush()
-
-
-async def find(session: AsyncSession, name: str) -> NamedModelRow | None:
-    """A name."""
-    return await session.get(NamedModelRow, name)
 
 
 async def names(session: AsyncSession, *, after: str, limit: int) -> Page[NamedModelRow]:
@@ -71,10 +66,7 @@ async def lock_alias(session: WriteSession, name: str, alias: str) -> ModelAlias
 
 async def point(session: WriteSession, name: str, alias: str, version: int) -> None:
     """Let an alias stand for a version."""
-    values = {"name": name, "alias": alias, "version": version}
-    if not await insert_or_ignore(session, ModelAliasRow, values, ["name", "alias"]):
-        named = ModelAliasRow.name == name, ModelAliasRow.alias == alias
-        await session.execute(update(ModelAliasRow).where(*named).values(version=version))
+    await put(session, ModelAliasRow, {"name": name, "alias": alias, "version": version}, key=("name", "alias"))
 
 
 async def drop_alias(session: WriteSession, name: str, alias: str) -> bool:

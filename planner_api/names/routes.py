@@ -31,7 +31,7 @@ AfterName = Annotated[str | None, Query(max_length=100, pattern=PLAIN, descripti
 Before = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="`next` of the page before")]
 
 
-@router.get("/names", openapi_extra=describe(replies={200: ("One page.", NamedModelPage)}, errors=[422]))
+@router.get("/names", openapi_extra=describe(replies={200: ("One page.", NamedModelPage)}))
 async def list_names(request: Request, after: AfterName = None, limit: Limit = 100) -> Response:
     """List the named models with their aliases."""
     return reply(await service.list_names(request.app.state.planner.database, after=after or "", limit=limit))
@@ -39,7 +39,6 @@ async def list_names(request: Request, after: AfterName = None, limit: Limit = 1
 
 @router.post(
     "/names/{name}/versions",
-    status_code=201,
     openapi_extra=describe(
         request=NewModelVersion, replies={201: ("The version and its number.", ModelVersion)}, errors=[404]
     ),
@@ -52,7 +51,7 @@ async def add_version(request: Request, name: PlainName) -> Response:
 
 
 @router.get(
-    "/names/{name}/versions", openapi_extra=describe(replies={200: ("One page.", ModelVersionPage)}, errors=[404, 422])
+    "/names/{name}/versions", openapi_extra=describe(replies={200: ("One page.", ModelVersionPage)}, errors=[404])
 )
 async def list_versions(request: Request, name: PlainName, before: Before = None, limit: Limit = 100) -> Response:
     """List the versions of a named model, newest first."""
@@ -61,7 +60,7 @@ async def list_versions(request: Request, name: PlainName, before: Before = None
 
 @router.get(
     "/names/{name}/versions/{version}",
-    openapi_extra=describe(replies={200: ("The version.", ModelVersion)}, errors=[404, 422]),
+    openapi_extra=describe(replies={200: ("The version.", ModelVersion)}, errors=[404]),
 )
 async def read_version(request: Request, name: PlainName, version: Number) -> Response:
     """Return one version of a named model."""
@@ -93,9 +92,7 @@ async def point(request: Request, name: PlainName, alias: PlainName) -> Response
 
 
 @router.delete(
-    "/names/{name}/aliases/{alias}",
-    status_code=204,
-    openapi_extra=describe(replies={204: ("Dropped.", None)}, errors=[404, 409, 422]),
+    "/names/{name}/aliases/{alias}", openapi_extra=describe(replies={204: ("Dropped.", None)}, errors=[404, 409])
 )
 async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> Response:
     """Drop an alias."""
@@ -105,7 +102,7 @@ async def drop_alias(request: Request, name: PlainName, alias: PlainName) -> Res
 
 @router.get(
     "/references/{reference}",
-    openapi_extra=describe(replies={200: ("The version that is meant.", ModelVersion)}, errors=[404, 422]),
+    openapi_extra=describe(replies={200: ("The version that is meant.", ModelVersion)}, errors=[404]),
 )
 async def resolve(
     request: Request,

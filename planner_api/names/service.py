@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
 from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
-from planner_api.db.tables import ModelAliasRow, ModelVersionRow
+from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
 from planner_api.db.told import told
 from planner_api.errors import ConflictError, NotFoundError, model_unknown
 from planner_api.models import repository as models
@@ -59,7 +59,7 @@ async def list_names(database: Database, *, after: str, limit: int) -> NamedMode
 async def list_versions(database: Database, name: str, *, before: int | None, limit: int) -> ModelVersionPage:
     """Versions of a name, newest first. Raises NotFoundError for an unknown name."""
     async with database.read() as session:
-        if await repository.find(session, name) is None:
+        if await session.get(NamedModelRow, name) is None:
             raise name_unknown(name)
         rows = await repository.versions(session, name, before=before, limit=limit)
         aliases = await repository.aliases(session, [name])
@@ -76,7 +76,7 @@ async def find_version(session: AsyncSession, name: str, version: int) -> ModelV
     """One version, in a session that is open. Raises NotFoundError when there is none."""
     rows = await repository.versions(session, name, only=version)
     if not rows:
-        known = await repository.find(session, name) is not None
+        known = await session.get(NamedModelRow, name) is not None
         raise version_unknown(name, version) if known else name_unknown(name)
     return _versions(rows, await repository.aliases(session, [name]))[0]
 
@@ -103,7 +103,7 @@ async def resolve(
         elif number:
             version = int(number) if number.isdecimal() and len(number) < 10 else 0
         else:
-            found = await repository.find(session, name)
+            found = await session.get(NamedModelRow, name)
             if found is None:
                 raise name_unknown(name)
             version = found.newest

@@ -61,17 +61,13 @@ async def diff(database: Database, plan_id: str, other: str, before: int | None,
 
 def _compare(before: PlanVersion, after: PlanVersion, old: StoredPlan, new: StoredPlan) -> PlanDiff:
     plan_before, plan_after = old.reply().plan, new.reply().plan
-    found = moves(plan_before, plan_after)
     return PlanDiff(
         before=before,
         after=after,
         predicted=_ratio(after.makespan_us, before.makespan_us),
         measured=_ratio(after.results.measured_us, before.results.measured_us),
         transfers=(len(plan_before.transfers), len(plan_after.transfers)),
-        moved=found.moved,
-        unmoved=found.unmoved,
-        only_before=found.only_before,
-        only_after=found.only_after,
+        **vars(moves(plan_before, plan_after)),
     )
 
 

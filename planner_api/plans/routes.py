@@ -63,7 +63,7 @@ async def request_plan(request: Request) -> Response:
     "/plans/{plan_id}",
     openapi_extra=describe(
         replies={200: ("The newest version of the plan.", PlanReply), 304: ("The copy is the newest version.", None)},
-        errors=[404, 422],
+        errors=[404],
         headers={200: HEADERS, 304: HEADERS},
         parameters=[
             {
@@ -92,17 +92,14 @@ async def read_plan(
 
 @router.get(
     "/plans/{plan_id}/versions",
-    openapi_extra=describe(replies={200: ("The versions, newest first.", PlanHistory)}, errors=[404, 422]),
+    openapi_extra=describe(replies={200: ("The versions, newest first.", PlanHistory)}, errors=[404]),
 )
 async def read_versions(request: Request, plan_id: PlanId) -> Response:
     """List the versions of a plan that are kept, with what was measured of each."""
     return reply(await history.history(request.app.state.planner.database, plan_id))
 
 
-@router.get(
-    "/plans/{plan_id}/diff",
-    openapi_extra=describe(replies={200: ("What changed.", PlanDiff)}, errors=[404, 422]),
-)
+@router.get("/plans/{plan_id}/diff", openapi_extra=describe(replies={200: ("What changed.", PlanDiff)}, errors=[404]))
 async def read_diff(
     request: Request,
     plan_id: PlanId,

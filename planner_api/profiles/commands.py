@@ -39,25 +39,20 @@ def add_commands(parser: argparse.ArgumentParser, shared: Callable[[argparse.Arg
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    export = commands.add_parser("export", help="print a profile as JSON, as GET /profiles/{soc}/{frequency} does")
-    export.add_argument("soc")
-    export.add_argument("frequency")
-    export.set_defaults(act=_export)
-    importing = commands.add_parser("import", help="take in the figures of an exported profile")
-    importing.add_argument("file", type=Path)
-    importing.set_defaults(act=_import)
-    who = commands.add_parser("who", help="list who had a part in a profile")
-    forget = commands.add_parser("forget", help="take back what a device, or everybody, said in a profile")
-    forget.add_argument("--device", help="this device alone")
-    rebuild = commands.add_parser("rebuild", help="make a profile anew, without what revoked devices said")
-    establish = commands.add_parser("establish", help="vouch for a SoC, so that planning ahead counts it")
-    establish.add_argument("soc")
-    for command, act in ((who, _who), (forget, _forget), (rebuild, _rebuild)):
-        command.add_argument("soc")
-        command.add_argument("frequency")
+    for name, act, arguments, words in (
+        ("export", _export, ("soc", "frequency"), "print a profile as JSON, as GET /profiles/{soc}/{frequency} does"),
+        ("import", _import, ("file",), "take in the figures of an exported profile"),
+        ("who", _who, ("soc", "frequency"), "list who had a part in a profile"),
+        ("forget", _forget, ("soc", "frequency"), "take back what a device, or everybody, said in a profile"),
+        ("rebuild", _rebuild, ("soc", "frequency"), "make a profile anew, without what revoked devices said"),
+        ("establish", _establish, ("soc",), "vouch for a SoC, so that planning ahead counts it"),
+    ):
+        command = commands.add_parser(name, help=words)
+        for argument in arguments:
+            command.add_argument(argument)
+        if act is _forget:
+            command.add_argument("--device", help="this device alone")
         command.set_defaults(act=act)
-    establish.set_defaults(act=_establish)
-    for command in (export, importing, who, forget, rebuild, establish):
         shared(command)
     return commands
 
@@ -80,7 +75,7 @@ async def _export(profiles: Profiles, options: argparse.Namespace) -> None:
 
 async def _import(profiles: Profiles, options: argparse.Namespace) -> None:
     try:
-        text = options.file.read_bytes()
+        text = Path(options.file).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {options.file}: {error.strerror}") from None
     try:

@@ -29,8 +29,6 @@ FACTOR = 10.0
 network predicted from the others of its phone, one in 200 lies beyond it."""
 LEAST_ROWS = 5
 """Agreed transfers of one direction below which their line says nothing of others."""
-PREDICTED_AT_ONCE = 1000
-"""Latencies predicted at once: each takes as many numbers as the predictor has samples."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +89,9 @@ class Reference:
             elif signature in ops and kind in self._predictors and self._predictors[kind].knows(ops[signature].type):
                 by_kind[kind].append(row)
         for kind, rows in by_kind.items():
-            for start in range(0, len(rows), PREDICTED_AT_ONCE):
-                some = rows[start : start + PREDICTED_AT_ONCE]
-                found = self._predictors[kind]([ops[votes.keys[row][0]] for row in some])
-                spread = np.array([one.spread for one in found])
-                held[some] = _far(standing.us[some], np.array([one.us for one in found]), spread)
+            found = self._predictors[kind]([ops[votes.keys[row][0]] for row in rows])
+            spread = np.array([one.spread for one in found])
+            held[rows] = _far(standing.us[rows], np.array([one.us for one in found]), spread)
         return held
 
     def _against_transfers(self, votes: Votes, standing: Standing) -> NDArray[np.bool_]:

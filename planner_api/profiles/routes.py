@@ -26,7 +26,6 @@ second where every number is as small as a float can be."""
 
 @router.post(
     "/profiles",
-    status_code=202,
     openapi_extra=describe(
         request=Observations, replies={202: ("Accepted into the inbox, or known already.", UploadReceipt)}
     ),

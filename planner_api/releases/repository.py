@@ -108,11 +108,6 @@ async def add(session: WriteSession, values: Mapping[str, Any], parts: Sequence[
         await session.flush()
 
 
-async def find(session: AsyncSession, release_id: str) -> ReleaseRow | None:
-    """A release."""
-    return await session.get(ReleaseRow, release_id)
-
-
 async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:
     """A release, locked until the transaction ends."""
     query = select(ReleaseRow).where(ReleaseRow.id == release_id).with_for_update()

@@ -30,7 +30,6 @@ def _releases(request: Request) -> Releases:
 
 @router.put(
     "/models/{model_hash}/rollout",
-    status_code=204,
     openapi_extra=describe(request=RolloutPolicy, replies={204: ("So it is from now on.", None)}, errors=[404]),
 )
 async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
@@ -40,7 +39,7 @@ async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/releases", openapi_extra=describe(replies={200: ("One page.", ReleasePage)}, errors=[404, 422]))
+@router.get("/releases", openapi_extra=describe(replies={200: ("One page.", ReleasePage)}, errors=[404]))
 async def list_releases(request: Request, before: Before = None, limit: FewRows = 20) -> Response:
     """List releases, newest first."""
     return reply(await _releases(request).page(before=before, limit=limit))
@@ -48,7 +47,6 @@ async def list_releases(request: Request, before: Before = None, limit: FewRows 
 
 @router.post(
     "/releases",
-    status_code=201,
     openapi_extra=describe(request=ReleaseRequest, replies={201: ("It is under way.", Release)}, errors=[404, 409]),
 )
 async def begin(request: Request) -> Response:
@@ -57,24 +55,21 @@ async def begin(request: Request) -> Response:
     return reply(await _releases(request).begin(message, actor_of(request.scope)), 201)
 
 
-@router.get(
-    "/releases/{release_id}", openapi_extra=describe(replies={200: ("The release.", Release)}, errors=[404, 422])
-)
+@router.get("/releases/{release_id}", openapi_extra=describe(replies={200: ("The release.", Release)}, errors=[404]))
 async def read_release(request: Request, release_id: ReleaseId) -> Response:
     """Return a release and how it goes."""
     return reply(await _releases(request).get(release_id))
 
 
 @router.get(
-    "/releases/{release_id}/parts",
-    openapi_extra=describe(replies={200: ("One page.", ReleasePartPage)}, errors=[404, 422]),
+    "/releases/{release_id}/parts", openapi_extra=describe(replies={200: ("One page.", ReleasePartPage)}, errors=[404])
 )
 async def read_parts(request: Request, release_id: ReleaseId, after: After = None, limit: Limit = 100) -> Response:
     """List the parts of a release, with what devices reported of each."""
     return reply(await _releases(request).parts(release_id, after=after or "", limit=limit))
 
 
-_ACTED = describe(replies={200: ("The release as it is now.", Release)}, errors=[404, 409, 422])
+_ACTED = describe(replies={200: ("The release as it is now.", Release)}, errors=[404, 409])
 
 
 @router.post("/releases/{release_id}/pause", openapi_extra=_ACTED)

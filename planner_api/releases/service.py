@@ -12,7 +12,7 @@ from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, Re
 from hope_schema.releases import Rollout
 from planner_api.audit.service import PLANNER, Actor, record
 from planner_api.chores import end, keep_doing
-from planner_api.db.engine import Database, WriteSession
+from planner_api.db.engine import Database, ReadSession, WriteSession
 from planner_api.db.paging import Page
 from planner_api.db.tables import ReleaseRow
 from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
@@ -157,17 +157,13 @@ class Releases:
     async def get(self, release_id: str) -> Release:
         """A release and how it goes. Raises NotFoundError when there is none."""
         async with self._database.read() as session:
-            row = await repository.find(session, release_id)
-            if row is None:
-                raise release_unknown(release_id)
+            row = await _found(session, release_id)
             return release_view(row, await repository.parts(session, [release_id]))
 
     async def page(self, *, before: str | None, limit: int) -> ReleasePage:
         """Releases, newest first. Raises NotFoundError for a ``before`` that is none."""
         async with self._database.read() as session:
-            last = None if before is None else await repository.find(session, before)
-            if before is not None and last is None:
-                raise release_unknown(before)
+            last = None if before is None else await _found(session, before)
             rows = await repository.releases(session, before=last, limit=limit)
             found = [release_view(row, await repository.parts(session, [row.id])) for row in rows]
         return ReleasePage(releases=tuple(found), next=rows.next(lambda row: row.id))
@@ -175,8 +171,7 @@ class Releases:
     async def parts(self, release_id: str, *, after: str, limit: int) -> ReleasePartPage:
         """The parts of a release. Raises NotFoundError when there is no such release."""
         async with self._database.read() as session:
-            if await repository.find(session, release_id) is None:
-                raise release_unknown(release_id)
+            await _found(session, release_id)
             rows = Page(await repository.parts(session, [release_id], after=after, limit=limit + 1), limit)
         return ReleasePartPage(parts=tuple(map(part_view, rows)), next=rows.next(lambda row: row.part))
 
@@ -227,7 +222,7 @@ class Releases:
     async def _steer(self, release_id: str) -> bool:
         """Look at one release; return whether it changed."""
         async with self._database.read() as session:
-            row = await repository.find(session, release_id)
+            row = await session.get(ReleaseRow, release_id)
             parts = await repository.parts(session, [release_id])
         if row is None or next_step(row, parts) is None:
             return False
@@ -280,6 +275,13 @@ class Releases:
         row.revision += 1
         await repository.forget_devices(session, row.id)
         await record(session, actor, "release.rollback", row.id, reason=reason, share=row.stages[row.stage])
+
+
+async def _found(session: ReadSession, release_id: str) -> ReleaseRow:
+    row = await session.get(ReleaseRow, release_id)
+    if row is None:
+        raise release_unknown(release_id)
+    return row
 
 
 def release_unknown(release_id: str) -> NotFoundError:

@@ -9,6 +9,7 @@ import pytest
 
 from agent_sdk import Agent
 from agent_sdk.device.discovery import discover
+from agent_sdk.engine import Device
 from agent_sdk.runtimes.base import Processor
 from tests.agent.haste import measure_hastily
 from tests.agent.once import made_once
@@ -41,3 +42,17 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None) -> Itera
 def processors(tmp_path_factory: pytest.TempPathFactory) -> list[Processor]:
     """All processors of this machine."""
     return discover(cache=tmp_path_factory.mktemp("ort"))
+
+
+@pytest.fixture(scope="module")
+def device(processors: list[Processor]) -> Iterator[Device]:
+    """All processors of this machine, ready to run."""
+    with Device(processors) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
+    """One core with ONNX Runtime."""
+    with Device(discover("ort", cache=tmp_path_factory.mktemp("ort"))[:1]) as made:
+        yield made

@@ -155,6 +155,15 @@ def test_a_database_that_is_a_pipe_hangs_nobody(tmp_path: Path) -> None:
         assert agent.obtain(read_model(BRANCHING)).source == "planner"
 
 
+def test_a_database_that_has_to_stay_costs_the_plan_alone(tmp_path: Path) -> None:
+    """What cannot be removed is not asked again and again: one sentence says what it is, and a processor runs all."""
+    (tmp_path / "planner.sqlite").mkdir()
+    with Agent(processors="ort@0", cache=tmp_path) as agent:
+        obtained = agent.obtain(read_model(BRANCHING))
+    assert obtained.source == "single"
+    assert "planner.sqlite' is no file" in obtained.notes[0]
+
+
 def test_the_async_client_speaks_to_the_real_app(tmp_path: Path) -> None:
     """The client's verbs and the planner's app agree over ASGI: submit, ask what is missing, be refused."""
     graph = read_model(BRANCHING).graph

@@ -10,7 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 
 from agent_sdk import Agent
@@ -18,20 +17,15 @@ from agent_sdk.engine import DeviceClosedError
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.supplier import PlanSupplier
-from hope_schema import Missing
+from hope_schema import MissingRequest
 from tests.agent.models import BRANCHING
-from tests.agent.planner.planner_double import ScriptedTransport, plan_answer, small_plan
+from tests.agent.planner.planner_double import REQUEST, ScriptedTransport, plan_answer, small_graph, small_plan
+from tests.agent.planner.supplying import CPU, FIGURES, NOTHING, supplier
 from tests.agent.planner.test_client_blocking import loops
-from tests.agent.planner.test_supplier import (
-    GRAPH,
-    MEASURABLE,
-    NOTHING_MISSING,
-    ONE_MISSING,
-    REQUEST,
-    observed,
-    supplier,
-)
 
+MEASURABLE = MissingRequest(
+    model_hash=REQUEST.model_hash, soc="soc", frequency="any", device_id="device", processors=(CPU,)
+)
 CARELESS = """
 import sys
 import pytest
@@ -71,7 +65,7 @@ def test_a_program_that_never_closes_its_agent_ends(
 
 def test_two_first_calls_open_one_planner(tmp_path: Path) -> None:
     """Threads that need the planner at the same time share the one that the first of them opens."""
-    answers = {"/profiles/missing": httpx.Response(200, json=NOTHING_MISSING), "/plans": plan_answer(small_plan())}
+    answers = {"/profiles/missing": NOTHING, "/plans": plan_answer(small_plan())}
     transport = ScriptedTransport(*[lambda request: answers[request.url.path]] * 4)
     opened = []
 
@@ -81,7 +75,7 @@ def test_two_first_calls_open_one_planner(tmp_path: Path) -> None:
         return opened[-1]
 
     source = PlanSupplier(connect, "http://planner", tmp_path)
-    question = source.question(GRAPH, REQUEST, MEASURABLE)
+    question = source.question(small_graph(), REQUEST, MEASURABLE)
     threads = [threading.Thread(target=source.plan, args=(question, None)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -101,7 +95,7 @@ def test_who_asks_while_the_agent_is_closed_is_told_so(tmp_path: Path) -> None:
 
         def ask() -> None:
             try:
-                source.plan(source.question(GRAPH, REQUEST, MEASURABLE), None)
+                source.plan(source.question(small_graph(), REQUEST, MEASURABLE), None)
             except DeviceClosedError as error:
                 found.append(error)
 
@@ -128,5 +122,5 @@ def test_a_closed_supplier_sends_nothing(tmp_path: Path) -> None:
     """Figures offered after closing are declined in a sentence, as they are when the planner is away."""
     source = supplier(tmp_path, ScriptedTransport())
     source.close()
-    message = source.upload(observed(Missing.model_validate(ONE_MISSING, strict=False)))
+    message = source.upload(FIGURES)
     assert "agent is closed" in message

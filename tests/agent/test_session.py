@@ -75,7 +75,7 @@ def newer_plan(agent: Agent, session: Session, processor: str) -> Obtained:
         session.latest.model.graph, processor, soc=soc.name, frequency=soc.frequency, latency_us=10.0
     )
     reply = PlanReply(**{**dict(served.reply), "version": served.reply.version + 1, "plan": moved})
-    return replace(session.latest.obtained, plan=moved, served=ServedPlan(reply, '"2"', "hit"), settled=None)
+    return replace(session.latest.obtained, served=ServedPlan(reply, '"2"', "hit"), settled=None)
 
 
 @pytest.mark.parametrize("better", [0, 1])
@@ -281,12 +281,14 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@1")
-    assert newer.plan is not None
+    assert newer.served is not None
+    reply = newer.served.reply
     steps = [
-        step.model_copy(update={"processor": f"ort@{int(step.id == newer.plan.order[0])}"}) for step in newer.plan.steps
+        step.model_copy(update={"processor": f"ort@{int(step.id == reply.plan.order[0])}"}) for step in reply.plan.steps
     ]
-    both = newer.plan.model_copy(update={"steps": tuple(steps), "processors": ("ort@0", "ort@1")})
-    newer = replace(newer, plan=both)  # one that is bound to its cores: on a single one it may move away
+    both = reply.plan.model_copy(update={"steps": tuple(steps), "processors": ("ort@0", "ort@1")})
+    reply = reply.model_copy(update={"plan": both})  # bound to its cores: on a single one it may move away
+    newer = replace(newer, served=ServedPlan(reply, '"2"', "hit"))
     monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
     bind = os.sched_setaffinity
 

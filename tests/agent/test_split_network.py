@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from agent_sdk.cli import commands as cli
 from agent_sdk.model import Model
 from agent_sdk.obtaining import Obtainer
+from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
-from hope_schema import Cut, merge
+from hope_schema import Cut, PlanReply, merge
 from tests.agent.cores import SEVERAL
 from tests.agent.engine.test_splits import split
 
@@ -52,17 +54,22 @@ def cuts(model: Model) -> list[Cut]:
     return [*rows, *(Cut(op=op, axis=CHANNELS, at=(16,)) for op in ("r10", "r11"))]
 
 
+def obtain_split(_: Obtainer, model: Model, **_wanted: object) -> Obtained:
+    """A plan with these cuts, as if a planner had made it."""
+    reply = PlanReply(
+        plan_id="split", version=1, provisional=False, created_at=datetime.now(UTC), solve_us=1.0,
+        plan=split(model, cuts(model)),
+    )  # fmt: skip
+    return Obtained(ServedPlan(reply, "", "miss"), "planner", cached=False, key="split")
+
+
 @SEVERAL
 def test_a_split_network_is_right_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``hope-agent run`` verifies a plan with cuts, and its trace has each part on its own processor."""
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        Obtainer,
-        "obtain",
-        lambda _obtainer, model, **_: Obtained(split(model, cuts(model)), None, "planner", cached=False),
-    )
+    monkeypatch.setattr(Obtainer, "obtain", obtain_split)
     file, trace = tmp_path / "vgg.onnx", tmp_path / "trace.json"
     file.write_bytes(vgg_like().SerializeToString())
     lanes = ["--processors", "ort@0,ort@1", "--quiet"]

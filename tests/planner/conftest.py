@@ -13,7 +13,7 @@ import pytest
 
 from planner_api.db.migrate import upgrade
 from tests.planner.postgres import Postgres
-from tests.planner.samples import Api, operator_token, serving
+from tests.planner.samples import Api, bearer, operator_token, serving
 
 _numbers = itertools.count()
 
@@ -132,4 +132,4 @@ def api(database_url: str, request: pytest.FixtureRequest) -> Iterator[Api]:
 @pytest.fixture
 def operator(api: Api) -> dict[str, str]:
     """The header that an operator of the test's planner sends."""
-    return {"authorization": f"Bearer {operator_token(api)}"}
+    return bearer(operator_token(api))

@@ -34,7 +34,7 @@ from planner_api.app import App, create_app
 from planner_api.compression import unzstd
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
-from planner_api.devices.tokens import hash_token, new_token
+from planner_api.devices.tokens import Kind, hash_token, new_token
 from planner_api.settings import Settings
 
 SOC, FREQUENCY = "soc-1", "max"
@@ -127,6 +127,10 @@ class Api:
         body = message if isinstance(message, bytes) else message.model_dump_json().encode()
         return self.client.post(path, content=body, headers={**JSON, **headers})
 
+    def put(self, path: str, message: Any, **headers: str) -> Any:
+        """Send a message of the contract with PUT."""
+        return self.client.put(path, content=message.model_dump_json(), headers={**JSON, **headers})
+
     def await_(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Await a coroutine function in the application's own event loop."""
         assert self.client.portal is not None
@@ -190,29 +194,47 @@ def problem(response: Any, status: int, kind: str) -> ProblemDetails:
     return found
 
 
-def operator_token(api: Api) -> str:
-    """Make an operator's token."""
-    made = new_token("operator")
+def bearer(token: str) -> dict[str, str]:
+    """The header of a token."""
+    return {"authorization": f"Bearer {token}"}
+
+
+def enrol(api: Api, claim: str, device_id: str) -> Any:
+    """Ask for a token of the device's own."""
+    return api.post("/devices", Enrolment(device_id=device_id, soc=SOC), **bearer(claim))
+
+
+def make_token(api: Api, scope: Kind, **more: Any) -> str:
+    """Make a token of a scope."""
+    made = new_token(scope)
 
     async def store() -> None:
         async with api.app.planner.database.write() as session:
-            await devices.add_token(session, hash_token(made), "operator")
+            if scope == "claim":
+                await devices.add_claim(session, hash_token(made), label="", uses=None, expires_at=None)
+            else:
+                await devices.add_token(session, hash_token(made), scope, **more)
 
     api.await_(store)
     return made
+
+
+def operator_token(api: Api) -> str:
+    """Make an operator's token."""
+    return make_token(api, "operator")
 
 
 def enrolled(api: Api, name: str) -> dict[str, str]:
     """Enrol a device; return the header that it sends from then on."""
     token = new_token("device")
 
-    async def enrol() -> None:
+    async def store() -> None:
         async with api.app.planner.database.write() as session:
             await devices.enrol(session, name, Enrolment(device_id=name).model_dump(exclude={"device_id"}))
             await devices.add_token(session, hash_token(token), "device", device_id=name)
 
-    api.await_(enrol)
-    return {"authorization": f"Bearer {token}"}
+    api.await_(store)
+    return bearer(token)
 
 
 def tokens(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> str:

@@ -1,8 +1,11 @@
-"""A tiny model, profile and plan rows for tests of the solve queue."""
+"""A tiny model, profile and plan rows for tests of the solve queue, and processes that work on them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +19,7 @@ from planner_api.plans.store import RowPlanStore
 from planner_api.solving.events import Events, build_events
 from planner_api.solving.process import Solved
 from planner_api.solving.queue import SolveQueue
-from planner_api.solving.worker import Task
+from planner_api.solving.worker import Task, Worker, WorkerLimits
 from tests.planner.samples import Api
 
 GRAPH = ModelGraph(
@@ -124,3 +127,89 @@ def improve(api: Api, wanted: str) -> int:
         return version
 
     return int(api.await_(work))
+
+
+@dataclass
+class Outcomes:
+    """Remembers how solves ended."""
+
+    seen: list[str] = field(default_factory=list)
+
+    def solved(self, outcome: str, seconds: float) -> None:
+        """See ``Metrics``."""
+        self.seen.append(outcome)
+
+
+@dataclass
+class Setup:
+    """One process's worth of planner: database, queue, events, and workers on demand."""
+
+    database: Database
+    events: Events
+    outcomes: Outcomes
+    ttl_s: float = 6.0
+    grace_s: float = 10.0
+
+    def worker(self, entry: str = "honest", timeout_s: float = 20.0, slots: int = 1) -> Worker:
+        """A worker with a queue of its own, as another process would have."""
+        return Worker(
+            self.database,
+            build_queue(self.database, self.events, ttl_s=self.ttl_s, grace_s=self.grace_s),
+            self.events,
+            Store(),
+            limits=WorkerLimits(slots=slots, budget_s=1.0, timeout_s=timeout_s, memory_bytes=512 * 2**20),
+            metrics=self.outcomes,
+            entry=f"tests.planner.entries:{entry}",
+        )
+
+    async def enqueue(self, *plan_ids: str) -> None:
+        """Insert and queue plans."""
+        await enqueue(self.database, build_queue(self.database), *plan_ids)
+
+    async def newer(self, plan_id: str, version: int, timeout_s: float = 20.0) -> int | None:
+        """The version after this one, None when none came in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.events.wait(plan_id, version)
+        except TimeoutError:
+            return None
+
+    async def until(self, plan_id: str, status: str, timeout_s: float = 90.0) -> PlanRow:
+        """Wait until the plan has the status."""
+        deadline = time.monotonic() + timeout_s
+        while (found := await row(self.database, plan_id)).status != status:
+            assert time.monotonic() < deadline, f"{plan_id} is {found.status}, not {status}; error: {found.error}"
+            await asyncio.sleep(0.05)
+        return found
+
+
+def on(url: str, scenario: Callable[[Setup], Awaitable[None]], **options: float) -> None:
+    """Run a scenario on the database."""
+
+    async def main() -> None:
+        database = Database(url)
+        events = build_events(database)
+        await events.start()
+        try:
+            await scenario(Setup(database, events, Outcomes(), **options))
+        finally:
+            await events.stop()
+            await database.close()
+
+    asyncio.run(main())
+
+
+class Running:
+    """A worker that runs while the block does."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.stop = asyncio.Event()
+
+    async def __aenter__(self) -> Running:
+        self.task = asyncio.create_task(self._worker.run(self.stop))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop.set()
+        await asyncio.wait_for(self.task, 30)

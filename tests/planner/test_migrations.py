@@ -78,10 +78,10 @@ def test_upgrade_check_downgrade_upgrade(empty_url: str) -> None:
     """A database goes up, agrees with the tables, goes down to nothing, and comes up again."""
     assert upgrade(empty_url) is True
     assert upgrade(empty_url) is False
-    config = configuration(empty_url)
+    engine = sync_engine(empty_url)
+    config = configuration(engine)
     command.check(config)
     command.downgrade(config, "base")
-    engine = sync_engine(empty_url)
     left = set(inspect(engine).get_table_names()) - {"alembic_version"}
     assert left == set(), "a downgrade must leave nothing behind"
     assert upgrade(empty_url) is True

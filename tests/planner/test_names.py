@@ -48,11 +48,6 @@ def api(database_url: str) -> Iterator[Api]:
         yield running
 
 
-def put(api: Api, path: str, message: Any, **headers: str) -> Any:
-    """Send a message with PUT."""
-    return api.client.put(path, content=message.model_dump_json(), headers={**JSON, **headers})
-
-
 def version(api: Api, graph: Any, name: str = "classifier") -> ModelVersion:
     """Make a graph the next version of a name."""
     answer = api.post(f"/names/{name}/versions", NewModelVersion(model_hash=graph.model_hash, labels={"by": "test"}))
@@ -69,14 +64,14 @@ def entries(api: Api, query: str = "") -> list[tuple[str, str]]:
 def test_a_reference_means_one_version(api: Api) -> None:
     """A name means its newest version, a number that one, an alias the one it points to; labels can be replaced."""
     assert [version(api, graph).version for graph in (FIRST, SECOND)] == [1, 2]
-    pointed = put(api, "/names/classifier/aliases/production", AliasTarget(version=1))
+    pointed = api.put("/names/classifier/aliases/production", AliasTarget(version=1))
     assert ModelVersion.model_validate_json(pointed.content).aliases == ("production",)
     for reference, graph in (("", SECOND), (":1", FIRST), (":2", SECOND), ("@production", FIRST)):
         answer = api.client.get(f"/references/classifier{reference}")
         assert ModelVersion.model_validate_json(answer.content).model_hash == graph.model_hash, reference
-    put(api, "/names/classifier/aliases/production", AliasTarget(version=2))
+    api.put("/names/classifier/aliases/production", AliasTarget(version=2))
     assert api.client.get("/references/classifier@production").json()["version"] == 2
-    labelled = put(api, "/names/classifier/versions/1/labels", Labelled(labels={"stage": "old"}))
+    labelled = api.put("/names/classifier/versions/1/labels", Labelled(labels={"stage": "old"}))
     assert labelled.json()["labels"] == {"stage": "old"}
     (listed,) = NamedModelPage.model_validate_json(api.client.get("/names").content).names
     assert (listed.name, listed.newest, listed.aliases) == ("classifier", 2, {"production": 2})
@@ -107,12 +102,12 @@ def test_what_is_not_there_is_said_by_name(api: Api) -> None:
         (api.client.get("/references/classifier:2"), "version-unknown"),
         (api.client.get("/references/classifier:99999999999999999999"), "version-unknown"),
         (api.client.get("/references/classifier@beta"), "alias-unknown"),
-        (put(api, "/names/classifier/aliases/beta", AliasTarget(version=2)), "version-unknown"),
-        (put(api, "/names/other/versions/1/labels", Labelled(labels={})), "version-unknown"),
+        (api.put("/names/classifier/aliases/beta", AliasTarget(version=2)), "version-unknown"),
+        (api.put("/names/other/versions/1/labels", Labelled(labels={})), "version-unknown"),
         (api.client.delete("/names/classifier/aliases/beta"), "alias-unknown"),
         (api.client.get("/groups/none"), "group-unknown"),
         (api.client.delete("/groups/none"), "group-unknown"),
-        (put(api, "/devices/nobody/description", DeviceDescription()), "device-unknown"),
+        (api.put("/devices/nobody/description", DeviceDescription()), "device-unknown"),
     ]
     for answer, kind in cases:
         assert (answer.status_code, answer.json()["type"]) == (404, f"urn:hope:{kind}")
@@ -149,10 +144,10 @@ def test_racing_operators_never_share_a_number(api: Api) -> None:
 def test_devices_have_names_and_labels(api: Api) -> None:
     """An operator names a device, in any script, which its reports do not undo; control characters are refused."""
     report = DeviceReport(soc=SOC, frequency=FREQUENCY)
-    assert put(api, "/devices/d/1/report", report).status_code == 204
+    assert api.put("/devices/d/1/report", report).status_code == 204
     described = DeviceDescription(name="Anna's ☎ <b>phone</b>", labels={"channel": "beta"})
-    assert put(api, "/devices/d/1/description", described).status_code == 200
-    assert put(api, "/devices/d/1/report", report).status_code == 204
+    assert api.put("/devices/d/1/description", described).status_code == 200
+    assert api.put("/devices/d/1/report", report).status_code == 204
     found = Device.model_validate_json(api.client.get("/devices/d/1").content)
     assert (found.name, found.labels) == (described.name, {"channel": "beta"})
     for bad in (b'{"name": "a\\u0000b"}', b'{"name": "' + b"x" * 10_240 + b'"}', b'{"labels": {"<b>": "x"}}'):
@@ -163,9 +158,9 @@ def test_devices_have_names_and_labels(api: Api) -> None:
 def test_groups_choose_by_soc_and_label(api: Api) -> None:
     """A group counts the devices of its SoCs that carry all of its labels, whatever the database."""
     for number, soc in enumerate(("soc-a", "soc-a", "soc-b")):
-        put(api, f"/devices/d{number}/report", DeviceReport(soc=soc, frequency=FREQUENCY))
-    put(api, "/devices/d0/description", DeviceDescription(labels={"channel.name": "beta", "x": "1"}))
-    put(api, "/devices/d2/description", DeviceDescription(labels={"channel.name": "beta"}))
+        api.put(f"/devices/d{number}/report", DeviceReport(soc=soc, frequency=FREQUENCY))
+    api.put("/devices/d0/description", DeviceDescription(labels={"channel.name": "beta", "x": "1"}))
+    api.put("/devices/d2/description", DeviceDescription(labels={"channel.name": "beta"}))
     for selector, count in (
         (GroupSelector(), 3),
         (GroupSelector(socs=("soc-a",)), 2),
@@ -173,7 +168,7 @@ def test_groups_choose_by_soc_and_label(api: Api) -> None:
         (GroupSelector(socs=("soc-a", "soc-c"), labels={"channel.name": "beta", "x": "1"}), 1),
         (GroupSelector(labels={"channel.name": "stable"}), 0),
     ):
-        assert Group.model_validate_json(put(api, "/groups/some", selector).content).devices == count
+        assert Group.model_validate_json(api.put("/groups/some", selector).content).devices == count
     assert [each["name"] for each in api.client.get("/groups").json()["groups"]] == ["some"]
     assert api.client.delete("/groups/some").status_code == 204
     assert api.client.get("/groups").json()["groups"] == []
@@ -195,7 +190,7 @@ def test_a_groups_devices_are_listed_page_by_page(api: Api, monkeypatch: pytest.
 
     api.await_(enrol)
     selector = GroupSelector(socs=("soc-1",), labels={"channel": "beta"}, share=0.1)
-    put(api, "/groups/few", selector)
+    api.put("/groups/few", selector)
     expected = [row["id"] for row in rows if takes(selector, "few", row["id"], row["soc"], row["labels"])]
     assert 5 < len(expected) < 30
     seen: list[str] = []
@@ -326,7 +321,7 @@ def test_every_action_of_an_operator_is_written_down(
 ) -> None:
     """Planning ahead, profiles, SoCs, devices and tokens, over HTTP and at the command line: who did what to what."""
     api.learn(FIRST)
-    put(api, "/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY))
+    api.put("/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY))
     api.client.post(f"/models/{FIRST.model_hash}/plans")
     profile = {"soc": SOC, "frequency": FREQUENCY}
     api.client.post("/fleet/profiles/rebuild", params=profile)

@@ -28,7 +28,7 @@ from planner_api.db.tables import PlanRow
 from planner_api.groups.choice import position
 from planner_api.releases import judging
 from planner_api.releases.counting import Said, compare
-from tests.planner.samples import FREQUENCY, JSON, SOC, Api, chain, eventually, plan_request, serving
+from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
 from tests.planner.solving_help import improve
 
 GRAPH, OTHER = chain(4), chain(5, "other")
@@ -54,14 +54,9 @@ def database_url(request: pytest.FixtureRequest, copied: Callable[..., str]) -> 
     return copied(request.param, fill)
 
 
-def put(api: Api, path: str, message: Any) -> Any:
-    """Send a message with PUT."""
-    return api.client.put(path, content=message.model_dump_json(), headers=JSON)
-
-
 def hold(api: Api, model_hash: str, rollout: Any = "held") -> None:
     """Say how new versions of a model's plans reach devices."""
-    assert put(api, f"/models/{model_hash}/rollout", RolloutPolicy(rollout=rollout)).status_code == 204
+    assert api.put(f"/models/{model_hash}/rollout", RolloutPolicy(rollout=rollout)).status_code == 204
 
 
 def report(
@@ -71,7 +66,7 @@ def report(
     runs = 0 if us is None else 64 - failures - wrong
     run = MeasuredRun(plan_id=plan_id, plan_version=version, measured_us=us, runs=runs, failures=failures, wrong=wrong)
     sent = DeviceReport(soc=SOC, frequency=FREQUENCY, measured=(run,))
-    assert put(api, f"/devices/{device}/report", sent).status_code == 204
+    assert api.put(f"/devices/{device}/report", sent).status_code == 204
 
 
 def begin(api: Api, model: str = GRAPH.model_hash, **more: Any) -> Release:
@@ -272,7 +267,7 @@ def test_an_alias_moves_device_by_device(api: Api) -> None:
     api.learn(OTHER)
     for graph in (GRAPH, OTHER):
         api.post("/names/net/versions", NewModelVersion(model_hash=graph.model_hash))
-    put(api, "/names/net/aliases/live", AliasTarget(version=1))
+    api.put("/names/net/aliases/live", AliasTarget(version=1))
     missing = api.post("/releases", ReleaseRequest(model="net:2", alias="live"))
     assert missing.json()["type"] == "urn:hope:release-without-plans"
     other_id = api.plan(OTHER).plan_id
@@ -286,7 +281,7 @@ def test_an_alias_moves_device_by_device(api: Api) -> None:
 
     chosen = {device for device in DEVICES if position(device, release.release_id) < 0.9}
     assert {device for device in DEVICES if means(device) == 2} == chosen
-    assert put(api, "/names/net/aliases/live", AliasTarget(version=1)).json()["type"] == "urn:hope:release-under-way"
+    assert api.put("/names/net/aliases/live", AliasTarget(version=1)).json()["type"] == "urn:hope:release-under-way"
     assert api.post("/releases", ReleaseRequest(model="net:2", alias="live")).status_code == 409
     for device in sorted(chosen):
         report(api, device, other_id, 1, us=150.0)
@@ -303,8 +298,8 @@ def test_an_alias_moves_device_by_device(api: Api) -> None:
 
 def test_a_group_is_who_gets_it(api: Api) -> None:
     """Only devices with the group's label, and of those the stage's share."""
-    put(api, "/groups/beta", GroupSelector(socs=(SOC,), labels={"channel": "beta"}))
-    put(api, "/devices/device-3/description", DeviceDescription(labels={"channel": "beta"}))
+    api.put("/groups/beta", GroupSelector(socs=(SOC,), labels={"channel": "beta"}))
+    api.put("/devices/device-3/description", DeviceDescription(labels={"channel": "beta"}))
     release = begin(api, group="beta", stages=(1.0,))
     assert (release.devices, release.wanted) == (1, 1)
     assert [device for device in DEVICES[:10] if given(api, device) == {3}] == ["device-3"]
@@ -373,7 +368,7 @@ def test_what_cannot_be_released_is_said(api: Api) -> None:
         (api.post("/releases", b'{"model": "a", "stages": [0.5]}'), 422, "invalid"),
         (api.post("/releases", b'{"model": "<b>"}'), 422, "invalid"),
         (api.client.post(f"/releases/r-{'0' * 24}/rollback"), 404, "release-unknown"),
-        (put(api, f"/models/{'0' * 64}/rollout", RolloutPolicy(rollout="held")), 404, "model-unknown"),
+        (api.put(f"/models/{'0' * 64}/rollout", RolloutPolicy(rollout="held")), 404, "model-unknown"),
     ]
     for answer, status, kind in cases:
         assert (answer.status_code, answer.json()["type"]) == (status, f"urn:hope:{kind}"), answer.text

@@ -180,6 +180,30 @@ def test_turns_are_taken(jobs: list[tuple[int, int]], slots: int) -> None:
     asyncio.run(main())
 
 
+def test_who_gives_up_as_a_turn_ends_holds_nobody_up() -> None:
+    """Who is cancelled at the moment when it would get its turn leaves it to the next, and the line stays whole."""
+
+    async def main() -> None:
+        turns = Turns("things", slots=1, each=1, waiting=2, refused=Counter())
+        over = asyncio.Event()
+
+        async def work() -> None:
+            async with turns.turn("a"):
+                await over.wait()
+
+        tasks = [asyncio.create_task(work()), *(asyncio.create_task(_hold(turns, owner)) for owner in "bc")]
+        await asyncio.sleep(0)
+        over.set()
+        tasks[1].cancel()
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in found] == [type(None), asyncio.CancelledError, type(None)]
+        assert not turns._waiting
+        assert not turns._at_work
+
+    asyncio.run(main())
+
+
 def test_too_many_that_wait_are_refused() -> None:
     """Beyond its line an owner is told to return, which is counted, while another still gets its turn."""
     refused: Counter[str] = Counter()

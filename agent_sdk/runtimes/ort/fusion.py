@@ -7,6 +7,7 @@ alone, the sum and the activation do the same one after the other, in the same l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Final
@@ -77,8 +78,7 @@ def take_apart(
 
 def _chain(node: onnx.NodeProto, klass: str, followers: list[tuple[Op, str]]) -> list[Step]:
     made = [f"{node.output[0]}/step_{index}" for index in range(len(followers))] + [node.output[0]]
-    alone = onnx.NodeProto()
-    alone.CopyFrom(node)
+    alone = deepcopy(node)
     alone.name = f"{node.name}/alone"
     if node.op_type == "FusedConv":
         alone.op_type, alone.domain = "Conv", ""

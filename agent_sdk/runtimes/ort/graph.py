@@ -8,13 +8,12 @@ them, not copied), and its tensors are identified with the source graph's by nam
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +23,7 @@ import onnx
 import onnxruntime as ort
 
 from agent_sdk.device.soc import read_soc
+from agent_sdk.files import one_at_a_time
 from agent_sdk.forking import TemporaryFolder
 from agent_sdk.model import Model
 from agent_sdk.model.nodes import reads
@@ -42,6 +42,8 @@ FORMAT: Final = 1
 """Raise when what is written changes."""
 MAX_FROZEN: Final = 24
 """Frozen graphs kept on disk; the ones used longest ago are dropped first."""
+MOVING_S: Final = 10.0
+"""How long another process that moves one into place, which takes milliseconds, is waited for."""
 BLOCKED_DOMAIN: Final = "com.microsoft.nchwc"
 BLOCKED_SUFFIXES: Final = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
 """How the runtime names a blocked kernel after the tensor of the kernel it replaces."""
@@ -226,8 +228,7 @@ class FrozenGraphs:
             except OutOfMemory:
                 raise
             except Exception as error:
-                fault = machines_fault(error, where, str(error).strip() or type(error).__name__)
-                if fault is not None:
+                if fault := machines_fault(error, where, str(error).strip() or type(error).__name__):
                     raise fault from error
                 log.info("ONNX Runtime does not take '%s' as a whole: %s", model.name, error)
                 return None
@@ -273,25 +274,13 @@ def freeze(source: Path, target: Path) -> None:
         proto.graph.initializer.extend(kept)
         proto.metadata_props.add(key=WEIGHTS_BYTES, value=str((made / WEIGHTS_FILE).stat().st_size))
         (made / GRAPH_FILE).write_bytes(proto.SerializeToString())
-        with _alone_in(target.parent):
+        with one_at_a_time(target.parent, MOVING_S):
             try:
                 os.replace(made, target)
             except OSError:  # another process was faster, and its files are as good; or what is there is damaged
                 if not _complete(target):
                     os.replace(target, scratch / "damaged")
                     os.replace(made, target)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes out meanwhile, where folders can be locked."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _optimise(source: Path, target: Path) -> None:

@@ -133,21 +133,23 @@ class OrtProcessor(HostProcessor):
         Its workers stop spinning when a run ends, so that they never steal time from whoever runs next on these cores;
         where it ``lingers``, as a whole network does that is run again and again, they are awake for ``SPIN_US`` more.
         """
-        levels = LEVELS if optimise else LEVELS[-1:]
-        for level in levels:
-            options = self.options(level)
-            options.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
+        for level in LEVELS[:-1] if optimise else ():
             try:
-                return self._session(model, options, weights, profile_prefix)
+                return self._session(model, level, weights, profile_prefix, lingers)
             except CompilationFailed as error:
-                if level == levels[-1]:
-                    raise
                 log.info("optimising less: %s", error)
-        raise AssertionError("there is at least one level")
+        return self._session(model, LEVELS[-1], weights, profile_prefix, lingers)
 
     def _session(
-        self, model: bytes, options: ort.SessionOptions, weights: Path | None, profile_prefix: str | None
+        self,
+        model: bytes,
+        level: ort.GraphOptimizationLevel,
+        weights: Path | None,
+        profile_prefix: str | None,
+        lingers: bool,
     ) -> AnySession:
+        options = self.options(level)
+        options.add_session_config_entry("session.force_spinning_stop", "0" if lingers else "1")
         if weights is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
         if profile_prefix is not None:
@@ -306,8 +308,7 @@ class OrtCall(BoundCall):
 def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
     """What a failed run means: out of memory, a wrong shape, or a processor that is gone."""
     where, text = executable.where, _first_line(error)
-    fault = machines_fault(error, where, text)
-    if fault is not None:
+    if fault := machines_fault(error, where, text):
         return fault
     if "computed output shape" in str(error) or ("shape" in text.lower() and "mismatch" in text.lower()):
         return WrongOutput(f"{where}: the runtime returned another shape than the graph declares: {text}")
@@ -317,8 +318,7 @@ def lost(error: Exception, executable: OrtExecutable) -> ProcessorError:
 def translated(error: Exception, where: str) -> ProcessorError:
     """What a refused session means."""
     text = _first_line(error)
-    fault = machines_fault(error, where, text)
-    if fault is not None:
+    if fault := machines_fault(error, where, text):
         return fault
     if "disable_cpu_ep_fallback" in text or "fallback" in text.lower():
         return SilentFallback(f"{where}: {text}")

@@ -59,6 +59,9 @@ class Driver(ABC):
     def recording(self, streams: int, *, rehearsal: bool = False) -> AbstractContextManager[Recording]:
         """What is launched inside is recorded; a rehearsal is carried out instead, as far as the device can."""
 
+    def release(self) -> None:  # noqa: B027  a device without graphs takes over what torch keeps
+        """Give the device back what torch keeps for later, while nothing runs: a graph takes memory of its own."""
+
     @abstractmethod
     def fork(self, streams: int) -> None:
         """Let the other streams begin where the first one is now."""
@@ -141,7 +144,10 @@ class CudaGraphs(Driver):
             try:
                 yield _Graph(graph, self)
             except BaseException:
-                # NOTE: ends the capture, which has become invalid and says so; what went wrong is raised.
+                # NOTE: torch takes itself to be capturing, and gives no cached memory back any more, until a capture
+                # ends well, which takes all its streams joined. One that became invalid says so; the cause is raised.
+                with suppress(RuntimeError):
+                    self._join()
                 with suppress(RuntimeError):
                     graph.capture_end()
                 raise
@@ -149,6 +155,19 @@ class CudaGraphs(Driver):
                 graph.capture_end()
             finally:
                 torch._C._cuda_clearCublasWorkspaces()
+
+    def _join(self) -> None:
+        """Let the first stream wait for all that take part in its capture."""
+        for other in self._streams[1:]:
+            with torch.cuda.stream(other):
+                capturing = torch.cuda.is_current_stream_capturing()
+            if capturing:
+                self._streams[0].wait_stream(other)
+
+    @override
+    def release(self) -> None:
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
 
     @override
     def fork(self, streams: int) -> None:

@@ -84,7 +84,7 @@ def _scale_and_shift(node: Node) -> tuple[str, np.ndarray, np.ndarray] | None:
     if len(shape) < 2 or value.ndim > len(shape):
         return None
     value = value.reshape((1,) * (len(shape) - value.ndim) + value.shape)
-    if any(size != 1 for axis, size in enumerate(value.shape) if axis != 1):
+    if any(size not in (1, shape[1] if axis == 1 else 1) for axis, size in enumerate(value.shape)):
         return None
     value = value.reshape((-1,) + (1,) * (len(shape) - 2))
     one, zero = np.ones(()), np.zeros(())

@@ -42,7 +42,7 @@ class Kernel:
         inputs: the activations it reads, in the order of its call's arguments.
         outputs: those it returns.
         types: of all of these, as they are held on the device.
-        views: outputs that share the memory of an input, and which.
+        views: outputs that share the memory of an input, and which; see ``in_row``.
     """
 
     name: str
@@ -92,7 +92,7 @@ def build(super_op: SuperOp, model: Model, precision: Precision, device: torch.d
             places=tuple(place[name] for name in super_op.outputs),
             count=len(place),
         )
-        return replace(kernel, views=_views(kernel, precision, device))
+        return _run(kernel, random_inputs(kernel, precision, device), precision)[0]
     except Exception as error:
         raise translated(error, f"{precision.name} on {device}, op '{super_op.id}'", CompilationFailed) from error
 
@@ -174,9 +174,32 @@ def random_inputs(kernel: Kernel, precision: Precision, device: torch.device) ->
     return made
 
 
-def _views(kernel: Kernel, precision: Precision, device: torch.device) -> dict[str, str]:
-    """Run it once: which outputs look at the memory of which input, or of an output before."""
-    given = random_inputs(kernel, precision, device)
+def in_row(kernels: Sequence[Kernel], precision: Precision, device: torch.device) -> list[Kernel]:
+    """The kernels of a segment, in a topological order, with the views that each makes of what those before it return.
+
+    A plain tensor is relabelled where it stands; one that came as a view of another shape may have to be copied.
+    """
+    final = {name: index for index, kernel in enumerate(kernels) for name in kernel.inputs}
+    memory: dict[str, Tensor] = {}
+    found = []
+    for index, kernel in enumerate(kernels):
+        try:
+            for name in kernel.inputs:
+                if name not in memory:
+                    kind = kernel.types[name]
+                    plain = torch.zeros(kind.shape, dtype=getattr(torch, kind.dtype), device=device)
+                    memory[name] = precision.laid_out(plain)
+            kernel, made = _run(kernel, [memory[name] for name in kernel.inputs], precision)
+        except Exception as error:
+            raise translated(error, f"{precision.name} on {device}, op '{kernel.name}'", CompilationFailed) from error
+        found.append(kernel)
+        memory.update(zip(kernel.outputs, made, strict=True))
+        memory = {name: tensor for name, tensor in memory.items() if final.get(name, 0) > index}
+    return found
+
+
+def _run(kernel: Kernel, given: Sequence[Tensor], precision: Precision) -> tuple[Kernel, tuple[Tensor, ...]]:
+    """Run it once: what it returns, and with which outputs look at the memory of which input, or output before."""
     with precision.switched():
         made = kernel(*given)
     memory = {tensor.untyped_storage().data_ptr(): name for name, tensor in zip(kernel.inputs, given, strict=True)}
@@ -190,7 +213,7 @@ def _views(kernel: Kernel, precision: Precision, device: torch.device) -> dict[s
         if tensor.numel() and at in memory:
             views[name] = memory[at]
         memory.setdefault(at, name)
-    return views
+    return replace(kernel, views=views), made
 
 
 def translated(error: Exception, where: str, meaning: Callable[[str], ProcessorError]) -> ProcessorError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -14,6 +14,9 @@ from agent_sdk.model import Model
 from agent_sdk.model.nodes import DEFAULT_DOMAINS, domain_of, type_of
 from agent_sdk.runtimes.base import UnsupportedOp
 from hope_schema import TensorType
+
+FLOAT16_MOST: Final = np.float32(65504)
+"""The largest finite number of float16."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +123,20 @@ def node_of(model: Model, op_id: str, *, half: bool = False, cuda: bool = False,
         attributes=attributes_of(proto),
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
-        constants={
-            name: numpy_helper.to_array(model.constants[name]) for name in proto.input if name in model.constants
-        },
+        constants={name: _constant(model, name, half) for name in proto.input if name in model.constants},
         types={name: tensors[name].type for name in (*proto.input, *proto.output) if name in tensors},
         half=half,
         cuda=cuda,
         channels_last=channels_last,
     )
+
+
+def _constant(model: Model, name: str, half: bool) -> np.ndarray:
+    """A constant's value, as near as float16 comes where it is held so: 0 · -1e9 masks nothing, 0 · -∞ is no number."""
+    value = numpy_helper.to_array(model.constants[name])
+    if half and value.dtype == np.float32:
+        return np.where(np.isfinite(value), np.clip(value, -FLOAT16_MOST, FLOAT16_MOST), value)
+    return value
 
 
 def attributes_of(proto: onnx.NodeProto) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Bars beside each other: durations with a common axis, and counts."""
+"""Bars beside each other: durations, and counts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hope_schema.axis import Tick, place, ticks
+from hope_schema.axis import place
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: its length in per cent of the axis."""
+    """One bar: its length in per cent of the longest."""
 
     label: str
     value: float
@@ -19,19 +19,11 @@ class Bar:
     kind: str = ""
 
 
-@dataclass(frozen=True)
-class Bars:
-    """Bars and their axis."""
-
-    bars: tuple[Bar, ...]
-    ticks: tuple[Tick, ...]
-
-
-def draw(rows: Iterable[tuple[str, float, str]]) -> Bars:
-    """Return the bars of (label, value, kind), on one axis from 0 to the largest value."""
+def draw(rows: Iterable[tuple[str, float, str]]) -> list[Bar]:
+    """Return the bars of (label, value, kind)."""
     rows = list(rows)
     span = max((value for _, value, _ in rows), default=0.0)
-    return Bars(tuple(Bar(label, value, place(value, span), kind) for label, value, kind in rows), tuple(ticks(span)))
+    return [Bar(label, value, place(value, span), kind) for label, value, kind in rows]
 
 
 def steps(counts: Sequence[int], bounds: Sequence[float]) -> list[Bar]:

@@ -51,11 +51,10 @@ class Lane:
 
 @dataclass(frozen=True)
 class Gantt:
-    """The lanes of a plan on an axis from 0 to ``span_us``; ``bound`` is where its lower bound stands, in per cent."""
+    """The lanes of a plan on their axis; its end and its lower bound stand at ``makespan`` and ``bound`` per cent."""
 
     lanes: tuple[Lane, ...]
     ticks: tuple[Tick, ...]
-    span_us: float
     makespan: float
     bound: float
     causes: dict[Cause, int]
@@ -84,7 +83,6 @@ def draw(plan: Plan, span_us: float = 0.0) -> Gantt:
     return Gantt(
         lanes=tuple(lanes),
         ticks=tuple(ticks(span, MARKS)),
-        span_us=span,
         makespan=place(plan.makespan_us, span),
         bound=place(plan.lower_bound_us, span),
         causes={cause: sum(step.cause == cause for step in plan.steps) for cause in TITLES},

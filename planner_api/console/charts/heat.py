@@ -23,7 +23,6 @@ class Figure:
 
     us: float | None
     spread_us: float
-    samples: int
     voters: int | None = None
     agreeing: int | None = None
 

@@ -62,10 +62,8 @@ async def show(
     profile = await asyncio.to_thread(_read, await planner.profiles.read(soc, frequency))
     rows = list(zip(profile.latencies.signature, profile.latencies.kind, strict=True))
     figures = {
-        key: heat.Figure(us, spread, samples)
-        for key, us, spread, samples in zip(
-            rows, profile.latencies.us, profile.latencies.spread_us, profile.latencies.count, strict=True
-        )
+        key: heat.Figure(us, spread)
+        for key, us, spread in zip(rows, profile.latencies.us, profile.latencies.spread_us, strict=True)
     }
     if model:
         async with planner.database.read() as session:

@@ -1,7 +1,8 @@
-"""Alembic's entry: runs on the connection it is handed, or opens one on the URL it is told."""
+"""Alembic's entry: runs on the connection it is handed, or on one of the engine's."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Literal
 
 from alembic import context
@@ -9,7 +10,6 @@ from alembic.autogenerate.api import AutogenContext
 from sqlalchemy import Connection
 
 import planner_api.db.types
-from planner_api.db.engine import sync_engine
 from planner_api.db.tables import Base
 
 
@@ -40,18 +40,6 @@ def run(connection: Connection) -> None:
         context.run_migrations()
 
 
-attributes = context.config.attributes
-given = attributes.get("connection")
-if given is None:
-    url = attributes.get("url") or context.config.get_main_option("sqlalchemy.url")
-    if not url:
-        raise SystemExit("tell the migrations which database: hope-planner migrate --database URL")
-    engine = sync_engine(url)
-    with engine.begin() as connection:
-        run(connection)
-    engine.dispose()
-elif isinstance(given, Connection):
-    run(given)
-else:
-    with given.begin() as connection:
-        run(connection)
+given = context.config.attributes["connection"]
+with nullcontext(given) if isinstance(given, Connection) else given.begin() as connection:
+    run(connection)

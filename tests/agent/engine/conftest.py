@@ -18,7 +18,6 @@ from agent_sdk.native import LOOP_VARIABLE
 from tests.agent.engine.generate import random_model
 from tests.agent.engine.scene import Scene
 
-RUNTIMES = ["ort", "ov"]
 Reference = Callable[[Model, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 

@@ -39,7 +39,7 @@ from agent_sdk.runtimes.openvino.whole import computes_bfloat16
 from agent_sdk.runtimes.ort import processor as ort
 from hope_schema import ModelGraph, Plan, merge
 from tests.agent.cores import GONE
-from tests.agent.engine.conftest import RUNTIMES, Reference
+from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import (
     dealt_plan,
     plan_of,
@@ -50,7 +50,7 @@ from tests.agent.engine.generate import (
 )
 from tests.agent.haste import measure_hastily
 from tests.agent.models import branching_model
-from tests.agent.runtimes.networks import bfloat16_model, run_once
+from tests.agent.runtimes.networks import RUNTIMES, bfloat16_model, run_once
 
 WATCHDOG_S = 30.0
 MIXED = "ort@0,ort@1,ov@0,ov@1"

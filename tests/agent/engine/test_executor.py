@@ -19,10 +19,10 @@ from agent_sdk.explain import to_perfetto
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Segment
 from agent_sdk.runtimes.ort.processor import OrtProcessor
-from benchmarks.memory import allocated_bytes, peak_bytes
+from benchmarks.traces import allocated_bytes, peak_bytes
 from hope_schema import Plan
 from tests import CAMPAIGN
-from tests.agent.engine.conftest import RUNTIMES, Reference
+from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import (
     chain_model,
     dealt_plan,
@@ -33,6 +33,7 @@ from tests.agent.engine.generate import (
 )
 from tests.agent.engine.scene import Scene
 from tests.agent.engine.simulated import four_processors
+from tests.agent.runtimes.networks import RUNTIMES
 
 WATCHDOG_S = 60.0
 Change = Callable[[dict[str, np.ndarray]], object]

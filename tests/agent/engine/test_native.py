@@ -28,8 +28,9 @@ from agent_sdk.paths import CACHE_VARIABLE
 from agent_sdk.runtimes.base import ProcessorLost
 from agent_sdk.runtimes.ort import capi as ort_capi
 from tests import CAMPAIGN
-from tests.agent.engine.conftest import RUNTIMES, Reference
+from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
+from tests.agent.runtimes.networks import RUNTIMES
 from tests.agent.test_obtain import (
     fill_the_disk,
     give_it_to_somebody_else,

@@ -16,7 +16,7 @@ from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.memory import plan_memory
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Processor
-from benchmarks.memory import allocated_bytes, peak_bytes
+from benchmarks.traces import allocated_bytes, peak_bytes
 from hope_schema import Cut, Plan, SuperOp, merge
 from hope_schema.cutgraph import cut_graph
 from tests import CAMPAIGN

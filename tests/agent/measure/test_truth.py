@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from types import SimpleNamespace
@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Span, Trace
 from agent_sdk.measure.delivery import deliveries
@@ -28,7 +27,7 @@ from agent_sdk.measure.truth import (
     retimed,
     segment_samples,
 )
-from benchmarks.together import busy_together, together_us
+from benchmarks.traces import busy_together, together_us
 from hope_schema import HOST, Overheads, Plan, Processor, Transfer
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_legal_plan, whole_plan
 from tests.agent.engine.generate import random_model as simulated_model
@@ -38,13 +37,6 @@ from tests.agent.runtimes.networks import image, random_model
 SETS = ("ab", "a", "b", "cd", "c", "d")
 """Processors by the names of their cores."""
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=8)
-
-
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
-    """All processors of this machine, ready to run."""
-    with Device(discover(cache=tmp_path_factory.mktemp("ort"))) as opened:
-        yield opened
 
 
 def ran(device: Device, seed: int, times: int = 1) -> list[Trace]:

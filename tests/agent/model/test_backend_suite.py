@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import UnplannableError
 from agent_sdk.model import read_model
@@ -22,13 +20,6 @@ PARTS = 8
 """The suite is run in so many parts."""
 EVERY = 1 if CAMPAIGN else 4
 """Tests of one operator in so many are run."""
-
-
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
-    """One core with ONNX Runtime."""
-    with Device(discover("ort", cache=tmp_path_factory.mktemp("frozen"))[:1]) as made:
-        yield made
 
 
 def agrees(got: Any, right: Any, rtol: float, atol: float) -> bool:
@@ -73,7 +64,7 @@ def runtime_passes(case: Case) -> bool:
         return False
 
 
-def ours_passes(case: Case, device: Device) -> bool:
+def ours_passes(case: Case, core: Device) -> bool:
     """Whether a plan on one processor passes; or the whole, where there is nothing to plan."""
     source = case.model.SerializeToString()
     given = zip((info.name for info in case.model.graph.input), case.data_sets[0][0], strict=False)
@@ -81,20 +72,20 @@ def ours_passes(case: Case, device: Device) -> bool:
         model = read_model(source, shapes={name: np.shape(v) for name, v in given if isinstance(v, np.ndarray)})
     except UnplannableError:
         return passes(case, open_whole(source, ["onnxruntime"], 1).run)
-    plan = single_processor_plan(model.graph, next(iter(device.processors)), soc="here", frequency="now")
-    with Executor(build_program(plan, model, device.processors), device) as executor:
+    plan = single_processor_plan(model.graph, next(iter(core.processors)), soc="here", frequency="now")
+    with Executor(build_program(plan, model, core.processors), core) as executor:
         return passes(case, lambda feed: executor.run(feed)[0])
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_onnx_runtime_passes_ours_passes(part: int, device: Device) -> None:
+def test_what_onnx_runtime_passes_ours_passes(part: int, core: Device) -> None:
     """No operator, type or shape that the runtime takes is refused or computed wrong."""
     own = cases(EVERY)[part::PARTS]
     possible = [case for case in own if runtime_passes(case)]
     failed = []
     for case in possible:
         try:
-            if not ours_passes(case, device):
+            if not ours_passes(case, core):
                 failed.append(f"{case.name}: wrong")
         except Exception as error:  # noqa: BLE001  collected, so that one run tells all
             failed.append(f"{case.name}: {type(error).__name__}: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -11,7 +11,6 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import UnplannableError
 from agent_sdk.model import Model, extract, read_model
@@ -359,13 +358,6 @@ def test_compressed_weights_stay_compressed() -> None:
 
 
 ALL = [build for build, _, _ in MODELS] + [contrib, sparse]
-
-
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
-    """Every processor of this machine."""
-    with Device(discover(cache=tmp_path_factory.mktemp("frozen"))) as made:
-        yield made
 
 
 def supports(processor: Processor, super_op: SuperOp, model: Model) -> bool:

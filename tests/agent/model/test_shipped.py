@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.metadata import files
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import onnxruntime as ort
 import pytest
 
 from agent_sdk.cli import commands as cli
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import UnplannableError
 from agent_sdk.model import Shapes, read_model
@@ -70,15 +68,8 @@ def right(name: str, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return dict(zip((info.name for info in session.get_outputs()), session.run(None, feed), strict=True))
 
 
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
-    """One core with ONNX Runtime."""
-    with Device(discover("ort", cache=tmp_path_factory.mktemp("frozen"))[:1]) as made:
-        yield made
-
-
 @pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_networks_are_computed_right(name: str, device: Device) -> None:
+def test_shipped_networks_are_computed_right(name: str, core: Device) -> None:
     """At the shapes given, every file runs on one core, or as a whole, and says what ONNX Runtime says of it."""
     feed = feed_of(name)
     try:
@@ -87,8 +78,8 @@ def test_shipped_networks_are_computed_right(name: str, device: Device) -> None:
         assert name == "silero_vad.onnx", "its branches end in different shapes; no other file here runs as a whole"
         assert relative_error(open_whole(file_of(name), ["onnxruntime"], 1).run(feed), right(name, feed)) < 1e-4
         return
-    plan = single_processor_plan(model.graph, next(iter(device.processors)), soc="here", frequency="now")
-    with Executor(build_program(plan, model, device.processors), device) as executor:
+    plan = single_processor_plan(model.graph, next(iter(core.processors)), soc="here", frequency="now")
+    with Executor(build_program(plan, model, core.processors), core) as executor:
         outputs, _ = executor.run(feed)
     assert relative_error(outputs, right(name, feed)) <= rounding(model.graph).tolerance
 

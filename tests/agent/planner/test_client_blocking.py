@@ -15,10 +15,7 @@ import pytest
 from agent_sdk.errors import AuthenticationError
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
-from hope_schema import Job, PlanRequest
-from tests.agent.planner.planner_double import ScriptedTransport, plan_answer, problem, small_graph, small_plan
-
-REQUEST = PlanRequest(jobs=(Job(model_hash=small_graph().model_hash),), soc="soc", frequency="any")
+from tests.agent.planner.planner_double import REQUEST, ScriptedTransport, plan_answer, problem, small_plan
 
 
 def loops() -> list[threading.Thread]:

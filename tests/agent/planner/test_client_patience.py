@@ -16,14 +16,7 @@ from agent_sdk.planner import client as client_module
 from agent_sdk.planner.client import MAX_ATTEMPTS
 from hope_schema import Observations, Processor
 from hope_schema.profile import LatencyColumns
-from tests.agent.planner.planner_double import (
-    REQUEST,
-    ScriptedTransport,
-    plan_answer,
-    problem,
-    run,
-    small_plan,
-)
+from tests.agent.planner.planner_double import REQUEST, ScriptedTransport, plan_answer, problem, run, small_plan
 
 
 @pytest.mark.parametrize("status", sorted(client_module.RETRIED_STATUSES))

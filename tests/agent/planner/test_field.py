@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from agent_sdk.agent import Agent
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
@@ -50,7 +52,7 @@ def serving(sample: Sample, **own: Any) -> Serving:
 def test_a_sample_is_the_median_of_the_plan_s_own_runs() -> None:
     """Nothing before there are enough of them, then one small message, and nothing again until it is time."""
     told = Told()
-    field = Field(told, look_s=3600.0)
+    field = Field(told)
     ours = serving(field.follow(reply()), plan=Scripted(100.0), a=Scripted(120.0))
     for _ in range(SAMPLE - 1):
         ours.run({})
@@ -69,7 +71,7 @@ def test_a_sample_is_the_median_of_the_plan_s_own_runs() -> None:
 def test_runs_of_others_are_not_the_plan_s() -> None:
     """While a single processor answers, there is nothing to be said of the plan."""
     told = Told()
-    field = Field(told, look_s=3600.0)
+    field = Field(told)
     ours = serving(field.follow(reply()), plan=Scripted(500.0), a=Scripted(100.0))
     for _ in range(SAMPLE // 2):
         ours.run({})
@@ -81,7 +83,7 @@ def test_runs_of_others_are_not_the_plan_s() -> None:
 def test_a_plan_that_fails_is_told_at_once() -> None:
     """Where another one answers what the plan could not; and where it cannot even be compiled, or is wrong."""
     told = Told()
-    field = Field(told, look_s=3600.0)
+    field = Field(told)
     ours = serving(field.follow(reply()), plan=Scripted(100.0, fails=True), a=Scripted(120.0))
     ours.run({})
     field.tell()
@@ -99,7 +101,7 @@ def test_a_plan_that_fails_is_told_at_once() -> None:
 def test_a_closed_session_is_forgotten() -> None:
     """Nobody keeps the queue of a session that is gone."""
     told = Told()
-    field = Field(told, look_s=3600.0)
+    field = Field(told)
     sample = field.follow(reply())
     sample.extend([1.0] * SAMPLE)
     del sample
@@ -109,7 +111,7 @@ def test_a_closed_session_is_forgotten() -> None:
     field.stop()
 
 
-def test_a_run_never_waits_for_a_report() -> None:
+def test_a_run_never_waits_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a planner does not answer, runs go on, and closing does not wait for it either."""
     sending, answer = threading.Event(), threading.Event()
 
@@ -118,7 +120,8 @@ def test_a_run_never_waits_for_a_report() -> None:
         assert answer.wait(30)
         return "no answer"
 
-    field = Field(send, look_s=0.01)
+    monkeypatch.setattr("agent_sdk.planner.field.LOOK_S", 0.01)
+    field = Field(send)
     sample = field.follow(reply())
     ours = serving(sample, plan=Scripted(100.0), a=Scripted(120.0))
     for _ in range(SAMPLE):

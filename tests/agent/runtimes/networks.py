@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -15,6 +15,7 @@ from agent_sdk.runtimes.base import Buffer, Executable, Processor, Segment
 from hope_schema import SuperOp, merge
 
 SIDE = 8
+RUNTIMES = ("ort", "ov")
 
 
 def run_once(executable: Executable, inputs: Mapping[str, Buffer]) -> dict[str, Buffer]:
@@ -279,3 +280,8 @@ def image(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
 def error(ours: np.ndarray, expected: np.ndarray) -> float:
     """Largest |Δ| ÷ largest |reference|."""
     return float(np.abs(ours - expected).max() / max(1e-30, float(np.abs(expected).max())))
+
+
+def of(processors: Sequence[Processor], runtime: str) -> list[Processor]:
+    """The processors of one runtime."""
+    return [processor for processor in processors if processor.spec.runtime == runtime]

@@ -32,7 +32,7 @@ from hope_schema import (
     TransferColumns,
 )
 from planner_api.db.tables import DeviceRow, PlanRow
-from tests.planner.samples import JSON, Api, plan_request
+from tests.planner.samples import Api, plan_request
 from tests.planner.solving_help import improve
 
 FREQUENCY = "performance"
@@ -188,7 +188,7 @@ def newest(api: Api, plan_id: str) -> PlanReply:
 
 def put(api: Api, path: str, message: BaseModel) -> None:
     """Send a message with PUT."""
-    answer = api.client.put(path, content=message.model_dump_json(), headers=JSON)
+    answer = api.put(path, message)
     assert answer.status_code in (200, 204), answer.text
 
 

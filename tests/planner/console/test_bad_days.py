@@ -7,20 +7,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
 
 from hope_schema import NewModelVersion, RolloutPolicy
 from planner_api import cli
 from planner_api.console.session import COOKIE, HOME
 from planner_api.db.backup import write
-from planner_api.db.tables import AuditRow
-from tests.planner.console.sample_fleet import put
-from tests.planner.console.test_sessions import HERE, form_token, make_token, sign_in
-from tests.planner.samples import Api, chain, plan_request, serving
+from tests.planner.console.visits import HERE, audited, form_token, send, sign_in
+from tests.planner.samples import Api, chain, make_token, plan_request, serving
 from tests.planner.solving_help import improve
 
 GRAPH, OTHER = chain(3, "first"), chain(4, "second")
@@ -34,7 +30,7 @@ def fill(url: str) -> None:
             assert running.post("/models", graph).status_code == 201
         running.learn(GRAPH)
         plan_id = running.post("/plans", plan_request(GRAPH)).json()["plan_id"]
-        put(running, f"/models/{GRAPH.model_hash}/rollout", RolloutPolicy(rollout="held"))
+        running.put(f"/models/{GRAPH.model_hash}/rollout", RolloutPolicy(rollout="held"))
         improve(running, plan_id)
         improve(running, plan_id)
 
@@ -54,25 +50,9 @@ def api(database_url: str) -> Iterator[Api]:
         yield running
 
 
-def send(api: Api, path: str, **fields: str) -> Any:
-    """Send a form as the page that holds it would."""
-    fields["form_token"] = form_token(api)
-    return api.client.post(HOME + path, data=fields, headers={"origin": HERE})
-
-
-def log(api: Api) -> Counter[str]:
-    """How often each action stands in the audit log."""
-
-    async def read() -> list[str]:
-        async with api.app.planner.database.read() as session:
-            return list(await session.scalars(select(AuditRow.action)))
-
-    return Counter(api.await_(read))
-
-
 def test_a_name_of_ten_kilobytes_goes_nowhere(api: Api) -> None:
     """In a form, an address or a message it is refused with a page of modest size, and nothing is done."""
-    before = log(api)
+    before = Counter(audited(api))
     fields = ({"name": LARGE, "share": "100"}, {"model": LARGE, "hold_h": "1"}, {"kind": "viewer", "label": LARGE})
     for path, form in zip(("/groups", "/releases", "/tokens"), fields, strict=True):
         answer = send(api, path, **form)
@@ -83,7 +63,7 @@ def test_a_name_of_ten_kilobytes_goes_nowhere(api: Api) -> None:
     bearer = {"authorization": f"Bearer {make_token(api, 'operator')}"}
     version = NewModelVersion(model_hash=GRAPH.model_hash)
     assert api.post(f"/names/{'x' * 10_000}/versions", version, **bearer).status_code == 422
-    assert log(api) == before
+    assert Counter(audited(api)) == before
 
 
 def test_what_cannot_be_released_or_taken_back_is_said(api: Api) -> None:
@@ -100,7 +80,7 @@ def test_what_cannot_be_released_or_taken_back_is_said(api: Api) -> None:
     again = send(api, "/releases", model=GRAPH.model_hash, hold_h="1")
     assert again.status_code == 409, "what was taken back does not go out again by itself"
     assert "Taken back" in api.client.get(began.headers["location"]).text
-    assert {name: count for name, count in log(api).items() if name.startswith("release.")} == {
+    assert {name: count for name, count in Counter(audited(api)).items() if name.startswith("release.")} == {
         "release.begin": 1,
         "release.rollback": 1,
     }
@@ -128,7 +108,7 @@ def test_two_operators_at_once_do_a_thing_once(api: Api) -> None:
     assert at_once(f"{found[0]}/pause") == [303] + [409] * 7
     assert at_once(f"{found[0]}/rollback") == [303] + [409] * 7
     assert at_once("/tokens/2") == [303] + [404] * 7
-    counts = log(api)
+    counts = Counter(audited(api))
     for action in ("release.begin", "release.pause", "release.rollback", "token.revoke"):
         assert counts[action] == 1, action
 
@@ -152,4 +132,4 @@ def test_a_database_of_yesterday_asks_everybody_again(api: Api, database_url: st
         answer = later.client.get(began)
         assert (answer.status_code, 'role="alert"' in answer.text) == (404, True)
         assert "planner.restore" in later.client.get(f"{HOME}/audit").text
-        assert log(later)["release.begin"] == 0
+        assert Counter(audited(later))["release.begin"] == 0

@@ -89,7 +89,7 @@ def test_a_comparison_has_every_op_of_either_plan(
 def test_the_warmest_cell_of_a_row_is_its_fastest(us: list[float | None]) -> None:
     """Level 0 is the fastest and nothing else is faster; what cannot run has no colour, what is unknown says so."""
     kinds = [f"kind{number}" for number in range(len(us))]
-    figures = {("Conv:1", kind): heat.Figure(one, 0.0, 1) for kind, one in zip(kinds, us, strict=True)}
+    figures = {("Conv:1", kind): heat.Figure(one, 0.0) for kind, one in zip(kinds, us, strict=True)}
     [row] = heat.draw(["Conv:1"], [*kinds, "unmeasured"], figures)
     assert row.cells[-1].state == "absent"
     known = [one for one in us if one is not None]
@@ -102,7 +102,7 @@ def test_the_warmest_cell_of_a_row_is_its_fastest(us: list[float | None]) -> Non
 def test_votes_that_a_quarter_does_not_believe_are_contested() -> None:
     """Three of four is still agreement, five of seven is not."""
     for agreeing, voters, contested in ((3, 4, False), (5, 7, True), (1, 1, False), (0, 0, False)):
-        cell = heat.Cell("known", figure=heat.Figure(1.0, 0.1, 3, voters, agreeing))
+        cell = heat.Cell("known", figure=heat.Figure(1.0, 0.1, voters, agreeing))
         assert cell.contested == contested
 
 

@@ -14,7 +14,6 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 from pydantic import ValidationError
-from sqlalchemy import select
 
 from planner_api.console.pages.oidc import COOKIE
 from planner_api.console.session import HOME
@@ -23,7 +22,7 @@ from planner_api.server import build_config
 from planner_api.settings import Settings
 from tests.browser import chromium
 from tests.planner.console.provider import CLIENT_ID, CLIENT_SECRET
-from tests.planner.console.test_sessions import HERE, form_token, rows
+from tests.planner.console.visits import HERE, audited, form_token, rows, send
 from tests.planner.samples import Api, serving
 from tests.planner.wire import listening
 
@@ -78,18 +77,6 @@ def sign_in(api: Api, user: str) -> Any:
     return api.client.get(leave(api, user))
 
 
-def audited(api: Api) -> list[tuple[str, str]]:
-    """(who, what) of everything that was written down."""
-
-    async def read() -> list[tuple[str, str]]:
-        async with api.app.planner.database.read() as session:
-            found = await session.execute(select(AuditRow.actor, AuditRow.action).order_by(AuditRow.id))
-            return [(actor, action) for actor, action in found]
-
-    said: list[tuple[str, str]] = api.await_(read)
-    return said
-
-
 def test_who_has_a_role_comes_in_and_is_known_by_name(api: Api) -> None:
     """An operator does everything and stands in the audit log; the attempt's cookie is gone; signing out ends it."""
     answer = sign_in(api, "ada")
@@ -98,12 +85,11 @@ def test_who_has_a_role_comes_in_and_is_known_by_name(api: Api) -> None:
     said = [value for value in answer.headers.get_list("set-cookie") if value.startswith("hope_console=")]
     assert all(word in said[0] for word in ("HttpOnly", "SameSite=strict", f"Path={HOME}"))
     assert "ada@example.com" in api.client.get(HOME).text
-    sent = {"kind": "viewer", "days": "1", "form_token": form_token(api)}
-    assert api.client.post(f"{HOME}/tokens", data=sent, headers={"origin": HERE}).status_code == 200
-    out = api.client.post(f"{HOME}/logout", data={"form_token": form_token(api)}, headers={"origin": HERE})
+    assert send(api, "/tokens", kind="viewer", days="1").status_code == 200
+    out = send(api, "/logout")
     assert out.status_code == 303
     assert rows(api) == []
-    assert audited(api) == [
+    assert audited(api, AuditRow.actor, AuditRow.action) == [
         ("oidc:ada@example.com", action) for action in ("console.sign-in", "token.create", "console.sign-out")
     ]
 
@@ -112,8 +98,7 @@ def test_a_viewer_looks_and_a_guest_stays_outside(api: Api) -> None:
     """The role claim decides; who has none of the roles, and whom the provider refuses, is told so."""
     assert sign_in(api, "bob").status_code == 200
     assert "Looking only" in api.client.get(HOME).text
-    sent = {"kind": "viewer", "days": "1", "form_token": form_token(api)}
-    assert api.client.post(f"{HOME}/tokens", data=sent, headers={"origin": HERE}).status_code == 403
+    assert send(api, "/tokens", kind="viewer", days="1").status_code == 403
     api.client.cookies.clear()
     for user, words in (("eve", "nothing in the claim"), ("nobody", "access_denied")):
         answer = sign_in(api, user)
@@ -176,7 +161,7 @@ def test_an_operator_ends_the_session_of_a_person(api: Api) -> None:
     api.client.cookies.clear()
     api.client.cookies.update(viewer)
     assert api.client.get(HOME).status_code == 303
-    assert audited(api)[-1] == ("oidc:ada@example.com", "console.end")
+    assert audited(api, AuditRow.actor, AuditRow.action)[-1] == ("oidc:ada@example.com", "console.end")
 
 
 def test_a_provider_that_is_away_is_said_to_be(sqlite_url: str) -> None:

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from html.parser import HTMLParser
 from typing import Any
 
@@ -18,13 +19,14 @@ from hope_schema import DeviceDescription, DeviceReport
 from planner_api.console.rendering import clip, command, percent, prose, visible
 from planner_api.console.session import HOME
 from planner_api.db.tables import AuditRow, DeviceRow, PlanRow, SocRow, TokenRow
-from tests.planner.console.sample_fleet import put
-from tests.planner.console.test_sessions import HERE, form_token
+from tests.planner.console import visits
+from tests.planner.console.visits import HERE, audited
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;{{7*7}}"
 HIDDEN = "\u202e\u200b\x9b"
 """Turns the writing direction, is not seen, controls a terminal."""
+send = partial(visits.send, page=f"{HOME}/tokens")
 GRAPH = chain(3, EVIL + HIDDEN)
 
 
@@ -35,23 +37,6 @@ def api(database_url: str) -> Iterator[Api]:
         running.client.follow_redirects = False
         running.client.get(HOME)
         yield running
-
-
-def send(api: Api, path: str, **fields: str) -> Any:
-    """Send a form as the page that holds it would."""
-    fields["form_token"] = form_token(api, f"{HOME}/tokens")
-    return api.client.post(HOME + path, data=fields, headers={"origin": HERE})
-
-
-def audited(api: Api, column: Any = AuditRow.action) -> list[str]:
-    """The actions that were written down, oldest first; or their subjects."""
-
-    async def read() -> list[str]:
-        async with api.app.planner.database.read() as session:
-            return list(await session.scalars(select(column).order_by(AuditRow.id)))
-
-    found: list[str] = api.await_(read)
-    return found
 
 
 class Elements(HTMLParser):
@@ -74,8 +59,8 @@ def test_a_hostile_name_is_text_wherever_it_stands(api: Api) -> None:
     """Models, ops, devices, notes, errors and what was searched for: no element comes of them, nothing hides."""
     api.learn(GRAPH)
     plan_id = api.plan(GRAPH).plan_id
-    put(api, "/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY))
-    put(api, "/devices/device-1/description", DeviceDescription(name=EVIL))
+    api.put("/devices/device-1/report", DeviceReport(soc=SOC, frequency=FREQUENCY))
+    api.put("/devices/device-1/description", DeviceDescription(name=EVIL))
     assert send(api, "/tokens", kind="viewer", label=EVIL, days="30").status_code == 200
 
     async def say() -> None:
@@ -272,7 +257,7 @@ def test_a_device_is_found_by_a_part_of_its_name_and_taken_out(api: Api) -> None
             await session.execute(insert(DeviceRow), rows)
 
     api.await_(enrol)
-    put(api, "/devices/phone-077/description", DeviceDescription(name="Amélie's 100 % phone"))
+    api.put("/devices/phone-077/description", DeviceDescription(name="Amélie's 100 % phone"))
     seen: list[str] = []
     path = f"{HOME}/devices"
     for _ in range(3):
@@ -298,8 +283,8 @@ def test_a_device_is_found_by_a_part_of_its_name_and_taken_out(api: Api) -> None
 def test_groups_are_made_changed_used_and_dropped(api: Api) -> None:
     """A form makes a group and, filled in, changes it; its devices are listed; nonsense makes none."""
     for number in range(3):
-        put(api, f"/devices/phone-{number}/report", DeviceReport(soc=f"soc-{number}", frequency=FREQUENCY))
-    put(api, "/devices/phone-1/description", DeviceDescription(labels={"channel": "beta"}))
+        api.put(f"/devices/phone-{number}/report", DeviceReport(soc=f"soc-{number}", frequency=FREQUENCY))
+    api.put("/devices/phone-1/description", DeviceDescription(labels={"channel": "beta"}))
     assert send(api, "/groups", name="early", socs="soc-0, soc-1", labels="", share="100").status_code == 303
     assert send(api, "/groups", name="early", socs="soc-1", labels="channel=beta", share="50").status_code == 303
     form = api.client.get(f"{HOME}/groups?change=early").text

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from planner_api.console.pages.sign_in import ours
 from planner_api.console.session import COOKIE, HOME, anonymous, new_secret
 from planner_api.db.tables import ConsoleSessionRow
 from planner_api.devices import repository as devices
-from planner_api.devices.tokens import Kind, hash_token, new_token
-from tests.planner.samples import Api, serving
+from planner_api.devices.tokens import hash_token
+from tests.planner.console.visits import HERE, form_token, rows, send, sign_in
+from tests.planner.samples import Api, make_token, serving
 
-HERE = "http://testserver"
 FORM = {"content-type": "application/x-www-form-urlencoded", "origin": HERE}
 
 
@@ -29,44 +29,6 @@ def api(database_url: str) -> Iterator[Api]:
     with serving(database_url, tokens_required=True) as running:
         running.client.follow_redirects = False
         yield running
-
-
-def make_token(api: Api, scope: Kind, **more: Any) -> str:
-    """Make a token of a scope."""
-    made = new_token(scope)
-
-    async def store() -> None:
-        async with api.app.planner.database.write() as session:
-            if scope == "claim":
-                await devices.add_claim(session, hash_token(made), label="", uses=None, expires_at=None)
-            else:
-                await devices.add_token(session, hash_token(made), scope, **more)
-
-    api.await_(store)
-    return made
-
-
-def sign_in(api: Api, token: str, **fields: str) -> Any:
-    """Send the form of the sign-in page."""
-    return api.client.post(f"{HOME}/login", data={"token": token, **fields}, headers={"origin": HERE})
-
-
-def form_token(api: Api, path: str = HOME) -> str:
-    """What the forms of a page carry."""
-    found = re.search(r'name="form_token" value="([0-9a-f]+)"', api.client.get(path).text)
-    assert found is not None
-    return found[1]
-
-
-def rows(api: Api) -> list[ConsoleSessionRow]:
-    """The sessions that are stored."""
-
-    async def read() -> list[ConsoleSessionRow]:
-        async with api.app.planner.database.read() as session:
-            return list(await session.scalars(select(ConsoleSessionRow)))
-
-    found: list[ConsoleSessionRow] = api.await_(read)
-    return found
 
 
 def test_nobody_sees_a_page_without_a_session(api: Api) -> None:
@@ -148,7 +110,7 @@ def test_signing_out_ends_the_session_everywhere(api: Api) -> None:
     """After it the cookie is worth nothing, even to who kept a copy."""
     sign_in(api, make_token(api, "operator"))
     secret = api.client.cookies[COOKIE]
-    answer = api.client.post(f"{HOME}/logout", data={"form_token": form_token(api)}, headers={"origin": HERE})
+    answer = send(api, "/logout")
     assert answer.status_code == 303
     assert rows(api) == []
     assert api.client.get(HOME, headers=[(b"cookie", f"{COOKIE}={secret}".encode())]).status_code == 303
@@ -182,7 +144,7 @@ def test_who_looks_only_changes_nothing(api: Api) -> None:
         for path in ("/tokens", "/devices/a", "/releases", "/nothing"):
             answer = api.client.post(HOME + path, data=sent, headers={"origin": HERE})
             assert (answer.status_code, "signed in to look only" in answer.text) == (403, True)
-        answer = api.client.post(f"{HOME}/logout", data={"form_token": form_token(api)}, headers={"origin": HERE})
+        answer = send(api, "/logout")
         assert answer.status_code == 303
 
 

@@ -69,14 +69,14 @@ def _mod(node: Node) -> Call:
 @op("Pow")
 def _pow(node: Node) -> Call:
     power = node.constants.get(node.inputs[1])
-    if power is not None and power.size == 1:
+    if power is not None and power.size == 1 and power.ndim <= len(node.shape()):
         exponent = power.item()
         whole = isinstance(exponent, float) and exponent.is_integer()
         value = int(exponent) if whole else exponent
         if value == 2:
             return lambda x, _: x * x
         if value == 0.5:
-            return lambda x, _: torch.sqrt(x)
+            return lambda x, _: torch.sqrt(x).to(x.dtype)
         return lambda x, _: torch.pow(x, value).to(x.dtype)
     return lambda x, y: torch.pow(x, y).to(x.dtype)
 

@@ -34,12 +34,8 @@ def _affine(node: Node) -> Call:
 def _instance(node: Node) -> Call:
     epsilon = node.get("epsilon", 1e-5)
 
-    def call(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-        if math.prod(x.shape[2:]) > 1:
-            return F.instance_norm(x, weight=scale, bias=bias, eps=epsilon)
-        return torch.zeros_like(x) * _per_channel(scale, x) + _per_channel(bias, x)
-
-    return call
+    # NOTE: not the functional one, which refuses a single element per channel, as that of groups does.
+    return lambda x, scale, bias: torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, True)
 
 
 @op("GroupNormalization")
@@ -48,8 +44,8 @@ def _group(node: Node) -> Call:
 
     def call(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         if scale.shape[0] == x.shape[1]:
-            return F.group_norm(x, groups, scale, bias, epsilon)
-        normal = F.group_norm(x, groups, eps=epsilon)  # until version 21: one scale per group
+            return torch.group_norm(x, groups, scale, bias, epsilon)
+        normal = torch.group_norm(x, groups, eps=epsilon)  # until version 21: one scale per group
         times = x.shape[1] // groups
         return normal * _per_channel(scale.repeat_interleave(times), x) + _per_channel(bias.repeat_interleave(times), x)
 

@@ -23,9 +23,16 @@ def _product(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     return x
 
 
+def _length(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+    # NOTE: squares of float16 activations overflow; in here they are taken in float32.
+    wide = x if x.is_floating_point() else x.double()
+    found: Tensor = torch.linalg.vector_norm(wide, 2, axes, keepdim=keep)
+    return found.to(x.dtype)
+
+
 REDUCTIONS: dict[str, Reduce] = {
     "ReduceL1": lambda x, axes, keep: _sum(torch.abs(x), axes, keep),
-    "ReduceL2": lambda x, axes, keep: torch.sqrt(_sum(x * x, axes, keep).float()).to(x.dtype),
+    "ReduceL2": _length,
     "ReduceLogSum": lambda x, axes, keep: torch.log(_sum(x, axes, keep)),
     "ReduceLogSumExp": lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep),
     "ReduceMax": lambda x, axes, keep: torch.amax(x, axes, keepdim=keep),

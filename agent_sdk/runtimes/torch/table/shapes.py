@@ -62,7 +62,7 @@ def _slice(node: Node) -> Call:
         if step > 0:
             cuts[axis] = slice(*slice(start, end, step).indices(length))
         else:  # torch slices forwards only
-            first = min(start + length if start < 0 else start, length - 1)
+            first = min(max(start + length if start < 0 else start, 0), length - 1)
             last = max(end + length if end < 0 else end, -1)
             back[axis] = Constant(torch.tensor(list(range(first, last, step)), dtype=torch.int64))
     index = tuple(cuts.get(axis, slice(None)) for axis in range(len(shape)))
@@ -135,28 +135,18 @@ def _pad(node: Node) -> Call:
     pads = [(0, 0)] * rank
     for place, axis in enumerate(axes):
         pads[axis] = (int(amounts[place]), int(amounts[place + len(axes)]))
-    while mode != "constant" and len(pads) > max(1, rank - 3) and pads[0] == (0, 0):
-        pads = pads[1:]  # torch pads only the last axes in these modes
+    while len(pads) > 1 and pads[0] == (0, 0):
+        pads = pads[1:]
     flat = [amount for pair in reversed(pads) for amount in pair]
     given = node.constant(2)
     fill = float(node.get("value", 0.0) if given is None else given.item())
     if mode == "constant":
-        while len(flat) > 2 and flat[-2:] == [0, 0]:
-            flat = flat[:-2]
         return lambda x, *_: F.pad(x, flat, value=fill)
-    if len(flat) // 2 > 3 or rank < 2:
-        raise node.refuse(f"padding {len(flat) // 2} axes in mode {mode}")
-    return lambda x, *_: _padded(x, flat, mode)
-
-
-def _padded(x: Tensor, flat: list[int], mode: str) -> Tensor:
-    spare = len(flat) // 2 + 2 - x.dim()  # torch wants a batch and channels before the axes it pads
-    for _ in range(spare):
-        x = x[None]
-    x = F.pad(x, flat, mode=mode)
-    for _ in range(spare):
-        x = x[0]
-    return x
+    if len(pads) > 3:
+        raise node.refuse(f"padding {len(pads)} axes in mode {mode}")
+    # In these modes torch wants a batch and channels before the axes it pads, and nothing else.
+    batch, shape = (1, -1, *node.shape()[rank - len(pads) :]), node.result().shape
+    return lambda x, *_: F.pad(x.reshape(batch), flat, mode=mode).reshape(shape)
 
 
 @op("DepthToSpace")
@@ -244,20 +234,21 @@ def _scales(node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> list
 
 def _nearest(node: Node, how: str, scales: list[float], before: tuple[int, ...], after: tuple[int, ...]) -> Call:
     """Every element is a copy of one: which one is known beforehand."""
+    # NOTE: in float32, as ONNX Runtime computes it, because a place that lies on an edge depends on that.
     rounding = node.get("nearest_mode", "round_prefer_floor" if node.version > 10 else "floor")
     picks: dict[int, Constant] = {}
     for axis, scale in enumerate(scales, start=2):
         old, new = before[axis], after[axis]
-        at = torch.arange(new, dtype=torch.float64)
+        at, stretch = torch.arange(new, dtype=torch.float32), torch.tensor(scale, dtype=torch.float32)
         if how == "asymmetric":
-            at = at / scale
+            at = at / stretch
         elif how == "align_corners":
-            at = at * ((old - 1) / max(1, new - 1))
+            at = at * (old - 1) / max(1, new - 1)
         elif how == "pytorch_half_pixel" and new == 1:
             at = torch.zeros_like(at)
         else:
             shift = 0.0 if how != "half_pixel_symmetric" else old / 2 * (1 - new / (old * scale))
-            at = (at + 0.5) / scale - 0.5 + shift
+            at = shift + (at + 0.5) / stretch - 0.5
         down = rounding in ("floor", "round_prefer_ceil")
         half = {"round_prefer_floor": -0.5, "round_prefer_ceil": 0.5}.get(rounding, 0.0)
         found = torch.floor(at + half) if down else torch.ceil(at + half)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from agent_sdk.engine.program import Work
 from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost
 from agent_sdk.runtimes.torch.clock import rouse
 from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls
+from agent_sdk.runtimes.torch.driver import CudaGraphs
 
 CONTEXT, STREAM = 77, 5
 TEXTS = {2: b"out of memory", 700: b"an illegal memory access was encountered"}
@@ -126,6 +129,76 @@ def test_a_driver_that_lacks_a_function_is_too_old() -> None:
     driver = StandIn()
     with pytest.raises(ProcessorLost, match="has no cuGraphLaunch"):
         CudaCalls(Cuda(torch.device("cuda:0"), driver), [("cuGraphLaunch", 1, 2)], "cuda:0")
+
+
+class Capturing:
+    """What a capture asks torch for: streams that take part once they have waited for one that does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.current, self.part, self.joined, self.ended = [0], set(), {0}, None
+        for name, value in {
+            "Event": lambda **_: None, "CUDAGraph": lambda: self, "device": nullcontext, "synchronize": lambda _: None,
+            "stream": self.on, "is_current_stream_capturing": lambda: self.current[-1] in self.part,
+        }.items():  # fmt: skip
+            monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        """A stream is the current one for a while."""
+        self.current.append(stream.number)
+        yield
+        self.current.pop()
+
+    def capture_begin(self, **_: Any) -> None:
+        """The current stream takes part."""
+        self.part = {self.current[-1]}
+
+    def capture_end(self) -> None:
+        """Fails, as CUDA does, while a stream that takes part was not joined."""
+        self.ended = self.part == self.joined
+        if not self.ended:
+            raise RuntimeError("capture has unjoined streams")
+
+
+class Stream:
+    """One of a capture's, by its number."""
+
+    def __init__(self, number: int, capture: Capturing) -> None:
+        self.number, self.capture = number, capture
+
+    def record_event(self) -> int:
+        """An event is the stream that it was recorded on."""
+        return self.number
+
+    def wait_event(self, event: int) -> None:
+        """Whoever waits for a stream that takes part does so too."""
+        self.capture.part |= {self.number} if event in self.capture.part else set()
+
+    def wait_stream(self, other: Stream) -> None:
+        """Joins one that takes part; any other makes a capture invalid."""
+        assert other.number in self.capture.part
+        self.capture.joined.add(other.number)
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_capture_that_fails_ends_well(monkeypatch: pytest.MonkeyPatch, forked: bool) -> None:
+    """Where memory runs out between fork and join, too: torch's allocator would else never leave it."""
+    capture = Capturing(monkeypatch)
+    numbers = iter(range(9))
+    driver = CudaGraphs(torch.device("cuda:0"), lambda: Stream(next(numbers), capture))
+    driver.stream(3)  # one more than are wanted here
+
+    def fail() -> None:
+        with driver.recording(3):
+            if forked:
+                driver.fork(3)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        fail()
+    assert capture.part == ({0, 1, 2} if forked else {0})
+    assert capture.ended
 
 
 def test_a_device_is_kept_at_work_until_its_clock_is_up() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import weakref
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,10 +30,12 @@ from agent_sdk.runtimes.base import (
     whole_network,
 )
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
-from agent_sdk.runtimes.torch.executable import TorchExecutable, ways_of
+from agent_sdk.runtimes.torch.driver import Recording
+from agent_sdk.runtimes.torch.executable import TorchExecutable, Way, narrowest, ways_of
 from agent_sdk.runtimes.torch.kernel import build, random_inputs, recipes, translated
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
+from agent_sdk.runtimes.torch.schedule import Schedule
 from agent_sdk.runtimes.torch.shares import Occupancy
 from agent_sdk.verify import random_inputs as random_inputs_of
 from agent_sdk.verify import verdict
@@ -91,8 +94,10 @@ def images() -> bytes:
         node("Flatten", ["r"], ["s"]),
         node("Gemm", ["s", weight(10, 16), weight(10)], ["y"], transB=1),
         node("GlobalMaxPool", ["l"], ["z"]),
+        node("Conv", ["q", weight(1, 16, 1, 1)], ["t"]),
+        node("Add", ["t", weight(4, 1, 1)], ["u"]),
     ]
-    infos = {"x": [1, 3, 17, 17], "y": [1, 10], "z": [1, 8, 1, 1]}
+    infos = {"x": [1, 3, 17, 17], "y": [1, 10], "z": [1, 8, 1, 1], "u": [1, 4, 4, 4]}
     made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in infos.items()]
     graph = helper.make_graph(nodes, "images", made[:1], made[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9).SerializeToString()
@@ -137,6 +142,28 @@ def encoder() -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
 
 
+def turned() -> bytes:
+    """Branches in which a turned tensor is read twice: by what has to copy it to relabel it, and by another op."""
+    weights = [numpy_helper.from_array(np.array(shape, np.int64), name) for name, shape in
+               (("five", [1, 2, 4, 6, 6]), ("four", [1, 8, 6, 6]), ("row", [1, 288]))]  # fmt: skip
+    node, nodes = helper.make_node, []
+    for i, kind in enumerate(["Selu", "Elu", "Tanh"]):
+        nodes += [
+            node(kind, ["x"], [f"a{i}"]),
+            node("Reshape", [f"a{i}", "five"], [f"b{i}"]),
+            node("Transpose", [f"b{i}"], [f"c{i}"], perm=[0, 2, 1, 3, 4]),
+            node("Relu", [f"c{i}"], [f"e{i}"]),
+            node("Reshape", [f"c{i}", "four"], [f"d{i}"]),
+            node("Reshape", [f"e{i}", "row"], [f"f{i}"]),
+            node("Softmax", [f"d{i}"], [f"g{i}"], axis=1),
+            node("Reshape", [f"g{i}", "row"], [f"h{i}"]),
+        ]
+    nodes.append(node("Sum", [f"{name}{i}" for i in range(3) for name in "fh"], ["y"]))
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 8, 6, 6]), ("y", [1, 288]))]
+    graph = helper.make_graph(nodes, "turned", infos[:1], infos[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
 def computed(
     own: TorchProcessor, model: Model, times: tuple = (), executable: TorchExecutable | None = None
 ) -> tuple[float, TorchExecutable]:
@@ -149,6 +176,18 @@ def computed(
     made = run_once(executable, {name: own.place.from_host(array) for name, array in feeds.items()})
     errors = [np.abs(own.place.to_host(made[n]) - wanted[n]).max() / max(1e-6, np.abs(wanted[n]).max()) for n in wanted]
     return float(max(errors)), executable
+
+
+def timed(model: Model, seed: int) -> tuple[tuple[tuple[str, ...], float, float], ...]:
+    """A network's super-ops timed at random, as plans do."""
+    draw, now, times, ends = random.Random(seed), 0.0, [], {}
+    for super_op in merge(model.graph):
+        start = max([now * draw.choice([0.0, 0.5, 1.0]), *(ends.get(name, 0.0) for name in super_op.inputs)])
+        finish = start + draw.choice([1.0, 4.0])
+        ends.update(dict.fromkeys(super_op.outputs, finish))
+        now = max(now, finish)
+        times.append((tuple(op.id for op in super_op.ops), start, finish))
+    return tuple(times)
 
 
 @pytest.mark.parametrize("source", [images(), encoder(), BRANCHING], ids=["images", "encoder", "branching"])
@@ -165,16 +204,9 @@ def test_a_network_gives_what_onnx_runtime_gives(source: bytes, precision: str, 
 def test_streams_do_not_change_the_outputs(seed: int) -> None:
     """Random networks, timed at random as plans do, come out right on simulated streams in any legal order."""
     model = read_model(RandomModel(seed, 25).proto)
-    draw, now, times, ends = random.Random(seed), 0.0, [], {}
-    for super_op in merge(model.graph):
-        start = max([now * draw.choice([0.0, 0.5, 1.0]), *(ends.get(name, 0.0) for name in super_op.inputs)])
-        finish = start + draw.choice([1.0, 4.0])
-        ends.update(dict.fromkeys(super_op.outputs, finish))
-        now = max(now, finish)
-        times.append((tuple(op.id for op in super_op.ops), start, finish))
     own = processor()
     own.driver = Simulated(seed)
-    error, executable = computed(own, model, tuple(times))
+    error, executable = computed(own, model, timed(model, seed))
     assert error <= 1e-4
     assert executable.way.schedule.streams >= 1
 
@@ -188,7 +220,7 @@ def test_every_way_to_carry_out_a_plan_computes_the_same() -> None:
     own.driver = Simulated(1)
     segment = replace(whole_network(model), times=tuple(rows))
     kernels = [own.kernel(super_op, model) for super_op in merge(model.graph)]
-    ways = ways_of(kernels, segment, (1, 3))
+    ways = ways_of(kernels, segment, (1, 3, 4, 6))  # over 4 and 6 as over 3
     assert [way.schedule.streams for way in ways[:2]] == [2, 1]
     assert len(ways) == 3
     for way in ways:
@@ -196,6 +228,14 @@ def test_every_way_to_carry_out_a_plan_computes_the_same() -> None:
         executable.compiled[:] = [way]
         error, _ = computed(own, model, executable=executable)
         assert error <= 1e-4
+
+
+def test_of_ways_as_fast_the_one_on_fewest_streams_is_kept() -> None:
+    """A stream costs memory, so another is taken only for what can be measured."""
+    ways = [Way((), Schedule((), streams, ())) for streams in (4, 1, 3, 6)]
+    assert narrowest(ways, [100.5, 140.0, 100.9, 100.0]).schedule.streams == 3
+    assert narrowest(ways, [100.0, 100.5, 100.0, 99.9]).schedule.streams == 1
+    assert narrowest(ways, [104.0, 140.0, 103.0, 100.0]).schedule.streams == 6
 
 
 def test_every_recipe_computes_the_same() -> None:
@@ -227,6 +267,21 @@ def test_views_are_found() -> None:
     model = read_model(encoder())
     kernels = [build(one, model, Precision("fp32"), torch.device("cpu")) for one in merge(model.graph)]
     assert {"q3", "h1", "h2"} & {name for kernel in kernels for name in kernel.views}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_relabels_a_turned_tensor_is_known_to_copy_it(seed: int) -> None:
+    """How a tensor comes decides who shares its memory: a copy waits for what it reads, and has memory of its own."""
+    model = read_model(turned())
+    own = processor()
+    own.driver = Simulated(seed)
+    executable = own.compile(replace(whole_network(model), times=timed(model, seed)))
+    call = executable.bind(
+        {name: own.place.allocate(kind) for name, kind in executable.input_types.items()},
+        {name: own.place.allocate(kind) for name, kind in executable.output_types.items()},
+    )
+    assert executable.way.schedule.streams > 1
+    assert call._recording.races() == []
 
 
 def test_precision_leaves_torch_as_it_was() -> None:
@@ -302,6 +357,24 @@ def test_a_recording_that_fails_says_so() -> None:
     executable.close()
     with pytest.raises(ProcessorLost, match="closed"):
         executable.bind({}, {})
+
+
+def test_what_a_rehearsal_took_is_given_back_before_recording() -> None:
+    """A graph cannot take what torch keeps for later, so the device would hold everything twice."""
+    said: list[str] = []
+
+    class Telling(Simulated):
+        def recording(self, streams: int, *, rehearsal: bool = False) -> AbstractContextManager[Recording]:
+            said.append("rehearsal" if rehearsal else "recording")
+            return super().recording(streams, rehearsal=rehearsal)
+
+        def release(self) -> None:
+            said.append("release")
+
+    own = processor()
+    own.driver = Telling()
+    computed(own, read_model(BRANCHING))
+    assert "rehearsal release recording" in " ".join(said)
 
 
 def test_without_torch_or_a_gpu_there_is_one_clear_message(monkeypatch: pytest.MonkeyPatch) -> None:

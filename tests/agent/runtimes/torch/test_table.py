@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
+from onnx import helper, numpy_helper
 
 from agent_sdk.model import read_model
 from agent_sdk.runtimes.base import UnsupportedOp
+from agent_sdk.runtimes.torch.kernel import build
 from agent_sdk.runtimes.torch.node import Node, attributes_of
+from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.table import MAKERS, call_for
-from hope_schema import TensorType
+from hope_schema import TensorType, merge
 from tests.agent.onnx_cases import Case, cases
 
 STATED = frozenset(
@@ -124,6 +129,70 @@ def test_an_op_computes_what_onnx_says(kind: str) -> None:
                 assert found == "", f"{case.name}: {found}"
                 right += 1
     assert right, f"no test of {kind} was run"
+
+
+def one_node(
+    kind: str, opset: int, x: np.ndarray, *constants: np.ndarray | None, **attributes: Any
+) -> tuple[bytes, np.ndarray]:
+    """A network of one op that reads x and constants, and x; None leaves a constant out."""
+    given = {f"c{place}": value for place, value in enumerate(constants) if value is not None}
+    names = [f"c{place}" if value is not None else "" for place, value in enumerate(constants)]
+    graph = helper.make_graph(
+        [helper.make_node(kind, ["x", *names], ["y"], **attributes)],
+        kind,
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(value, name) for name, value in given.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return made.SerializeToString(), x
+
+
+def reals(*shape: int) -> np.ndarray:
+    """Random numbers, always the same."""
+    return np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+
+
+def whole(*values: int) -> np.ndarray:
+    """A list of integers as a tensor."""
+    return np.array(values, np.int64)
+
+
+FURTHEST = -np.finfo(np.float32).max
+AWKWARD = {
+    "slice backwards from before the start": one_node(
+        "Slice", 13, reals(2, 4), whole(-9), whole(-(2**63)), whole(1), whole(-1)
+    ),
+    "pad by nothing": one_node("Pad", 18, reals(2, 3, 4, 5), whole(*[0] * 8), mode="edge"),
+    "pad one axis of five": one_node("Pad", 18, reals(1, 2, 3, 4, 5), whole(0, 0, 0, 0, 2, 0, 0, 0, 0, 1), mode="edge"),
+    "pad a row": one_node("Pad", 18, reals(4), whole(2, 1), mode="reflect"),
+    "resize to where edges meet": one_node(
+        "Resize", 13, reals(1, 1, 6), np.zeros(0, np.float32), np.array([1, 1, 1.2], np.float32),
+        coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+    ),
+    "power of more axes": one_node("Pow", 13, np.abs(reals(4, 5)), np.full((1, 1, 1, 1), 2, np.float32)),
+    "root of integers": one_node("Pow", 13, np.arange(9), np.array(0.5, np.float32)),
+    "one element per group": one_node("GroupNormalization", 21, reals(1, 4, 1, 1), reals(4), reals(4), num_groups=4),
+    "one element per channel": one_node("InstanceNormalization", 17, reals(1, 4, 1, 1), reals(4), reals(4)),
+    "long in float16": one_node("ReduceL2", 18, 100 * reals(2, 300), whole(1)),
+    "clipped from below by nothing": one_node("Clip", 13, reals(4, 5), np.array(FURTHEST), np.array(0.5, np.float32)),
+    "masked by nothing": one_node("Mul", 13, np.zeros((3, 4), np.float32), np.array(FURTHEST)),
+}  # fmt: skip
+"""What the package's tests leave out."""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(("source", "x"), AWKWARD.values(), ids=AWKWARD)
+def test_an_awkward_op_computes_what_onnx_runtime_computes(source: bytes, x: np.ndarray, precision: str) -> None:
+    """At the edges of what an op may be asked for, too, and where float16 holds less than float32."""
+    model = read_model(source)
+    [wanted] = ort.InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    [super_op] = merge(model.graph)
+    own = Precision(precision)
+    kernel = build(super_op, model, own, torch.device("cpu"))
+    given = torch.from_numpy(x)
+    [made] = kernel(given.to(own.dtype(given.dtype)))
+    np.testing.assert_allclose(made.float().numpy(), wanted, rtol=5e-3, atol=5e-3)
 
 
 def test_the_zoo_and_what_people_bring_are_covered() -> None:

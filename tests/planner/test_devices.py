@@ -1,0 +1,87 @@
+"""What is kept of a device: when it was seen, and what it reported."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import insert, select
+
+from hope_schema import DeviceReport, MeasuredRun, Missing
+from planner_api.db.engine import sync_engine
+from planner_api.db.tables import DeviceRow
+from planner_api.devices import repository as devices
+from tests.planner.samples import FREQUENCY, SOC, Api, chain, enrolled, measure, missing_request, plan_request
+
+GRAPH = chain()
+
+pytestmark = pytest.mark.planner(tokens_required=True)
+
+
+def test_who_was_seen_is_noted_of_devices_that_are_there(database_url: str) -> None:
+    """Of devices that call, when they did is kept; one that is gone by then does not come back, the others stay."""
+    engine = sync_engine(database_url)
+    then = datetime(2020, 1, 1, tzinfo=UTC)
+    with engine.begin() as connection:
+        rows = [{"id": name, "enrolled_at": then, "last_seen_at": then} for name in ("a", "b", "c")]
+        connection.execute(insert(DeviceRow), rows)
+        devices.saw(connection, {"c", "gone", "a"})
+        found = connection.execute(select(DeviceRow.id, DeviceRow.enrolled_at, DeviceRow.last_seen_at)).all()
+    engine.dispose()
+    assert {row.id: row.last_seen_at > then for row in found} == {"a": True, "b": False, "c": True}
+    assert {row.enrolled_at for row in found} == {then}
+
+
+def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, str]) -> None:
+    """What a device reports comes back in the fleet view; its clock is shown and trusted for nothing."""
+    device = enrolled(api, "device-1")
+    api.post("/models", GRAPH, **device)
+    missing = Missing.model_validate_json(api.post("/profiles/missing", missing_request(GRAPH), **device).content)
+    api.post("/profiles", measure(missing), **device)
+    plan = api.post("/plans", plan_request(GRAPH), **device).json()
+    report = DeviceReport(
+        soc=SOC,
+        frequency=FREQUENCY,
+        versions={"hope-agent": "0.1.0"},
+        sent_at=datetime.now(UTC) + timedelta(hours=5),
+        measured=(
+            MeasuredRun(
+                plan_id=plan["plan_id"],
+                plan_version=plan["version"],
+                measured_us=plan["plan"]["makespan_us"] * 1.25,
+                runs=20,
+            ),
+            MeasuredRun(plan_id=plan["plan_id"], plan_version=plan["version"] + 1, measured_us=1.0, runs=1),
+            MeasuredRun(plan_id="p-nobody-knows", plan_version=1, measured_us=5.0, runs=1),
+        ),
+    )
+    for _ in range(2):
+        assert api.put("/devices/device-1/report", report, **device).status_code == 204
+    found = api.client.get("/devices/device-1", headers=operator).json()
+    assert found["versions"] == {"hope-agent": "0.1.0"}
+    assert found["drift"] == pytest.approx(0.25)
+    assert found["clock_skew_s"] == pytest.approx(5 * 3600, abs=60)
+    assert datetime.fromisoformat(found["last_seen_at"]) < datetime.now(UTC) + timedelta(minutes=1)
+    plans = api.client.get("/fleet/plans", headers=operator).json()["plans"]
+    assert [(item["plan_id"], item["drift"]) for item in plans] == [(plan["plan_id"], pytest.approx(0.25))]
+    assert api.client.get("/fleet", headers=operator).json()["median_drift"] == pytest.approx(0.25)
+
+
+def test_devices_are_listed_by_pages(api: Api, operator: dict[str, str]) -> None:
+    """Pages follow each other without gaps or repeats."""
+
+    async def add() -> None:
+        async with api.app.planner.database.write() as session:
+            session.add_all(DeviceRow(id=f"d{i:02}", enrolled_at=datetime.now(UTC)) for i in range(7))
+
+    api.await_(add)
+    seen: list[str] = []
+    after = None
+    while True:
+        params = {"limit": 3, **({"after": after} if after else {})}
+        page = api.client.get("/devices", params=params, headers=operator).json()
+        seen += [item["device_id"] for item in page["devices"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert seen == [f"d{i:02}" for i in range(7)]
