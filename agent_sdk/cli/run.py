@@ -48,9 +48,7 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
             whole = examine_whole(session, given.inputs, runs=runs, seed=given.seed, tolerance=tolerance)
             click.echo(json.dumps(whole.as_json(), allow_nan=False)) if as_json else show_whole(whole, Console())
             if trace is not None:
-                click.echo(
-                    "hope-agent: no trace was written: nothing is seen inside a network that runs whole", err=True
-                )
+                click.echo("hope-agent: no trace was written: a network that runs whole shows none", err=True)
             return 0 if whole.verdict.correct else 1
         report, recorded = examine(
             agent, session, given.inputs, runs=runs, compare=compare, seed=given.seed, tolerance=tolerance
