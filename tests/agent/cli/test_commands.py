@@ -85,9 +85,10 @@ def test_a_broken_model_is_refused_by_name(name: str, tmp_path: Path, capsys: py
     assert word.lower() in line.lower()
 
 
-def test_a_missing_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """A path that leads nowhere is said to, instead of being taken for a zoo network."""
+def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path that leads nowhere, or to no file, is said to, instead of being taken for a zoo network."""
     assert "no model file" in refused(capsys, "run", "--model", "no/such/model.onnx")
+    assert "is a directory" in refused(capsys, "run", "--model", str(tmp_path))
 
 
 @pytest.mark.parametrize(
