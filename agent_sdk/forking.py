@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 FORKED: Final = (
-    "this process was forked from the one that opened the device, and has none of its threads; open a new one"
+    "this process was forked from the one that opened the agent, and has none of its threads; open a new agent in it"
 )
 
 

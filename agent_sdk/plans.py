@@ -162,6 +162,7 @@ class Plans(Closes, Forks):
         whole = self._whole or self.whole
         outputs = whole.run(feed)
         self._first_answer.set()
+        self._plan_for(feed)
         with self._lock:
             self._answered[f"whole:{whole.runtime}"] += 1
         for name, array in into.items():
@@ -277,22 +278,31 @@ class Plans(Closes, Forks):
         return tuple(tuple(shapes.get(port.name, ())) for port in self.inputs)
 
     def at(self, feed: Feed) -> Prepared | None:
-        """What is ready for inputs of these shapes; where nothing is yet, it begins to be made."""
+        """What is ready for inputs of these shapes; None where the whole network answers them."""
         if not self._planned or self._network is None or not self._network.is_open:
             return self.last
-        key = tuple([np.shape(feed[port.name]) if port.name in feed else () for port in self._network.inputs])
+        key = self._key_of(feed)
         with self._lock:
             prepared = self._ready.get(key)
             if prepared is not None:
                 self._ready.move_to_end(key)
                 self.last = prepared
-                return prepared
+            return prepared
+
+    def _plan_for(self, feed: Feed) -> None:
+        """Begin to make a plan for inputs that the whole network took; those that it refused cost none."""
+        if not self._planned or self._network is None or not self._network.is_open:
+            return
+        key = self._key_of(feed)
+        with self._lock:
             shapes = {port.name: shape for port, shape in zip(self._network.inputs, key, strict=True)}
             new = key not in self._tried and len(self._tried) < MAX_SHAPES
             if new and not self._closed and feed.keys() == shapes.keys():
                 self._tried.add(key)
                 self._pool.submit(self._prepare_behind, shapes)
-            return None
+
+    def _key_of(self, feed: Feed) -> ShapeKey:
+        return tuple([np.shape(feed[port.name]) if port.name in feed else () for port in self.inputs])
 
     def _prepare_behind(self, shapes: Shapes | None, *, again: bool = True) -> None:
         """Make a plan for shapes that the whole network answers meanwhile.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -48,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SQLAlchemyError, DatabaseAwayError) as error:
         where = shown(parse_url(settings_of(options).database_url))
         cause = _one_line(getattr(error, "reason", None) or getattr(error, "orig", None) or error)
-        cure = "a new one wants `hope-planner migrate` first"
+        cure = "is it running, and is that its address?"
+        if re.search(r"no such table|relation .* does not exist", cause):
+            cure = "a new one wants `hope-planner migrate` first"
         print(f"hope-planner: the database {where} refuses: {cause}; {cure}", file=sys.stderr)
         return 1
     except (UsageError, DatabaseUrlError, PlannerError) as error:
@@ -140,7 +143,7 @@ def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
         settings = Settings(**more, embedded=False)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise UsageError(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise UsageError(f"setting HOPE_{'.'.join(map(str, first['loc'])).upper()}: {first['msg']}") from None
     parse_url(settings.database_url)
     return settings
 

@@ -73,10 +73,13 @@ def _show(explanation: Explanation) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
         if op.super_op != before:
             why = Text(printable(f"{op.cause.replace('_', ' ')}: {op.why}"), style="dim")
-            console.print(Padding(why, (0, 0, 0, 4), expand=False))
+            if console.is_terminal:
+                console.print(Padding(why, (0, 0, 0, 4), expand=False))
+            else:  # a line is a line, however long
+                console.print("    ", why, sep="", soft_wrap=True)
         before = op.super_op
-    console.print(f"{explanation.model}: {explanation.why}", markup=False, highlight=False)
+    console.print(f"{explanation.model}: {explanation.why}", markup=False, highlight=False, soft_wrap=True)
     if explanation.planned_us is not None:
         planned_ms, run_ms = explanation.planned_us / 1e3, explanation.measured_us / 1e3
         console.print(f"the plan: {planned_ms:.2f} ms predicted, {run_ms:.2f} ms in this run", highlight=False)
-    show_notes(explanation.notes, console)
+    show_notes((note for note in explanation.notes if note != explanation.why), console)

@@ -135,7 +135,7 @@ class WholeReport:
         return {
             "model": self.model,
             "executed": f"whole:{self.runtime}",
-            "measured_ms": self.measured_us / 1e3,
+            "measured_us": self.measured_us,
             "runs": self.runs,
             "max_rel_error": error if math.isfinite(error) else None,
             "tolerance": self.verdict.tolerance,
@@ -146,7 +146,7 @@ class WholeReport:
 
 def show_whole(report: WholeReport, console: Console) -> None:
     """Print what there is to say of a network that runs as a whole."""
-    console.print(f"{printable(report.model)}: {report.measured_us / 1e3:.2f} ms on {report.runtime}, as a whole")
+    console.print(f"{printable(report.model)}: {_ms(report.measured_us)} on {report.runtime}, as a whole")
     console.print(Text(str(report.verdict), style="green" if report.verdict.correct else "red"))
     show_notes(report.notes, console)
 

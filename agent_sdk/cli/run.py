@@ -48,6 +48,8 @@ def run(given: Given, *, runs: int, compare: bool, trace: Path | None, tolerance
         if not session.plans.ready():
             whole = examine_whole(session, inputs, runs=runs, tolerance=tolerance)
             click.echo(json.dumps(whole.as_json(), allow_nan=False)) if as_json else show_whole(whole, Console())
+            if trace is not None:
+                click.echo("hope-agent: no trace was written: a network that runs whole shows none", err=True)
             return 0 if whole.verdict.correct else 1
         report, recorded = examine(agent, session, inputs, runs=runs, compare=compare, tolerance=tolerance)
         planned = session.latest.plan_executor.program

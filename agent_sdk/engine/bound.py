@@ -150,14 +150,17 @@ class BoundProgram(Forks):
             loads.append(_Load(name, place, own, tuple(segments), _uses_in_place(place, own), large))
         return loads
 
-    def check(self, inputs: Mapping[str, np.ndarray]) -> Feeds:
+    def check(self, inputs: Mapping[str, Any]) -> Feeds:
         """Return the inputs as arrays. Raises FeedError for wrong names, shapes or element types."""
         feeds = {}
         for name, (shape, dtype) in self._wanted.items():
             if name not in inputs:
-                given = ", ".join(inputs) or "none"
-                raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {given}")
-            array = np.asarray(inputs[name])
+                others = ", ".join(inputs) or "none"
+                raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {others}")
+            given = inputs[name]
+            array = np.asarray(given)
+            if type(given) is list and np.can_cast(array.dtype, dtype, "same_kind"):
+                array = array.astype(dtype)  # numbers have no width; ONNX Runtime takes them too
             if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
                 raise FeedError(
                     f"input '{name}' is {array.dtype}{list(array.shape)}, the model wants {dtype}{list(shape)}"

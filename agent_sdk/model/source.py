@@ -104,6 +104,8 @@ def _key(domain: str, name: str, overload: str) -> FunctionId:
 
 def _read(path: Path) -> bytes:
     try:
+        if path.is_dir():
+            raise ModelError(f"'{path}' is a directory, not a model file")
         if not path.is_file():
             raise ModelError(f"there is no model file '{path}'")
         size = path.stat().st_size

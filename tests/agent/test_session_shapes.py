@@ -265,12 +265,17 @@ def test_bad_shapes_and_feeds_are_said_in_one_line(agent: Agent) -> None:
         for feed in (
             {"x": np.zeros((1, 3), np.float32)},
             {},
+            {"x": None},
             {"x": np.zeros((1, 3, 4, 4), np.int8)},
             {"q": np.zeros(1)},
         ):
             with pytest.raises(InputError) as caught:
                 opened.run(feed)
             assert "\n" not in str(caught.value)
+        opened.run(image(1, 3, 8, 8))
+        until(lambda: len(opened.plans.ready()) == 1)
+        assert opened.plans.notes == []  # nor does anybody try to plan for them
+        assert len(opened.plans._tried) == 1
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.FLOAT])

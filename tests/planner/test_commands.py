@@ -137,6 +137,31 @@ def test_a_mistyped_setting_is_refused(
     assert said in capsys.readouterr().err
 
 
+def test_a_setting_that_is_wrong_is_called_as_it_was_set(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name of the variable, and what it should be."""
+    monkeypatch.setenv("HOPE_SOLVE_BUDGET_S", "long")
+    assert cli.main(["tokens", "list", "--database", sqlite_url]) == 2
+    assert "setting HOPE_SOLVE_BUDGET_S: Input should be a valid number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("database", "cure"),
+    [
+        ("sqlite:///new.sqlite", "`hope-planner migrate` first"),
+        ("postgresql://127.0.0.1:1/hope", "is it running"),
+    ],
+)
+def test_a_database_that_refuses_gets_the_cure_that_fits(
+    database: str, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty one wants its tables, one that is not there its address."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["tokens", "list", "--database", database]) == 1
+    assert cure in capsys.readouterr().err
+
+
 def test_variables_of_others_are_no_settings(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the agent reads, and the addresses that Kubernetes gives away, do no harm."""
     for name in ("HOPE_CACHE_DIR", "HOPE_TOKEN", "HOPE_PLANNER_SERVICE_HOST", "HOPE_PORT_8000_TCP_ADDR", "HOPE_PORT"):

@@ -85,9 +85,10 @@ def test_a_broken_model_is_refused_by_name(name: str, tmp_path: Path, capsys: py
     assert word.lower() in line.lower()
 
 
-def test_a_missing_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """A path that leads nowhere is said to, instead of being taken for a zoo network."""
+def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path that leads nowhere, or to no file, is said to, instead of being taken for a zoo network."""
     assert "no model file" in refused(capsys, "run", "--model", "no/such/model.onnx")
+    assert "is a directory" in refused(capsys, "run", "--model", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -337,10 +338,18 @@ def test_a_network_with_open_shapes_and_one_that_runs_whole(
     nonzero.graph.output[0].type.tensor_type.ClearField("shape")
     open_network.write_bytes(nonzero.SerializeToString())
     capsys.readouterr()
-    assert cli.main(run) == 0
-    report = json.loads(capsys.readouterr().out)
+    trace = open_network.with_name("trace.json")
+    assert cli.main([*run, "--trace", str(trace)]) == 0
+    out, err = capsys.readouterr()
+    report = json.loads(out)
     assert report["executed"] == "whole:onnxruntime"
+    assert report["measured_us"] > 0
     assert "(NonZero)" in report["notes"][0]
+    assert "no trace" in err
+    assert not trace.exists()
+    assert cli.main(["explain", str(open_network), "--processors", "ort@0", "--quiet"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "(NonZero)" in line
 
 
 def test_several_shapes_are_prepared_ahead(open_network: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,8 +379,7 @@ def test_a_network_is_explained(
     told = json.loads(capsys.readouterr().out)
     assert {row["processor"] for row in told["ops"]} == {"ort@0"}
     assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    monkeypatch.setenv("COLUMNS", "200")
     assert cli.main(given) == cli.OK
     table = capsys.readouterr().out
-    assert all(row["op"] in table for row in told["ops"])
+    assert all(row["op"] in table and row["why"] in table for row in told["ops"])
     assert told["why"] in table

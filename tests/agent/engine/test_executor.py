@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -277,6 +278,19 @@ def test_wrong_inputs_are_refused_before_anything_runs(change: Change, message: 
         with pytest.raises(FeedError, match=message):
             executor.run(feeds)
         executor.run(random_inputs(model, 0))
+
+
+def test_a_list_is_taken_as_onnx_runtime_takes_it(device: Device) -> None:
+    """Numbers of no width become the model's, so that who answers does not decide whether a list is an input."""
+    model = small_model()
+    with Executor(build_program(whole_plan(model, "ort@0"), model, device.processors), device) as executor:
+        feeds = random_inputs(model, 0)
+        expected = executor.run(feeds)[0]
+        lists: dict[str, Any] = {name: array.tolist() for name, array in feeds.items()}
+        for name, output in executor.run(lists)[0].items():
+            np.testing.assert_array_equal(output, expected[name])
+        with pytest.raises(FeedError, match="is <U"):
+            executor.run(lists | {"x": [["text"] * 8]})
 
 
 def test_inputs_need_not_be_contiguous(device: Device, reference: Reference) -> None:
