@@ -104,7 +104,7 @@ class Server(Process):
     def __init__(self, stage: Stage, name: str, **settings: object) -> None:
         self.port = free_port()
         environment = {f"HOPE_{key.upper()}": str(value) for key, value in settings.items()}
-        arguments = ["planner_api.cli", "serve", "--host", ADDRESS, "--port", str(self.port), "--database", stage.url]
+        arguments = ["planner_api", "serve", "--host", ADDRESS, "--port", str(self.port), "--database", stage.url]
         super().__init__(arguments, {**stage.environment, **environment}, stage.folder / f"{name}.log")
 
     @property
@@ -188,7 +188,7 @@ class Stage:
         """Start a worker."""
         environment = {f"HOPE_{key.upper()}": str(value) for key, value in settings.items()}
         worker = Process(
-            ["planner_api.cli", "worker", "--database", self.url],
+            ["planner_api", "worker", "--database", self.url],
             {**self.environment, **environment},
             self.folder / f"{name}.log",
         )

@@ -25,7 +25,7 @@ START_S = 60
 def served(directory: Path) -> Iterator[str]:
     """Run a planner on a SQLite file in ``directory`` until the block ends; yield its URL."""
     database, log = directory / "planner.sqlite", directory / "planner.log"
-    command = [sys.executable, "-m", "planner_api.cli", "serve", "--port", "0", "--database", f"sqlite:///{database}"]
+    command = [sys.executable, "-m", "planner_api", "serve", "--port", "0", "--database", f"sqlite:///{database}"]
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:

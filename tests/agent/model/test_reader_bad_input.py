@@ -43,7 +43,7 @@ def refused(source: Any, *words: str) -> str:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A path that does not exist, a folder, and a name that is neither a network nor a file are told apart."""
     refused(tmp_path / "none.onnx", "no model file", "none.onnx")
-    refused(tmp_path, "no model file")
+    refused(tmp_path, "is a directory")
     refused("inceptoin_v1", "unknown zoo network", "inception_v1")
     refused("a\0b.onnx", "a")
 
