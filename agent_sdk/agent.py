@@ -21,7 +21,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
-from agent_sdk.errors import ModelError, OpenShapeError, ProcessorError, UnplannableError
+from agent_sdk.errors import InputError, ModelError, OpenShapeError, ProcessorError, UnplannableError
 from agent_sdk.files import Kept
 from agent_sdk.model import Model, Shapes, Source, located, read_network
 from agent_sdk.obtaining import A_LITTLE_S, Obtainer, Wanted, always
@@ -84,7 +84,7 @@ class Agent(Closes):
 
     Raises:
         UnknownNameError: this device has no such processor, or nothing computes in this precision.
-        InputError: the planner's address, the SoC or the frequency is not one.
+        InputError: the planner's address, the SoC, the frequency or a number of seconds is not one.
     """
 
     def __init__(
@@ -103,6 +103,13 @@ class Agent(Closes):
         cache: str | os.PathLike[str] | None = None,
         progress: ProgressListener | None = None,
     ) -> None:
+        for name, seconds in (
+            ("measuring_s", measuring_s),
+            ("wait_s", wait_s),
+            ("planner_timeout_s", planner_timeout_s),
+        ):
+            if seconds is not None and not seconds >= 0:
+                raise InputError(f"{name} must be a number of seconds, 0 or more, not {seconds}")
         here = read_soc()
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
         progress = progress or ProgressListener()

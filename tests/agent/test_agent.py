@@ -37,6 +37,14 @@ def test_the_public_names_are_these() -> None:
         _ = agent_sdk.Nothing
 
 
+@pytest.mark.parametrize("name", ["measuring_s", "wait_s", "planner_timeout_s"])
+@pytest.mark.parametrize("seconds", [-1.0, float("nan")])
+def test_seconds_are_a_number_that_is_not_negative(name: str, seconds: float, tmp_path: Path) -> None:
+    """A time that is none is refused at once, by its name."""
+    with pytest.raises(errors.InputError, match=name):
+        Agent(cache=tmp_path, **{name: seconds})
+
+
 @pytest.mark.parametrize("kind", ["path", "text", "bytes", "proto"])
 def test_a_model_may_come_in_any_form(kind: str, agent: Agent, tmp_path: Path) -> None:
     """A path, its text, the bytes and the proto of one model give one answer."""
