@@ -21,7 +21,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
-from agent_sdk.errors import InputError, ModelError, OpenShapeError, ProcessorError, UnplannableError
+from agent_sdk.errors import ModelError, OpenShapeError, ProcessorError, UnplannableError, refuse_unless_seconds
 from agent_sdk.files import Kept
 from agent_sdk.model import Model, Shapes, Source, located, read_network
 from agent_sdk.obtaining import A_LITTLE_S, Obtainer, Wanted, always
@@ -108,8 +108,8 @@ class Agent(Closes):
             ("wait_s", wait_s),
             ("planner_timeout_s", planner_timeout_s),
         ):
-            if seconds is not None and not seconds >= 0:
-                raise InputError(f"{name} must be a number of seconds, 0 or more, not {seconds}")
+            if seconds is not None:
+                refuse_unless_seconds(name, seconds)
         here = read_soc()
         self.soc = replace(here, name=soc or here.name, frequency=frequency or here.frequency)
         progress = progress or ProgressListener()

@@ -189,3 +189,9 @@ def status_error(status: int, problem: ProblemDetails | None, request_id: str | 
 def printable(text: str) -> str:
     """Return text that files or the planner gave as one line that may be sent to a terminal."""
     return "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+
+
+def refuse_unless_seconds(name: str, seconds: float) -> None:
+    """Raise InputError, which names the parameter, unless it is a time; NaN is none."""
+    if not seconds >= 0:
+        raise InputError(f"{name} must be a number of seconds, 0 or more, not {seconds}")

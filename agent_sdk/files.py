@@ -115,7 +115,7 @@ def one_at_a_time(path: Path, longest_s: float) -> Iterator[None]:
     try:
         with suppress(OSError):  # then nobody waits, see above
             path.parent.mkdir(parents=True, exist_ok=True)
-            kind = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+            kind = os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
             handle = os.open(path, kind | os.O_CLOEXEC, 0o600)
             until = time.monotonic() + longest_s
             while not held and time.monotonic() < until:

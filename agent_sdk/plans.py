@@ -279,9 +279,9 @@ class Plans(Closes, Forks):
 
     def at(self, feed: Feed) -> Prepared | None:
         """What is ready for inputs of these shapes; None where the whole network answers them."""
-        if not self._planned or self._network is None or not self._network.is_open:
-            return self.last
         key = self._key_of(feed)
+        if key is None:
+            return self.last
         with self._lock:
             prepared = self._ready.get(key)
             if prepared is not None:
@@ -291,17 +291,20 @@ class Plans(Closes, Forks):
 
     def _plan_for(self, feed: Feed) -> None:
         """Begin to make a plan for inputs that the whole network took; those that it refused cost none."""
-        if not self._planned or self._network is None or not self._network.is_open:
-            return
         key = self._key_of(feed)
+        if key is None:
+            return
         with self._lock:
-            shapes = {port.name: shape for port, shape in zip(self._network.inputs, key, strict=True)}
+            shapes = {port.name: shape for port, shape in zip(self.inputs, key, strict=True)}
             new = key not in self._tried and len(self._tried) < MAX_SHAPES
             if new and not self._closed and feed.keys() == shapes.keys():
                 self._tried.add(key)
                 self._pool.submit(self._prepare_behind, shapes)
 
-    def _key_of(self, feed: Feed) -> ShapeKey:
+    def _key_of(self, feed: Feed) -> ShapeKey | None:
+        """What the plan for inputs of these shapes is kept under; None where there is one for all shapes, or none."""
+        if not self._planned or self._network is None or not self._network.is_open:
+            return None
         return tuple([np.shape(feed[port.name]) if port.name in feed else () for port in self.inputs])
 
     def _prepare_behind(self, shapes: Shapes | None, *, again: bool = True) -> None:

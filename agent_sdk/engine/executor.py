@@ -26,7 +26,7 @@ from agent_sdk.engine.memory import MemoryPlan
 from agent_sdk.engine.program import Program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.wait import FINISHED, Turn
-from agent_sdk.errors import ExecutionError, InputError
+from agent_sdk.errors import ExecutionError, refuse_unless_seconds
 from agent_sdk.runtimes.base import Executable, ProcessorLost
 
 GRACE_S = 2.0
@@ -146,8 +146,7 @@ class Executor(Closes):
         """
         asked = perf_counter_ns()
         if timeout_s is not None:
-            if not timeout_s >= 0:
-                raise InputError(f"timeout_s must be a number of seconds, 0 or more, not {timeout_s}")
+            refuse_unless_seconds("timeout_s", timeout_s)
             timeout_s = min(timeout_s, LONGEST_S)
         if into:
             self._bound.check_outputs(into)
