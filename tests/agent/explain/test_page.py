@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
+from playwright.sync_api import Page as Tab
 from playwright.sync_api import expect
 
 from agent_sdk.explain import Bar, ExplainedOp, Explanation, to_html
@@ -51,6 +54,17 @@ class Page(HTMLParser):
         self.references += [value or "" for name, value in attributes if name in ("src", "href", "action", "data")]
 
 
+@contextmanager
+def opened(folder: Path, shown: Explanation, *, width: int, height: int) -> Iterator[Tab]:
+    """The page in a browser whose window is so many pixels wide and high."""
+    file = folder / "page.html"
+    file.write_text(to_html(shown), encoding="utf-8")
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.goto(file.as_uri())
+        yield page
+
+
 def test_a_page_asks_nobody(tmp_path: Path) -> None:
     """One file: no reference leaves it, and its policy forbids what a reference could fetch."""
     page = Page(to_html(explanation("a", "b", "c")))
@@ -80,11 +94,7 @@ def test_everything_is_in_the_table_and_in_the_chart() -> None:
 
 def test_the_chart_is_walked_through_with_the_keyboard(tmp_path: Path) -> None:
     """In a browser one Tab stop leads into the chart; arrows move along a lane and between lanes, + zooms."""
-    file = tmp_path / "page.html"
-    file.write_text(to_html(explanation("a", "b", "c", "d")), encoding="utf-8")
-    with chromium() as browser:
-        page = browser.new_page()
-        page.goto(file.as_uri())
+    with opened(tmp_path, explanation("a", "b", "c", "d"), width=1280, height=720) as page:
         page.locator('.bar[tabindex="0"]').focus()
         told = page.locator(".told")
         for key, where in (
@@ -101,11 +111,7 @@ def test_the_chart_is_walked_through_with_the_keyboard(tmp_path: Path) -> None:
 def test_the_cause_is_read_without_scrolling_on_a_desk(tmp_path: Path) -> None:
     """At 1300 pixels the table fits the page, and the sentence in its last column is given the most of it."""
     names = [f"inception_4a/branch_{number}/convolution_with_bias" for number in range(4)]
-    file = tmp_path / "page.html"
-    file.write_text(to_html(explanation(*names)), encoding="utf-8")
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1300, "height": 900})
-        page.goto(file.as_uri())
+    with opened(tmp_path, explanation(*names), width=1300, height=900) as page:
         assert page.locator(".table").evaluate("table => table.scrollWidth - table.clientWidth") == 0
         widths = page.locator("tbody tr").first.locator("td").evaluate_all("cells => cells.map(one => one.offsetWidth)")
         assert widths[-1] >= 250
@@ -114,11 +120,7 @@ def test_the_cause_is_read_without_scrolling_on_a_desk(tmp_path: Path) -> None:
 def test_a_phone_reads_the_table_downwards(tmp_path: Path) -> None:
     """At 360 pixels nothing scrolls sideways, every figure stands behind its column's name, and the filter filters."""
     names = [f"inception_4a/branch_{number}/convolution_with_bias" for number in range(4)]
-    file = tmp_path / "page.html"
-    file.write_text(to_html(explanation(*names)), encoding="utf-8")
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 360, "height": 800})
-        page.goto(file.as_uri())
+    with opened(tmp_path, explanation(*names), width=360, height=800) as page:
         for scrolled in (":root", ".table"):
             assert page.locator(scrolled).evaluate("one => one.scrollWidth - one.clientWidth") == 0
         cells = page.locator("tbody tr").first.locator("td")
