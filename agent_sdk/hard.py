@@ -19,7 +19,7 @@ SPECIAL: Final = (np.nan, np.inf, -np.inf)
 
 
 def choices(dtype: str | np.dtype[Any], *, finite: bool = True) -> np.ndarray:
-    """The hard values of a NumPy type of numbers or truth values, each once; without ``finite`` also nan and infinity."""
+    """The hard values of a type of numbers or truth values, each once; without ``finite`` nan and infinity too."""
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return np.array([False, True])
