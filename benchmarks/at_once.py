@@ -22,7 +22,7 @@ from agent_sdk.obtaining import THOROUGH_S
 from benchmarks.results import Found, Table, verdict
 from hope_schema import ModelGraph, Plan, Profile, merge
 from hope_schema.cutgraph import cut_graph
-from planner_api import cli
+from planner_api.cli import main as cli
 from planner_api.planning import build_problem, simulate
 from planner_api.planning.problem.cuts import cut_problem
 

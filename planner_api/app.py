@@ -10,16 +10,16 @@ from fastapi import APIRouter, FastAPI
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 
 from hope_schema.version import VERSION
-from planner_api.http.asgi import Asgi, Scope
-from planner_api.http.document import build as build_document
 from planner_api.models.routes import router as models
-from planner_api.ops.logs import stay_quiet
-from planner_api.ops.observe import Observe
-from planner_api.ops.traces import traced
 from planner_api.plans.routes import router as plans
 from planner_api.profiles.routes import router as profiles
 from planner_api.runtime import Planner
 from planner_api.settings import Settings
+from planner_api.web.asgi import Asgi, Scope
+from planner_api.web.document import build as build_document
+from planner_api.web.logs import stay_quiet
+from planner_api.web.observe import Observe
+from planner_api.web.traces import traced
 
 
 class App:
@@ -54,9 +54,9 @@ def create_app(settings: Settings) -> App:
         # NOTE: imported here, because an agent with the planner inside needs none of it.
         from planner_api.devices.guard import Guard
         from planner_api.devices.layer import ReportLayer
-        from planner_api.devices.rate import RateLimit
         from planner_api.plans.layer import PlanLayer
         from planner_api.service import Service
+        from planner_api.web.rate import RateLimit
 
         planner = service = Service(settings)
         api = _api(planner, _agent_routers() + _fleet_routers())
@@ -83,13 +83,13 @@ def _agent_routers() -> list[APIRouter]:
 
 
 def _fleet_routers() -> list[APIRouter]:
-    from planner_api.audit.routes import router as audit
+    from planner_api.devices.audit.routes import router as audit
+    from planner_api.devices.groups.routes import router as groups
     from planner_api.devices.routes import router as devices
-    from planner_api.fleet.routes import router as fleet
-    from planner_api.groups.routes import router as groups
-    from planner_api.names.routes import router as names
-    from planner_api.ops.routes import router as operations
-    from planner_api.releases.routes import router as releases
+    from planner_api.rollout.aliases.routes import router as names
+    from planner_api.rollout.routes import router as releases
+    from planner_api.views.routes import router as fleet
+    from planner_api.web.health import router as operations
 
     return [devices, fleet, names, groups, releases, audit, operations]
 

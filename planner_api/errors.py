@@ -1,4 +1,4 @@
-"""What the planner refuses, and why. No word of HTTP: ``http/problems.py`` gives each kind its status.
+"""What the planner refuses, and why. No word of HTTP: ``web/problems.py`` gives each kind its status.
 
 PlannerError
 ├── InvalidError          it asks for something impossible

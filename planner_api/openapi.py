@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planner_api.app import openapi_document
-from planner_api.http.document import operations, references
+from planner_api.web.document import operations, references
 
 
 def breaking_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -9,16 +9,16 @@ from planner_api.db.engine import Database, parse_url
 from planner_api.db.migrate import HEAD, current_revision, serves, upgrade
 from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError
-from planner_api.http.reader import Reader
+from planner_api.jobs.events import build_events
 from planner_api.locks import Turns
-from planner_api.ops.metrics import Metrics
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.making import InCall, Making
 from planner_api.plans.service import Plans
 from planner_api.profiles.service import Profiles
-from planner_api.releases.splits import Splits
+from planner_api.rollout.splits import Splits
 from planner_api.settings import Settings
-from planner_api.solving.events import build_events
+from planner_api.web.metrics import Metrics
+from planner_api.web.reader import Reader
 
 LARGE_BODIES = 16
 """Bodies above ``http.body.SMALL_BYTES`` that are taken in at once."""

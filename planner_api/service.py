@@ -6,18 +6,18 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from planner_api.audit import service as audit
-from planner_api.chores import end, keep_doing
 from planner_api.console.overview import Overviews
+from planner_api.devices.audit import service as audit
 from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
-from planner_api.ops.probes import Probes
+from planner_api.jobs.chores import end, keep_doing
+from planner_api.jobs.queue import build_queue
 from planner_api.plans.making import Making, Queued
 from planner_api.plans.store import build_worker
-from planner_api.releases.service import Releases
+from planner_api.rollout.service import Releases
 from planner_api.runtime import Planner
 from planner_api.settings import Settings
-from planner_api.solving.queue import build_queue
+from planner_api.web.probes import Probes
 
 if TYPE_CHECKING:
     from planner_api.console.oidc import Provider

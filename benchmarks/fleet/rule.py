@@ -16,9 +16,9 @@ import numpy as np
 from agent_sdk.planner.field import SAMPLE
 from hope_schema import ReleaseRequest
 from planner_api.db.tables import ReleasePartRow, ReleaseRow
-from planner_api.groups.choice import position
-from planner_api.releases import judging
-from planner_api.releases.counting import COUNTS, Said, compare
+from planner_api.devices.groups.choice import position
+from planner_api.rollout import judging
+from planner_api.rollout.counting import COUNTS, Said, compare
 
 NOISE = 0.15
 """Standard deviation of the logarithm of one run."""

@@ -17,12 +17,12 @@ from benchmarks.service.pump import Answer, Pump
 from benchmarks.service.stage import Server, Stage, call
 from hope_schema import Profile
 from planner_api.db.engine import Database
+from planner_api.jobs.events import build_events
+from planner_api.jobs.process import Solved, SolverProcess
+from planner_api.jobs.queue import build_queue
 from planner_api.plans.store import RowPlanStore
 from planner_api.profiles import repository as profile_rows
 from planner_api.settings import Settings
-from planner_api.solving.events import build_events
-from planner_api.solving.process import Solved, SolverProcess
-from planner_api.solving.queue import build_queue
 
 CONNECTIONS = 16
 SLICE_S = 0.25
@@ -207,7 +207,7 @@ async def waiters(stage: Stage, count: int) -> list[Row]:
 
 async def _commit_better(stage: Stage, soc: str) -> float:
     """Solve the SoC's one queued plan as a worker would; returns when its commit had happened (monotonic)."""
-    from planner_api.solving import repository
+    from planner_api.jobs import repository
 
     database, settings = Database(stage.url), Settings(database_url=stage.url)
     store, events = RowPlanStore(database), build_events(database)

@@ -33,11 +33,11 @@ from planner_api.console.pages import (
 from planner_api.console.rendering import ASSETS, render
 from planner_api.console.session import HOME, Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
 from planner_api.devices.guard import address_of, refuse_for
-from planner_api.devices.rate import RateLimit
 from planner_api.errors import ForbiddenError, PlannerError
-from planner_api.http.asgi import Asgi, Headers, Scope
-from planner_api.http.problems import as_http
 from planner_api.service import Service
+from planner_api.web.asgi import Asgi, Headers, Scope
+from planner_api.web.problems import as_http
+from planner_api.web.rate import RateLimit
 
 LOGIN = f"{HOME}/login"
 LOGOUT = f"{HOME}/logout"

@@ -10,8 +10,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from hope_schema.base import PRINTABLE
 from planner_api.errors import ForbiddenError
-from planner_api.http.body import TooLargeError
-from planner_api.http.error import HttpError
+from planner_api.web.body import TooLargeError
+from planner_api.web.error import HttpError
 
 MAX_BYTES = 8 * 1024
 MAX_FIELDS = 32

@@ -12,15 +12,15 @@ from typing import Any
 import structlog
 
 from hope_schema import FleetSummary
-from planner_api.chores import end
 from planner_api.console import repository
 from planner_api.console.repository import Contacts
 from planner_api.db.engine import Database
 from planner_api.db.tables import ReleaseRow
 from planner_api.errors import DatabaseAwayError
-from planner_api.fleet import repository as fleet
-from planner_api.fleet.service import summary
-from planner_api.releases import repository as releases
+from planner_api.jobs.chores import end
+from planner_api.rollout import repository as releases
+from planner_api.views import repository as fleet
+from planner_api.views.service import summary
 
 log = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from planner_api.db.tables import (
     SocRow,
     TokenRow,
 )
-from planner_api.fleet.repository import plan_sums
+from planner_api.views.repository import plan_sums
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planner_api.audit.service import Actor, record
 from planner_api.console import repository
 from planner_api.db.engine import Database
 from planner_api.devices import repository as tokens
-from planner_api.devices.principal import ANONYMOUS, Principal, bearer
+from planner_api.devices.audit.service import Actor, record
 from planner_api.devices.tokens import hash_token
 from planner_api.errors import ForbiddenError, UnauthorisedError
-from planner_api.http.asgi import Scope
+from planner_api.web.asgi import Scope
+from planner_api.web.principal import ANONYMOUS, Principal, bearer
 
 HOME = "/console"
 COOKIE = "hope_console"

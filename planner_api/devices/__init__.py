@@ -1,1 +1,1 @@
-"""Devices: how they enrol, who may do what, how often, and what they report about themselves."""
+"""Devices: how they enrol, who may do what, how often, what they report; in which groups they are; the audit log."""

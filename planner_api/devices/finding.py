@@ -10,9 +10,9 @@ from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.tables import DeviceRow, GroupRow
-from planner_api.groups import repository as groups
-from planner_api.groups.choice import position
-from planner_api.groups.service import selector_of
+from planner_api.devices.groups import repository as groups
+from planner_api.devices.groups.choice import position
+from planner_api.devices.groups.service import selector_of
 
 SCANNED = 20_000
 """Devices looked at for one page of a group that takes a share of them: such a page may have fewer rows, or none."""

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from planner_api.chores import end, keep_doing
 from planner_api.db.engine import Database
 from planner_api.devices import repository
-from planner_api.devices.principal import Principal, bearer
-from planner_api.devices.rate import RateLimit
 from planner_api.devices.repository import FoundToken
 from planner_api.devices.tokens import hash_token
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.gathering import Gathering
-from planner_api.http.asgi import Asgi, Scope
-from planner_api.http.problems import status_of
+from planner_api.jobs.chores import end, keep_doing
+from planner_api.web.asgi import Asgi, Scope
+from planner_api.web.principal import Principal, bearer
+from planner_api.web.problems import status_of
+from planner_api.web.rate import RateLimit
 
 if TYPE_CHECKING:
-    from planner_api.solving.events import Events
+    from planner_api.jobs.events import Events
 
 log = structlog.get_logger(__name__)
 

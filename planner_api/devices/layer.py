@@ -12,10 +12,10 @@ from hope_schema import DeviceReport
 from hope_schema.base import is_label
 from planner_api.devices.reports import Reports
 from planner_api.devices.routes import report, router
-from planner_api.http.asgi import Asgi, Scope, sends_plain_json, take_body
-from planner_api.http.body import SMALL_BYTES
-from planner_api.http.route import route_to
-from planner_api.http.shape import parse
+from planner_api.web.asgi import Asgi, Scope, sends_plain_json, take_body
+from planner_api.web.body import SMALL_BYTES
+from planner_api.web.route import route_to
+from planner_api.web.shape import parse
 
 BEFORE, BEHIND = "/devices/", "/report"
 _ROUTE = route_to(router, report)

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.devices import repository
-from planner_api.devices.principal import Principal
 from planner_api.errors import ForbiddenError, TooOftenError
 from planner_api.settings import Settings
+from planner_api.web.principal import Principal
 
 MAX_OWNERS = 200_000
 """Devices whose uploads are counted in memory at once."""

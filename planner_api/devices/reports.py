@@ -17,7 +17,7 @@ from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
 from planner_api.gathering import Gathering
-from planner_api.releases.counting import Counting, Said
+from planner_api.rollout.counting import Counting, Said
 
 BATCH_REPORTS = 256
 BATCH_RUNS = 1024

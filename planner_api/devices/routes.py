@@ -18,12 +18,12 @@ from hope_schema import (
 )
 from hope_schema.base import LABEL, MAX_LABEL
 from hope_schema.registry import PLAIN
-from planner_api.audit.service import actor_of
 from planner_api.devices import service
+from planner_api.devices.audit.service import actor_of
 from planner_api.devices.guard import bearer_of
-from planner_api.http.body import read_message
-from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute, reply
+from planner_api.web.body import read_message
+from planner_api.web.contract import describe
+from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["devices"], route_class=StrictRoute)
 

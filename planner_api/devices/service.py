@@ -12,18 +12,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Device, DeviceDescription, DevicePage, Enrolment, EnrolmentReceipt, Proof, ProofRequest
 from hope_schema.proof import prove as proof_of
-from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import DeviceRow
 from planner_api.db.told import told
 from planner_api.devices import repository
+from planner_api.devices.audit.service import Actor, record
 from planner_api.devices.finding import Wanted, find
+from planner_api.devices.groups import service as groups
 from planner_api.devices.tokens import hash_token, new_token
 from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
-from planner_api.groups import service as groups
 
 if TYPE_CHECKING:
-    from planner_api.solving.events import Events
+    from planner_api.jobs.events import Events
 
 BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your operator for another"
 

@@ -7,9 +7,9 @@ import msgspec
 from hope_schema import ModelGraph, merge
 from hope_schema.hashing import digest
 from planner_api.compression import zstd
-from planner_api.http.shape import parse
 from planner_api.models.features import described
 from planner_api.models.figures import figures_of
+from planner_api.web.shape import parse
 
 
 class ReadGraph(msgspec.Struct, frozen=True):

@@ -10,12 +10,12 @@ from fastapi import APIRouter, Path, Request, Response
 from hope_schema import ModelGraph, ModelReceipt
 from hope_schema.base import Digest
 from planner_api.compression import unzstd
-from planner_api.devices.principal import principal_of
-from planner_api.http.body import read_large
-from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute, reply
 from planner_api.models import service
 from planner_api.models.reading import read_graph
+from planner_api.web.body import read_large
+from planner_api.web.contract import describe
+from planner_api.web.principal import principal_of
+from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["models"], route_class=StrictRoute)
 

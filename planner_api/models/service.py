@@ -10,12 +10,12 @@ from hope_schema import ModelReceipt
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, ReadSession
 from planner_api.db.tables import ModelRow
-from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.quota import Quotas
 from planner_api.errors import ConflictError, model_unknown
 from planner_api.models import repository
 from planner_api.models.figures import Figures
 from planner_api.models.reading import ReadGraph
+from planner_api.web.principal import ANONYMOUS, Principal
 
 
 async def submit(

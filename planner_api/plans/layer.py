@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from planner_api.http.asgi import Asgi, Scope, sends_plain_json, take_body
-from planner_api.http.route import route_to
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.routes import read_plan, request_plan, router
+from planner_api.web.asgi import Asgi, Scope, sends_plain_json, take_body
+from planner_api.web.route import route_to
 
 MAX_KEY_BYTES = 2048
 """Longest ``POST /plans`` body that is remembered: a key is about 150 bytes."""

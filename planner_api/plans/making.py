@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from hope_schema import Method, PlanRequest
 from planner_api.db.engine import Database, ReadSession, WriteSession
 from planner_api.devices import repository as devices
-from planner_api.devices.principal import Principal
 from planner_api.devices.quota import Quotas
+from planner_api.jobs.queue import SolveQueue
 from planner_api.locks import Turns
 from planner_api.models.figures import Figures
 from planner_api.models.service import load_figures
@@ -21,7 +21,7 @@ from planner_api.profiles import repository as profile_rows
 from planner_api.profiles.known import Known, differ
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
-from planner_api.solving.queue import SolveQueue
+from planner_api.web.principal import Principal
 
 DEVICE_WAITS = 1000
 """Priority of the first solve a device asks for, one less for each that waits or is at work; planning ahead has 0."""

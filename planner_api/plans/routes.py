@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import PlanDiff, PlanHistory, PlanReply, PlanRequest
-from planner_api.devices.principal import device_of, principal_of
-from planner_api.http.body import read_message
-from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute, reply
 from planner_api.plans import history
 from planner_api.plans.stored import Answer
 from planner_api.plans.waits import preferred_wait
+from planner_api.web.body import read_message
+from planner_api.web.contract import describe
+from planner_api.web.principal import device_of, principal_of
+from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["plans"], route_class=StrictRoute)
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from hope_schema import ModelGraph, Plan, PlanRequest, Profile
 from planner_api.db.engine import Database, WriteSession
-from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.errors import InvalidError, UnavailableError, plan_unknown
+from planner_api.jobs.events import Events
 from planner_api.plans import repository
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.key import normalised, plan_id
@@ -23,9 +23,9 @@ from planner_api.plans.making import Making
 from planner_api.plans.stored import StoredPlan, serialise
 from planner_api.plans.waits import Waits
 from planner_api.profiles.service import Profiles
-from planner_api.releases.splits import Splits
+from planner_api.rollout.splits import Splits
 from planner_api.shared import SharedCalls
-from planner_api.solving.events import Events
+from planner_api.web.principal import ANONYMOUS, Principal
 
 MADE_S = 5.0
 """After this one may ask again for what a worker makes; short enough for an agent to wait for within a call."""
@@ -214,8 +214,8 @@ def _solve(
 ) -> tuple[Plan, float]:
     """Plan in this process (in a thread); return the plan and the microseconds it took."""
     # NOTE: imported here, because planning loads numba and HiGHS, which a process that only serves plans never needs.
+    from planner_api.jobs.solver import solve
     from planner_api.planning import PlanningError
-    from planner_api.solving.child import solve
 
     started = time.perf_counter()
     try:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from planner_api.db.engine import Database, WriteSession
 from planner_api.errors import NotFoundError
-from planner_api.ops.metrics import Metrics
+from planner_api.jobs.events import Events
+from planner_api.jobs.process import Solved
+from planner_api.jobs.queue import SolveQueue
+from planner_api.jobs.worker import Task, Worker, WorkerLimits
 from planner_api.plans import repository
 from planner_api.plans.loading import TooLargeError, load_problem
 from planner_api.plans.service import store_version
 from planner_api.plans.stored import serialise
 from planner_api.profiles.predictions import Predictions
 from planner_api.settings import Settings
-from planner_api.solving.events import Events
-from planner_api.solving.process import Solved
-from planner_api.solving.queue import SolveQueue
-from planner_api.solving.worker import Task, Worker, WorkerLimits
+from planner_api.web.metrics import Metrics
 
 
 class RowPlanStore:

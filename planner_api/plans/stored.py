@@ -11,7 +11,7 @@ from typing import Literal
 
 from hope_schema import Plan, PlanReply
 from planner_api.compression import gzipped, unzstd, zstd
-from planner_api.http.asgi import Headers
+from planner_api.web.asgi import Headers
 
 MAX_ANSWERS = 16
 """Kept ready per plan: a fleet's agents ask in two or three ways."""

@@ -7,9 +7,9 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from planner_api.jobs.events import Events
 from planner_api.plans.stored import StoredPlan
 from planner_api.shared import SharedCalls
-from planner_api.solving.events import Events
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])")
 

@@ -10,12 +10,12 @@ from pydantic_core import from_json
 
 from planner_api.compression import zstd
 from planner_api.errors import PlannerError
-from planner_api.http.body import Body, inflate
 from planner_api.profiles.folding import Estimates, Folder, estimates
 from planner_api.profiles.plausibility import held_of
 from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.snapshot import materially_changed, publish
 from planner_api.profiles.statistics import Statistics, device_hash
+from planner_api.web.body import Body, inflate
 
 BATCH_UPLOADS = 256
 BATCH_ROWS = 200_000

@@ -10,10 +10,10 @@ from itertools import islice
 import numpy as np
 
 from hope_schema import Contribution, ContributionPage, Vote, VotePage
-from planner_api.audit.service import Actor, record
 from planner_api.db.engine import Database
 from planner_api.db.paging import Page
 from planner_api.db.told import told
+from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hope_schema import Observations
-from planner_api.http.shape import parse
+from planner_api.web.shape import parse
 
 
 class UploadHead(msgspec.Struct, frozen=True):

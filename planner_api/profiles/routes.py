@@ -9,11 +9,11 @@ from fastapi import APIRouter, Path, Request, Response
 from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
 from hope_schema.base import LABEL
 from planner_api.compression import unzstd
-from planner_api.devices.principal import principal_of, require_own
-from planner_api.http.body import read_large, read_message
-from planner_api.http.contract import describe
-from planner_api.http.route import StrictRoute, reply
 from planner_api.profiles.reading import read_upload
+from planner_api.web.body import read_large, read_message
+from planner_api.web.contract import describe
+from planner_api.web.principal import principal_of, require_own
+from planner_api.web.route import StrictRoute, reply
 
 Soc = Annotated[str, Path(max_length=257, pattern=LABEL, description="The SoC")]
 Frequency = Annotated[str, Path(max_length=128, pattern=LABEL, description="The operating point")]

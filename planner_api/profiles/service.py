@@ -25,10 +25,8 @@ from planner_api.compression import zstd
 from planner_api.db.engine import Database
 from planner_api.db.tables import ProfileRow
 from planner_api.devices import repository as devices
-from planner_api.devices.principal import ANONYMOUS, Principal
 from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError, InvalidError, profile_unknown
-from planner_api.http.body import Body
 from planner_api.models.figures import Figures, Latency, Transfer, figure_hash
 from planner_api.models.service import load_figures
 from planner_api.profiles import repository
@@ -39,6 +37,8 @@ from planner_api.profiles.reading import UploadHead
 from planner_api.profiles.repository import ProfileHead
 from planner_api.settings import Settings
 from planner_api.shared import SharedCalls
+from planner_api.web.body import Body
+from planner_api.web.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from planner_api.profiles.batch import Folded, Stored

@@ -29,8 +29,8 @@ from hope_schema import (
     Tensor,
     TransferColumns,
 )
-from planner_api import cli
 from planner_api.app import App, create_app
+from planner_api.cli import main as cli
 from planner_api.compression import unzstd
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices

@@ -15,11 +15,11 @@ from hope_schema import Job, ModelGraph, Op, PlanReply, PlanRequest, Processor, 
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ModelRow, PlanRow
+from planner_api.jobs.events import Events, build_events
+from planner_api.jobs.process import Solved
+from planner_api.jobs.queue import SolveQueue
+from planner_api.jobs.worker import Task, Worker, WorkerLimits
 from planner_api.plans.store import RowPlanStore
-from planner_api.solving.events import Events, build_events
-from planner_api.solving.process import Solved
-from planner_api.solving.queue import SolveQueue
-from planner_api.solving.worker import Task, Worker, WorkerLimits
 from tests.planner.samples import Api
 
 GRAPH = ModelGraph(

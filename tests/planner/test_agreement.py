@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hope_schema import LatencyColumns, Observations, Profile
-from planner_api import cli
+from planner_api.cli import main as cli
 from planner_api.profiles import oversight
 from planner_api.profiles import statistics as statistics_module
 from planner_api.profiles.folding import Folder, estimate, estimates, wanted

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from planner_api import cli
+from planner_api.cli import main as cli
 from planner_api.db.backup import read, write
 from planner_api.db.engine import sync_engine
 from planner_api.db.tables import Base

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from planner_api import cli
-from planner_api.ops.metrics import Metrics
+from planner_api.cli import main as cli
 from planner_api.settings import Settings
+from planner_api.web.metrics import Metrics
 from tests.planner.helm import find_helm
 
 CHART = Path(__file__).parents[2] / "charts" / "hope-planner"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hope_schema import Profile
-from planner_api import cli
+from planner_api.cli import main as cli
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository as devices
@@ -28,7 +28,7 @@ def test_operators_and_claims_are_listed_before_a_crowd_of_devices(
     sqlite_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many devices there are, the tokens that matter most are shown, and what is left out is said."""
-    monkeypatch.setattr("planner_api.devices.commands.LISTED", 3)
+    monkeypatch.setattr("planner_api.cli.tokens.LISTED", 3)
     tokens(capsys, sqlite_url, "create", "--label", "me")
     tokens(capsys, sqlite_url, "create", "--claim", "--label", "batch")
 
@@ -71,7 +71,7 @@ def test_serving_is_guarded_whatever_the_environment_says(sqlite_url: str, monke
     """On an address that others reach every call needs a token, also where HOPE_EMBEDDED is set."""
     served: list[Settings] = []
     monkeypatch.setenv("HOPE_EMBEDDED", "true")
-    monkeypatch.setattr("planner_api.server.serve", lambda settings, *_: served.append(settings) or 0)
+    monkeypatch.setattr("planner_api.cli.serve.serve", lambda settings, *_: served.append(settings) or 0)
     assert cli.main(["serve", "--host", "0.0.0.0", "--database", sqlite_url]) == 0
     with serving(sqlite_url, **served[0].model_dump(include={"embedded", "tokens_required"})) as api:
         assert api.client.get("/fleet").status_code == 401

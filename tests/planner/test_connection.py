@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from planner_api.app import openapi_document
-from planner_api.http.protocol import MAX_HEAD_BYTES, PIECE_BYTES, BoundedProtocol
-from planner_api.server import build_config
+from planner_api.cli.serve import build_config
+from planner_api.web.protocol import MAX_HEAD_BYTES, PIECE_BYTES, BoundedProtocol
 from tests import CAMPAIGN
 from tests.planner.samples import Api, chain, operator_token, plan_request, serving
 from tests.planner.wire import listening, raw
@@ -241,7 +241,7 @@ def test_heads_within_the_limits_are_read(stage: Stage, fields: int, size: int) 
 
 def test_slow_heads_are_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that begin a request and never end it are told so and closed; silent ones are closed."""
-    monkeypatch.setattr("planner_api.http.protocol.HEAD_S", 0.3)
+    monkeypatch.setattr("planner_api.web.protocol.HEAD_S", 0.3)
     begun = [socket.create_connection(("127.0.0.1", stage.ours), timeout=20) for _ in range(40)]
     for number, connection in enumerate(begun):
         connection.sendall(GET[: number % 4 * 8])

@@ -22,8 +22,8 @@ from hope_schema import Missing
 from hope_schema.base import LABEL
 from planner_api import openapi
 from planner_api.app import create_app, openapi_document
-from planner_api.http.asgi import GIVEN_ID, MAX_REQUEST_ID
 from planner_api.settings import Settings
+from planner_api.web.asgi import GIVEN_ID, MAX_REQUEST_ID
 from tests import CAMPAIGN
 from tests.planner.samples import FREQUENCY, JSON, PROCESSORS, SOC, chain, measure, missing_request, plan_request
 

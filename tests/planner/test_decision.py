@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner_api.releases.decision import Pairs, does_harm, evidence, joint, stratum_evidence
+from planner_api.rollout.decision import Pairs, does_harm, evidence, joint, stratum_evidence
 
 
 @pytest.mark.parametrize("strata", [1, 2, 3])

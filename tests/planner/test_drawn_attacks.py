@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner_api.http.protocol import MAX_HEAD_BYTES, PIECE_BYTES
+from planner_api.cli.serve import build_config
 from planner_api.profiles.folding import Folder, estimate
 from planner_api.profiles.statistics import VOTES, Statistics
-from planner_api.server import build_config
+from planner_api.web.protocol import MAX_HEAD_BYTES, PIECE_BYTES
 from tests import CAMPAIGN
 from tests.planner.samples import Api, chain, enrolled, plan_request, serving
 from tests.planner.test_folding import upload

@@ -25,10 +25,10 @@ from hope_schema import (
 )
 from planner_api.db.migrate import upgrade
 from planner_api.db.tables import PlanRow
-from planner_api.fleet.service import FANOUT_PRIORITY
+from planner_api.jobs import repository
 from planner_api.plans.making import DEVICE_WAITS
 from planner_api.plans.store import RowPlanStore
-from planner_api.solving import repository
+from planner_api.views.service import FANOUT_PRIORITY
 from tests import CAMPAIGN
 from tests.planner.postgres import Postgres
 from tests.planner.samples import PROCESSORS, SOC, Api, chain, measure, plan_request, serving
@@ -79,8 +79,8 @@ def solve_one(api: Api) -> str:
     """Do what a worker does, without a child: lease, plan, store; return the plan's id."""
 
     async def work() -> str:
+        from planner_api.jobs.process import Solved
         from planner_api.planning import plan
-        from planner_api.solving.process import Solved
 
         planner = api.app.planner
         store = RowPlanStore(planner.database)

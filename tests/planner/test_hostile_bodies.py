@@ -32,15 +32,15 @@ from hope_schema import (
 )
 from planner_api.db.engine import Database
 from planner_api.errors import UnavailableError
-from planner_api.http.body import MOST_EXPANDED, Body, inflate, is_slow
-from planner_api.http.error import HttpError
-from planner_api.http.problems import answer
-from planner_api.http.reader import Reader
-from planner_api.http.shape import parse, shape_of
 from planner_api.models.reading import read_graph
 from planner_api.models.repository import AT_ONCE, insert_features
 from planner_api.models.repository import features as stored_features
 from planner_api.profiles.reading import read_upload
+from planner_api.web.body import MOST_EXPANDED, Body, inflate, is_slow
+from planner_api.web.error import HttpError
+from planner_api.web.problems import answer
+from planner_api.web.reader import Reader
+from planner_api.web.shape import parse, shape_of
 from tests import CAMPAIGN
 from tests.planner.entries import kept_waiting, read_for_ever
 from tests.planner.samples import (
@@ -291,8 +291,8 @@ def test_numbers_that_are_slow_to_read_are_read_elsewhere() -> None:
 
 def test_nobody_unknown_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a forged token, or a claim that is none, no byte of a body is inflated or parsed, on any route."""
-    monkeypatch.setattr("planner_api.http.body.inflate", _never)
-    monkeypatch.setattr("planner_api.http.body.read_body", _never)
+    monkeypatch.setattr("planner_api.web.body.inflate", _never)
+    monkeypatch.setattr("planner_api.web.body.read_body", _never)
     for name, (method, path, body, _) in ATTACKS.items():
         headers = {**JSON, "content-encoding": "zstd", "authorization": "Bearer hope_d_forged"}
         answer = api.client.request(method, path, content=body, headers=headers)
@@ -335,7 +335,7 @@ def test_a_body_pays_for_what_it_takes_and_for_nothing_else(monkeypatch: pytest.
     """One that computes for too long is refused and its process killed; one that a busy machine keeps waiting is read,
     and where it keeps it waiting for ever, that is no fault of the body's.
     """
-    monkeypatch.setattr("planner_api.http.reader.PATIENCE", 1000)
+    monkeypatch.setattr("planner_api.web.reader.PATIENCE", 1000)
 
     async def main() -> None:
         reader = Reader(limit=SIZE, timeout_s=10.0, memory_bytes=256 * 2**20, refused=Counter())
@@ -349,7 +349,7 @@ def test_a_body_pays_for_what_it_takes_and_for_nothing_else(monkeypatch: pytest.
             assert (refused.value.status, refused.value.kind) == (413, "body-too-costly")
             reader._timeout_s = 10.0
             assert (await reader.read("a", kept_waiting, body)).count == 2, "the next one gets a new process"
-            monkeypatch.setattr("planner_api.http.reader.PATIENCE", 0.01)
+            monkeypatch.setattr("planner_api.web.reader.PATIENCE", 0.01)
             with pytest.raises(UnavailableError, match="too busy"):
                 await reader.read("a", kept_waiting, body)
         finally:
@@ -365,7 +365,7 @@ def test_what_says_that_it_is_too_large_is_not_inflated(monkeypatch: pytest.Monk
     with pytest.raises(HttpError) as refused:
         inflate(Body(silent, "zstd"), limit=2**20)
     assert refused.value.status == 413
-    monkeypatch.setattr("planner_api.http.body._unzstd", lambda *_: pytest.fail("it was inflated"))
+    monkeypatch.setattr("planner_api.web.body._unzstd", lambda *_: pytest.fail("it was inflated"))
     with pytest.raises(HttpError) as refused:
         inflate(Body(zstandard.compress(text), "zstd"), limit=2**20)
     assert refused.value.status == 413

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from compose_spec import PyOptions
 
-from planner_api import cli
+from planner_api.cli import main as cli
 from planner_api.settings import Settings
 
 CHARTS = Path(__file__).parents[2] / "charts"

@@ -16,13 +16,13 @@ from hope_schema import Missing, Observations, UploadReceipt
 from planner_api.db.engine import Database
 from planner_api.db.tables import InboxRow, ProfileRow, ProfileVersionRow
 from planner_api.errors import DatabaseAwayError
-from planner_api.http.body import Body
 from planner_api.models.reading import describe
 from planner_api.models.service import submit
 from planner_api.profiles import repository
 from planner_api.profiles.reading import head_of
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
+from planner_api.web.body import Body
 from tests import CAMPAIGN
 from tests.planner.samples import FREQUENCY, SOC, chain, measure, missing_request
 

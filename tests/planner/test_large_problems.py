@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from hope_schema import HOST, Job, TensorType
 from planner_api.db.tables import PlanRow
+from planner_api.jobs.repository import take
 from planner_api.models.figures import Figures
 from planner_api.plans import loading
 from planner_api.plans.making import Queued
@@ -19,7 +20,6 @@ from planner_api.plans.store import RowPlanStore
 from planner_api.prediction import predictor
 from planner_api.prediction.complete import MOST_KINDS, train
 from planner_api.prediction.predictor import Predictor, Sample
-from planner_api.solving.repository import take
 from tests.planner.samples import PROCESSORS, Api, chain, enrolled, missing_request, plan_request, serving
 from tests.planner.test_fleet import solve_one
 from tests.prediction.test_prediction import drawn, true_us

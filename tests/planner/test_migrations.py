@@ -27,7 +27,7 @@ from pytest_alembic.tests import (
 from sqlalchemy import JSON, Boolean, DateTime, Engine, Integer, MetaData, inspect, text
 
 from hope_schema import PlanReply, Profile
-from planner_api.cli import main
+from planner_api.cli.main import main
 from planner_api.compression import unzstd, zstd
 from planner_api.db.engine import sync_engine
 from planner_api.db.migrate import HEAD, current_revision, upgrade

@@ -28,11 +28,11 @@ from hope_schema import (
     NamedModelPage,
     NewModelVersion,
 )
-from planner_api.audit import service as audit
-from planner_api.audit.service import Actor
 from planner_api.db.tables import AuditRow, DeviceRow, GroupRow
 from planner_api.devices import finding
-from planner_api.groups.choice import position, takes
+from planner_api.devices.audit import service as audit
+from planner_api.devices.audit.service import Actor
+from planner_api.devices.groups.choice import position, takes
 from tests.planner.samples import FREQUENCY, JSON, SOC, Api, chain, operator_token, serving, tokens
 
 FIRST, SECOND = chain(3, "first"), chain(4, "second")

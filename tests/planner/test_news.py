@@ -12,8 +12,8 @@ from sqlalchemy import text, update
 
 from planner_api.db.engine import Database
 from planner_api.db.tables import PlanRow
-from planner_api.solving.events import build_events
-from planner_api.solving.repository import MAX_ABANDONED
+from planner_api.jobs.events import build_events
+from planner_api.jobs.repository import MAX_ABANDONED
 from tests.planner.solving_help import Setup, build_queue, on, row
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from planner_api import cli
-from planner_api.operators.calls import CALLS, Call
-from planner_api.operators.commands import HELP, run
-from planner_api.operators.show import cell, fields, line, table
-from planner_api.server import build_config
+from planner_api.cli import main as cli
+from planner_api.cli.calls import CALLS, Call
+from planner_api.cli.commands import HELP, run
+from planner_api.cli.serve import build_config
+from planner_api.cli.show import cell, fields, line, table
 from tests.planner.samples import Api, chain, serving, tokens
 from tests.planner.wire import listening
 

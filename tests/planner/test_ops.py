@@ -22,9 +22,9 @@ from sqlalchemy import text
 from planner_api.app import openapi_document
 from planner_api.db.migrate import HEAD, upgrade
 from planner_api.devices.tokens import new_token
-from planner_api.ops.logs import configure, redact
-from planner_api.ops.metrics import REQUEST_BUCKETS_S, Histogram, Metrics
 from planner_api.settings import Settings
+from planner_api.web.logs import configure, redact
+from planner_api.web.metrics import REQUEST_BUCKETS_S, Histogram, Metrics
 from tests.planner.samples import chain, eventually, plan_request, serving
 
 GRAPH = chain()

@@ -16,11 +16,11 @@ from hope_schema import Missing, MissingLatency, merge
 from planner_api.compression import gzipped, unzstd, zstd
 from planner_api.db.tables import PlanRow
 from planner_api.errors import DatabaseAwayError
+from planner_api.jobs.repository import Lease, take
 from planner_api.plans import repository as plans
 from planner_api.plans.cache import OVERHEAD_BYTES, PlanCache
 from planner_api.plans.key import normalised, plan_id
 from planner_api.plans.stored import StoredPlan, choose_coding, matches
-from planner_api.solving.repository import Lease, take
 from tests.planner.samples import (
     PROCESSORS,
     Api,

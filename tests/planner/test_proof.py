@@ -29,7 +29,7 @@ from agent_sdk.planner.identity import device_id, kept_tokens, stored_token
 from agent_sdk.planner.recognise import recognising
 from hope_schema import DeviceReport, Proof, ProofRequest
 from hope_schema.proof import Address, address_of, hash_token, prove
-from planner_api.server import build_config
+from planner_api.cli.serve import build_config
 from planner_api.settings import Settings
 from tests.planner.samples import FREQUENCY, SOC, Api, bearer, enrolled, operator_token, serving, tokens
 from tests.planner.wire import listening

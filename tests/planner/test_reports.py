@@ -23,7 +23,7 @@ from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
 from planner_api.devices.reports import Sent, store
 from planner_api.gathering import Gathering
-from planner_api.http.body import SMALL_BYTES
+from planner_api.web.body import SMALL_BYTES
 from tests import CAMPAIGN
 from tests.planner.samples import FREQUENCY, JSON, SOC, chain, serving
 

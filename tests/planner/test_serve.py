@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from planner_api.cli import main
+from planner_api.cli.main import main
 
 SERVE = [sys.executable, "-m", "planner_api", "serve", "--port"]
 

@@ -13,9 +13,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from planner_api.db.engine import Database
 from planner_api.db.tables import PlanRow
-from planner_api.solving import repository
-from planner_api.solving.owner import this_process
-from planner_api.solving.repository import MAX_ABANDONED, MAX_FAILURES, Lease
+from planner_api.jobs import repository
+from planner_api.jobs.owner import this_process
+from planner_api.jobs.repository import MAX_ABANDONED, MAX_FAILURES, Lease
 from tests.planner.solving_help import build_queue, enqueue, insert_plan, row
 
 Scenario = Callable[[Database, Any], Awaitable[None]]
@@ -202,7 +202,7 @@ def test_a_dead_process_of_this_machine_is_reaped_before_its_lease_expires(datab
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
-            "from planner_api.solving.owner import this_process; print(this_process())",
+            "from planner_api.jobs.owner import this_process; print(this_process())",
             stdout=asyncio.subprocess.PIPE,
         )
         printed, _ = await child.communicate()

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import psutil
 import pytest
 
-from planner_api.solving.process import SolveError, SolverProcess
+from planner_api.jobs.process import SolveError, SolverProcess
 from tests.planner.solving_help import GRAPH, PROFILE, REQUEST
 
 MEBIBYTE = 2**20
@@ -120,7 +120,7 @@ def test_a_cancelled_solve_leaves_no_answer_behind() -> None:
 
 PARENT = """
 import asyncio, sys
-from planner_api.solving.process import SolverProcess
+from planner_api.jobs.process import SolverProcess
 from tests.planner.solving_help import GRAPH, PROFILE, REQUEST
 
 async def main():
@@ -154,8 +154,8 @@ def test_a_busy_child_dies_with_its_parent() -> None:
 def test_a_warm_child_has_every_kernel() -> None:
     """A child that says it is ready has loaded the search's largest kernel: no task's clock pays for compiling it."""
     script = (
-        "from planner_api.solving import child\n"
-        "child._warm('planner_api.solving.child:solve')\n"
+        "from planner_api.jobs import solver\n"
+        "solver._warm('planner_api.jobs.solver:solve')\n"
         "from planner_api.planning.search.annealing import anneal\n"
         "assert anneal.signatures\n"
     )

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
+from planner_api.cli.serve import build_config
 from planner_api.db.tables import PlanRow
-from planner_api.devices.principal import Principal
 from planner_api.errors import TooOftenError
-from planner_api.http.body import SMALL_BYTES
+from planner_api.jobs.repository import take
 from planner_api.locks import Turns
 from planner_api.plans import repository, service
-from planner_api.server import build_config
-from planner_api.solving.repository import take
+from planner_api.web.body import SMALL_BYTES
+from planner_api.web.principal import Principal
 from tests.planner.samples import (
     Api,
     chain,

@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from hope_schema import PlanReply
+from planner_api.cli.serve import Server, build_config
 from planner_api.devices import repository as devices
 from planner_api.devices.tokens import hash_token
 from planner_api.plans import repository
 from planner_api.plans.stored import StoredPlan
-from planner_api.server import Server, build_config
 from tests.planner.samples import Api, chain, eventually, operator_token, plan_request, serving
 from tests.planner.solving_help import improve
 from tests.planner.wire import listening, raw
@@ -186,7 +186,7 @@ def test_a_process_that_stops_answers_at_once(waiting: Waiting) -> None:
 
 def test_a_server_that_is_told_to_stop_answers_first(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop lets nobody who waits go without an answer, and waits for nobody's time to be up."""
-    monkeypatch.setattr("planner_api.server.gc", Mock())  # it would freeze what the other tests use
+    monkeypatch.setattr("planner_api.cli.serve.gc", Mock())  # it would freeze what the other tests use
     with socket.socket() as connection:
         connection.settimeout(5)
         with listening(waiting.api, build_config(waiting.api.app, "127.0.0.1", 0), Server) as port:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from planner_api.audit import service
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
-from planner_api.http.route import StrictRoute
+from planner_api.devices.audit import service
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

@@ -8,17 +8,17 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from hope_schema.registry import PLAIN
-from planner_api.audit.service import actor_of
 from planner_api.console import repository
 from planner_api.console.forms import Words, read_form
 from planner_api.console.rendering import render
 from planner_api.devices import service
+from planner_api.devices.audit.service import actor_of
 from planner_api.devices.finding import Wanted, find
+from planner_api.devices.groups import service as groups
+from planner_api.devices.groups.repository import names as names_of_groups
 from planner_api.devices.repository import drifts
 from planner_api.devices.routes import After, DeviceId
-from planner_api.groups import service as groups
-from planner_api.groups.repository import names as names_of_groups
-from planner_api.http.route import StrictRoute
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

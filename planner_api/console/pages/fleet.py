@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from planner_api.console.charts import bars
 from planner_api.console.overview import DRIFT_BOUNDS
 from planner_api.console.rendering import render
-from planner_api.http.route import StrictRoute
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

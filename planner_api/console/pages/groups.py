@@ -11,13 +11,13 @@ from starlette.responses import RedirectResponse
 
 from hope_schema import GroupSelector
 from hope_schema.registry import PLAIN
-from planner_api.audit.service import actor_of
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
+from planner_api.devices.audit.service import actor_of
+from planner_api.devices.groups import service
 from planner_api.errors import InvalidError
-from planner_api.groups import service
-from planner_api.http.route import StrictRoute
-from planner_api.names.routes import AfterName, PlainName
+from planner_api.rollout.aliases.routes import AfterName, PlainName
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

@@ -6,20 +6,20 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from hope_schema import FanoutRequest
-from planner_api.audit.service import actor_of
 from planner_api.console import repository
 from planner_api.console.charts import bars
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
+from planner_api.devices.audit.service import actor_of
 from planner_api.errors import InvalidError, model_unknown
-from planner_api.fleet import service as fleet
-from planner_api.fleet.repository import count_pairs
-from planner_api.fleet.routes import Offset
-from planner_api.http.route import StrictRoute
 from planner_api.models.routes import ModelHash
-from planner_api.names import service as naming
-from planner_api.names.routes import Before, PlainName
-from planner_api.releases import repository as releases
+from planner_api.rollout import repository as releases
+from planner_api.rollout.aliases import service as naming
+from planner_api.rollout.aliases.routes import Before, PlainName
+from planner_api.views import service as fleet
+from planner_api.views.repository import count_pairs
+from planner_api.views.routes import Offset
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

@@ -13,8 +13,8 @@ from planner_api.console import session as sessions
 from planner_api.console.pages.sign_in import ours, page
 from planner_api.console.rendering import render
 from planner_api.console.session import HOME, new_secret, set_cookie
-from planner_api.devices.principal import Principal
 from planner_api.errors import NotFoundError
+from planner_api.web.principal import Principal
 
 if TYPE_CHECKING:
     from planner_api.console.oidc import Provider

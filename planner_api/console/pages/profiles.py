@@ -15,11 +15,11 @@ from planner_api.compression import unzstd
 from planner_api.console.charts import heat
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
-from planner_api.fleet import service as fleet
-from planner_api.fleet.routes import Offset, oversight
-from planner_api.http.route import StrictRoute
 from planner_api.models.service import load_figures
 from planner_api.profiles.service import ESTABLISHED_BY
+from planner_api.views import service as fleet
+from planner_api.views.routes import Offset, oversight
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from planner_api.console import repository
 from planner_api.console.rendering import render
-from planner_api.http.route import StrictRoute
-from planner_api.solving.repository import count_by_status
+from planner_api.jobs.repository import count_by_status
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

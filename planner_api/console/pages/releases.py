@@ -10,17 +10,17 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
 from hope_schema import Release, ReleaseRequest
-from planner_api.audit.service import actor_of
 from planner_api.console import repository
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import percent, render
+from planner_api.devices.audit.service import actor_of
+from planner_api.devices.groups.repository import names as names_of_groups
 from planner_api.devices.routes import After
 from planner_api.errors import InvalidError
-from planner_api.groups.repository import names as names_of_groups
-from planner_api.http.route import StrictRoute
-from planner_api.names import service as naming
-from planner_api.releases.routes import Before, ReleaseId
-from planner_api.releases.service import Action
+from planner_api.rollout.aliases import service as naming
+from planner_api.rollout.routes import Before, ReleaseId
+from planner_api.rollout.service import Action
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from planner_api.audit.service import actor_of
 from planner_api.console import session as sessions
 from planner_api.console.forms import read_fields, read_form
 from planner_api.console.rendering import render
 from planner_api.console.session import HOME, cookie_of, set_cookie
+from planner_api.devices.audit.service import actor_of
 from planner_api.errors import UnauthorisedError
-from planner_api.http.route import StrictRoute
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Path, Request, Response
 from starlette.responses import RedirectResponse
 
 from hope_schema.base import Digest
-from planner_api.audit.service import actor_of, record
 from planner_api.console import repository as sessions
 from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
 from planner_api.devices import repository, service
+from planner_api.devices.audit.service import actor_of, record
 from planner_api.errors import InvalidError, NotFoundError
-from planner_api.http.route import StrictRoute
+from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, ViewportSize
 
 from hope_schema import PlanReply
 from planner_api.app import create_app
-from planner_api.server import Server, build_config
+from planner_api.cli.serve import Server, build_config
 from planner_api.settings import Settings
 from tests.planner.console.sample_fleet import FREQUENCY, SOCS, settle
 from tests.planner.samples import operator_token, serving

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from hope_schema import NewModelVersion, RolloutPolicy
-from planner_api import cli
+from planner_api.cli import main as cli
 from planner_api.console.session import COOKIE, HOME
 from planner_api.db.backup import write
 from tests.planner.console.visits import HERE, audited, form_token, send, sign_in

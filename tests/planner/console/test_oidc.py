@@ -15,10 +15,10 @@ import pytest
 from playwright.sync_api import expect
 from pydantic import ValidationError
 
+from planner_api.cli.serve import build_config
 from planner_api.console.pages.oidc import COOKIE
 from planner_api.console.session import HOME
 from planner_api.db.tables import AuditRow
-from planner_api.server import build_config
 from planner_api.settings import Settings
 from tests.browser import chromium
 from tests.planner.console.provider import CLIENT_ID, CLIENT_SECRET

@@ -1,0 +1,111 @@
+"""One call on a planner's API, its pages joined, its refusals in one sentence with what to do next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from planner_api.cli.calls import Call
+from planner_api.usage import UsageError
+
+TIMEOUT_S = 30.0
+PAGE = 100
+"""Entries asked for at once."""
+NO_SUCH_WORD = re.compile(r"(\w+): String should match pattern")
+"""What the planner says of a word that can be no name of its kind."""
+LISTED = {
+    "release_id": ("release", "releases list"),
+    "plan_id": ("plan", "plans list"),
+    "device_id": ("device", "devices list"),
+    "model_hash": ("model's hash", "fleet models"),
+}
+"""What such a word is called, and which command lists them."""
+
+
+class RefusedError(Exception):
+    """The planner refused, or there is none; the message says what to do next."""
+
+
+def open_client(url: str, token: str | None) -> httpx.Client:
+    """A connection to the planner at an address.
+
+    Raises:
+        UsageError: that is no address, or the token is none.
+    """
+    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise UsageError("a token has no spaces: copy it as `hope-planner tokens create` printed it")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        if not (parsed := httpx.URL(url)).host or parsed.scheme not in ("http", "https"):
+            raise httpx.InvalidURL(url)
+    except httpx.InvalidURL:
+        raise UsageError(f"'{url}' is no address such as http://127.0.0.1:8000") from None
+    return httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S)
+
+
+def ask(client: httpx.Client, call: Call, given: Mapping[str, Any], limit: int) -> Any:
+    """Make a call and return what it answers; of a page's entries, over as many pages as it takes, at most ``limit``.
+
+    Raises:
+        RefusedError: a refusal, or no planner there.
+    """
+    path = re.sub(r"\{(\w+)\}", lambda found: quote(str(given[found[1]]), safe=""), call.path)
+    sent = (*call.arguments, *(option.name for option in call.body))
+    body = {name: given[name] for name in sent if given.get(name) is not None}
+    query = {option.name: given[option.name] for option in call.query if given.get(option.name) is not None}
+    try:
+        if not call.cursor:
+            return _send(client, call.method, path, query, body)
+        entries: list[Any] = []
+        while True:
+            page = _send(client, call.method, path, query | {"limit": min(PAGE, limit - len(entries))}, {})
+            entries += page[call.rows]
+            if page.get("next") is None or len(entries) >= limit:
+                return page | {call.rows: entries}
+            query[call.cursor] = page["next"]
+    except RefusedError as error:
+        raise RefusedError(_of_words(str(error), given)) from None
+
+
+def _of_words(refusal: str, given: Mapping[str, Any]) -> str:
+    """A refusal of a word by its pattern, as people say it; any other as it is."""
+    found = NO_SUCH_WORD.search(refusal)
+    if found is None or found[1] not in given:
+        return refusal
+    if (listed := LISTED.get(found[1])) is None:
+        return f"'{given[found[1]]}' is no name: letters and digits, with signs such as . _ - after the first"
+    return f"'{given[found[1]]}' is no {listed[0]}: `hope-planner {listed[1]}` lists them"
+
+
+def _send(client: httpx.Client, method: str, path: str, query: dict[str, Any], body: dict[str, Any]) -> Any:
+    try:
+        answer = client.request(method, path, params=query, json=body if method in ("POST", "PUT") else None)
+    except httpx.TransportError as error:
+        raise RefusedError(f"no planner answers at {client.base_url} ({error}): {_cure(error)}") from None
+    if answer.is_success:
+        return answer.json() if answer.content else {}
+    try:
+        detail = str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = f"it answered {answer.status_code}; is this a planner?"
+    cure = {
+        401: "; make a token with `hope-planner tokens create` where the planner runs, and give it as HOPE_TOKEN",
+        403: "; `hope-planner tokens create` makes one where the planner runs",
+    }.get(answer.status_code, "")
+    if answer.status_code == 404 and detail.startswith("there is nothing at"):
+        cure = f"; is {client.base_url} its whole address, and no more than that?"
+    raise RefusedError(f"{detail.rstrip('.')}{cure}")
+
+
+def _cure(error: httpx.TransportError) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "where its certificate is of an authority of your own, name that one's file in SSL_CERT_FILE"
+    if "WRONG_VERSION_NUMBER" in str(error):
+        return "does it answer http, without TLS?"
+    if isinstance(error, httpx.RemoteProtocolError):
+        return "does it answer https?"
+    return "name it with --planner or HOPE_PLANNER, or start one with `hope-planner serve`"

@@ -1,0 +1,131 @@
+"""Running the application under uvicorn: one process, told where it listens, stopped without dropping answers."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import socket
+import ssl
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from planner_api.app import App, create_app
+from planner_api.db.engine import shown
+from planner_api.settings import Settings
+from planner_api.usage import UsageError
+from planner_api.web.logs import configure
+from planner_api.web.protocol import BoundedProtocol
+
+BACKLOG = 4096
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter while others want it. While first plans are made in threads, a request
+goes back and forth to the database some fifty times and waits so long each time: with Python's 5 ms, a device's first
+plan took half as long again."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files in PEM: a certificate with what it is signed by, and its key."""
+
+    certificate: Path
+    key: Path
+
+    def check(self) -> None:
+        """Load both.
+
+        Raises:
+            UsageError: a file that cannot be read, or two that do not belong together.
+        """
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:  # NOTE: a pass phrase is asked for on the terminal, as OpenSSL does
+            raise UsageError(f"{self.certificate} and {self.key} are no certificate with its key: {error}") from None
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's server that says, once it listens, where, on which database, and who may call."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then print one line on stderr that a person or a script can wait for."""
+        await super().startup(sockets)
+        if self.started:
+            # What was loaded by now lives as long as the process; the collector need not walk through it again, and
+            # a request leaves few cycles behind.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(20_000, 20, 50)
+            sys.setswitchinterval(SWITCH_S)
+            for server in self.servers:
+                for bound in server.sockets:
+                    host, port = bound.getsockname()[:2]
+                    shown = f"[{host}]" if ":" in host else host
+                    scheme = "https" if self.config.is_ssl else "http"
+                    print(f"hope-planner listens on {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
+            if isinstance(self.config.app, App):
+                print(f"hope-planner works on {_works_on(self.config.app)}", file=sys.stderr, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what waits for a better plan with what there is, then let every request finish."""
+        if isinstance(self.config.app, App):
+            self.config.app.planner.events.end_waits()
+        await super().shutdown(sockets)
+
+
+def _works_on(app: App) -> str:
+    access = "every call needs a token" if app.planner.settings.tokens_required else "open to this machine, no tokens"
+    return f"{shown(app.planner.database.url)}; {access}"
+
+
+def build_config(app: App, host: str, port: int, tls: Tls | None = None) -> uvicorn.Config:
+    """How the application is served; ``serve`` without running it."""
+    settings = app.planner.settings
+    protocol = type("Protocol", (BoundedProtocol,), {"body_timeout_s": settings.body_timeout_s})
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        loop="uvloop",
+        http=protocol,
+        ws="none",
+        # Believing nobody's X-Forwarded-For is also quicker than looking for one.
+        proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
+        access_log=False,
+        server_header=False,
+        log_level="warning",
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=max(1, round(settings.grace_s)),
+        lifespan="on",
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+    )
+
+
+def serve(settings: Settings, host: str, port: int, tls: Tls | None = None) -> int:
+    """Serve until a signal asks to stop; return the exit status.
+
+    Raises:
+        UsageError: the address is taken or not of this machine, or the files of TLS are not what they should be.
+    """
+    if tls:
+        tls.check()
+    _check_address(host, port)
+    configure(settings)
+    server = Server(build_config(create_app(settings), host, port, tls))
+    server.run()
+    return 0 if server.started else 1
+
+
+def _check_address(host: str, port: int) -> None:
+    """Bind and let go: uvicorn itself would say so after the planner has started, in a line of its log."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, port))
+    except OSError as error:
+        cure = "; choose another with --port" if error.errno == errno.EADDRINUSE else ""
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}{cure}") from None

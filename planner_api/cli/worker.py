@@ -1,0 +1,105 @@
+"""``hope-planner worker``: solve what is queued until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+
+from planner_api.db.engine import Database
+from planner_api.db.migrate import upgrade
+from planner_api.errors import UnavailableError
+from planner_api.jobs.chores import end
+from planner_api.jobs.events import build_events
+from planner_api.jobs.queue import build_queue
+from planner_api.plans.store import build_worker
+from planner_api.settings import Settings
+from planner_api.web.health import router
+from planner_api.web.logs import configure
+from planner_api.web.metrics import Metrics
+from planner_api.web.observe import Observe
+from planner_api.web.probes import Probes
+from planner_api.web.protocol import BoundedProtocol
+
+log = structlog.get_logger(__name__)
+
+WAIT_S = 1.0
+"""Pause between two looks at a database that is not ready."""
+
+
+def work(settings: Settings, *, probe_host: str = "127.0.0.1", probe_port: int | None = None) -> int:
+    """Run a worker until SIGTERM or SIGINT, then finish or hand back what runs; returns the exit status.
+
+    With ``probe_port`` it also answers ``/healthz``, ``/readyz`` and ``/metrics`` there.
+    """
+    configure(settings)
+    asyncio.run(_work(settings, probe_host, probe_port))
+    return 0
+
+
+async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    database, metrics = Database(settings.database_url, pool_size=settings.pool_size), Metrics()
+    probes = Probes(database, metrics)
+    events = build_events(database)
+    worker = build_worker(database, settings, build_queue(database, settings, events), events, metrics)
+    served = None if probe_port is None else asyncio.create_task(_serve_probes(probes, metrics, probe_host, probe_port))
+    try:
+        await _until_ready(database, probes, stop)
+        log.info("worker_started", slots=settings.worker_slots, dialect=database.dialect)
+        await worker.run(stop)
+    finally:
+        await end(served)
+        await database.close()
+        log.info("worker_stopped")
+
+
+async def _until_ready(database: Database, probes: Probes, stop: asyncio.Event) -> None:
+    """Wait for a database that answers and is migrated (a SQLite file is brought up here, as ``serve`` does)."""
+    if database.dialect == "sqlite":
+        await asyncio.to_thread(upgrade, database.url.render_as_string(hide_password=False))
+    while not stop.is_set():
+        try:
+            return await probes.check_ready()
+        except UnavailableError as error:
+            log.warning("worker_waits", reason=error.detail)
+            with contextlib.suppress(TimeoutError):  # nobody stopped it: it looks again
+                await asyncio.wait_for(stop.wait(), WAIT_S)
+
+
+class _ProbeServer(uvicorn.Server):
+    """Leaves signals to the worker: its own would end the process before solves are handed back."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+async def _serve_probes(probes: Probes, metrics: Metrics, host: str, port: int) -> None:
+    """Answer what every planner answers to those who run it, and nothing else."""
+    app = FastAPI(openapi_url=None)
+    app.include_router(router)
+    # Whoever opens this port wants the metrics, whatever ``serve`` does with them.
+    app.state.planner = SimpleNamespace(probes=probes, settings=SimpleNamespace(metrics=True))
+    app.middleware_stack = AsyncExitStackMiddleware(app.router)  # errors are answered around it, as the planner's are
+    config = uvicorn.Config(
+        Observe(app, metrics, log_routine=False),
+        host=host,
+        port=port,
+        http=BoundedProtocol,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+    )
+    await _ProbeServer(config).serve()

@@ -1,0 +1,33 @@
+"""``/audit`` over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from hope_schema import AuditPage
+from hope_schema.base import PRINTABLE
+from planner_api.devices.audit import service
+from planner_api.devices.routes import Limit
+from planner_api.web.contract import describe
+from planner_api.web.route import StrictRoute, reply
+
+router = APIRouter(tags=["audit"], route_class=StrictRoute)
+
+Words = Annotated[str | None, Query(max_length=256, pattern=PRINTABLE)]
+
+
+@router.get("/audit", openapi_extra=describe(replies={200: ("One page.", AuditPage)}))
+async def read_audit(
+    request: Request,
+    actor: Words = None,
+    action: Words = None,
+    subject: Words = None,
+    before: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next` of the page before")] = None,
+    limit: Limit = 100,
+) -> Response:
+    """List who did what, newest first."""
+    database = request.app.state.planner.database
+    found = await service.page(database, actor=actor, action=action, subject=subject, before=before, limit=limit)
+    return reply(found)

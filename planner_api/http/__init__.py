@@ -1,1 +1,0 @@
-"""What every route shares: bodies within limits, and the documentation of requests and answers."""

@@ -1,1 +1,0 @@
-"""Running the planner: logs, metrics, traces, probes."""

@@ -1,0 +1,155 @@
+"""What a batch of reports adds to the releases under way: each device is compared with itself, once per release.
+
+Runs on a plain connection inside the transaction that stores the reports. Without a release under way it costs one
+query per batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from planner_api.db.chunks import chunks
+from planner_api.db.tables import DriftRow, PlanRow, ReleaseDeviceRow, ReleasePartRow, ReleaseRow
+from planner_api.db.upsert import add_all, ignoring
+from planner_api.rollout.repository import ACTIVE
+
+COUNTS = ("reported", "slower", "faster", "failing", "mended", "wrong", "righted")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a device said of one plan version: the median time of ``runs`` runs, how many more failed or were wrong."""
+
+    device_id: str
+    plan_id: str
+    version: int
+    measured_us: float | None
+    runs: int
+    failures: int
+    wrong: int
+
+
+class Counting:
+    """The releases under way, as one batch of reports meets them."""
+
+    def __init__(self, connection: Connection, said: Sequence[Said]) -> None:
+        self._connection = connection
+        self._said = said
+        self._releases = {
+            row.id: row for row in connection.execute(select(*_RELEASE).where(ReleaseRow.state.in_(ACTIVE)))
+        }
+        self._parts: dict[tuple[str, str], Any] = {}
+        self._before: dict[tuple[str, str], Said] = {}
+        """By release and device: what it said of the version before."""
+        self._plans: dict[str, Any] = {}
+        self._news: dict[str, dict[str, tuple[Any, Said]]] = {}
+        if self._releases and said:
+            self._look_up()
+
+    def _look_up(self) -> None:
+        """Find what is compared with what; called before the new reports replace the old ones."""
+        plan_ids = sorted({each.plan_id for each in self._said})
+        plans = self._plans = {
+            row.id: row
+            for some in chunks(plan_ids)
+            for row in self._connection.execute(
+                select(PlanRow.id, PlanRow.model_hash, PlanRow.soc).where(PlanRow.id.in_(some))
+            )
+        }
+        for release in self._releases.values():
+            keys = plan_ids if release.alias is None else sorted({row.soc for row in plans.values()})
+            for some in chunks(keys):
+                wanted = ReleasePartRow.release_id == release.id, ReleasePartRow.part.in_(some)
+                for row in self._connection.execute(select(*_PART).where(*wanted)):
+                    self._parts[release.id, row.part] = row
+        for release in self._releases.values():
+            news = self._news[release.id] = self._of_new_versions(release)
+            self._find_baselines(release, plan_ids, news)
+
+    def _of_new_versions(self, release: Any) -> dict[str, tuple[Any, Said]]:
+        """By device: the first report on a version that the release gives out, and the part it belongs to."""
+        found: dict[str, tuple[Any, Said]] = {}
+        for each in self._said:
+            plan = self._plans.get(each.plan_id)
+            if plan is not None and (part := self._part(release, each, plan)) is not None:
+                found.setdefault(each.device_id, (part, each))
+        return found
+
+    def _part(self, release: Any, said: Said, plan: Any) -> Any | None:
+        """The part of a release that a report on its new version belongs to."""
+        if release.alias is None:
+            part = self._parts.get((release.id, said.plan_id))
+            return part if part is not None and part.after == said.version else None
+        return self._parts.get((release.id, plan.soc)) if plan.model_hash == release.model_hash else None
+
+    def _find_baselines(self, release: Any, plan_ids: Sequence[str], news: Mapping[str, tuple[Any, Said]]) -> None:
+        """Find what these devices said of the version before."""
+        query = select(*_DRIFT).order_by(DriftRow.reported_at)
+        if release.alias is None:
+            query = query.where(DriftRow.plan_id.in_(plan_ids))
+        else:
+            query = query.join(PlanRow, PlanRow.id == DriftRow.plan_id).where(PlanRow.model_hash == release.before_hash)
+        for some in chunks(sorted(news)):
+            for row in self._connection.execute(query.where(DriftRow.device_id.in_(some))):
+                (part, _), old = news[row.device_id], Said(*row)
+                if release.alias is not None or (part.part == old.plan_id and part.before == old.version):
+                    self._before[release.id, old.device_id] = old
+
+    def add(self) -> None:
+        """Count the reports on new versions, each device's first one alone."""
+        found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for release_id, news in self._news.items():
+            tolerance = self._releases[release_id].tolerance
+            for device_id in self._first_time(release_id, sorted(news)):
+                part, said = news[device_id]
+                count = found[release_id, part.part]
+                count["reported"] += 1
+                count.update(compare(self._before.get((release_id, device_id)), said, tolerance))
+        rows = [
+            {"release_id": release_id, "part": part, **{name: count[name] for name in COUNTS}}
+            for (release_id, part), count in found.items()
+        ]
+        add_all(self._connection, ReleasePartRow, rows, key=("release_id", "part"))
+
+    def _first_time(self, release_id: str, devices: Sequence[str]) -> list[str]:
+        insert_into = ignoring(self._connection.dialect, ReleaseDeviceRow, ["release_id", "device_id"])
+        fresh: list[str] = []
+        for part in chunks(devices):
+            rows = [{"release_id": release_id, "device_id": device_id} for device_id in part]
+            fresh += self._connection.execute(insert_into.returning(ReleaseDeviceRow.device_id), rows).scalars()
+        return fresh
+
+
+def compare(before: Said | None, after: Said, tolerance: float) -> Counter[str]:
+    """Say in what a device is worse now than before, and in what better; nothing where it cannot be compared.
+
+    NOTE: failures are compared only where the later report has no more runs than the earlier one: with more of them a
+    rare failure is likelier to be among them, and the device would seem worse although nothing is.
+    """
+    found: Counter[str] = Counter()
+    if before is None:
+        return found
+    if before.measured_us is not None and after.measured_us is not None:
+        found["slower"] += after.measured_us > before.measured_us * (1.0 + tolerance)
+        found["faster"] += before.measured_us > after.measured_us * (1.0 + tolerance)
+    if after.runs + after.failures + after.wrong <= before.runs + before.failures + before.wrong:
+        found["failing"] += after.failures > 0 and not before.failures
+        found["mended"] += before.failures > 0 and not after.failures
+        found["wrong"] += after.wrong > 0 and not before.wrong
+        found["righted"] += before.wrong > 0 and not after.wrong
+    return found
+
+
+_RELEASE = (
+    ReleaseRow.id, ReleaseRow.alias, ReleaseRow.model_hash, ReleaseRow.before_hash, ReleaseRow.tolerance,
+)  # fmt: skip
+_PART = ReleasePartRow.part, ReleasePartRow.soc, ReleasePartRow.before, ReleasePartRow.after
+_DRIFT = (
+    DriftRow.device_id, DriftRow.plan_id, DriftRow.plan_version, DriftRow.measured_us, DriftRow.runs,
+    DriftRow.failures, DriftRow.wrong,
+)  # fmt: skip

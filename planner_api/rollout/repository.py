@@ -1,0 +1,226 @@
+"""Every query on releases but what a batch of reports adds to them (``rollout/counting.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.chunks import chunks
+from planner_api.db.engine import WriteSession
+from planner_api.db.paging import Page, page
+from planner_api.db.tables import (
+    DeviceRow,
+    ModelAliasRow,
+    ModelRow,
+    PlanRow,
+    PlanVersionRow,
+    ReleaseDeviceRow,
+    ReleasePartRow,
+    ReleaseRow,
+)
+
+ACTIVE = ("running", "waiting", "paused")
+
+
+async def lock_model(session: WriteSession, model_hash: str) -> None:
+    """Let nobody else begin a release of this model until the transaction ends."""
+    await session.execute(select(ModelRow.hash).where(ModelRow.hash == model_hash).with_for_update(key_share=True))
+
+
+async def set_rollout(session: WriteSession, model_hash: str, rollout: str) -> str | None:
+    """Say how new versions of a model's plans reach devices; return how they did, None for an unknown model."""
+    before = await session.scalar(select(ModelRow.rollout).where(ModelRow.hash == model_hash).with_for_update())
+    if before is not None:
+        await session.execute(update(ModelRow).where(ModelRow.hash == model_hash).values(rollout=rollout))
+    return before
+
+
+async def rollout(session: AsyncSession, model_hash: str) -> str | None:
+    """How new versions of a model's plans reach devices; None for an unknown model."""
+    return await session.scalar(select(ModelRow.rollout).where(ModelRow.hash == model_hash))
+
+
+def _held(*, again: bool) -> ColumnElement[bool]:
+    """A plan with a finished version that devices do not get yet."""
+    newer = and_(PlanRow.served_version < PlanRow.version, PlanRow.provisional.is_(False))
+    if again:
+        return newer
+    return and_(newer, PlanRow.version > func.coalesce(PlanRow.refused_version, 0))
+
+
+async def claim_plans(
+    session: WriteSession, release_id: str, model_hash: str, *, socs: Sequence[str], again: bool
+) -> Sequence[Any]:
+    """Take a model's held plans into a release; return ``(id, soc, before, after)`` of each."""
+    wanted = [PlanRow.model_hash == model_hash, PlanRow.release_id.is_(None), _held(again=again)]
+    if socs:
+        wanted.append(PlanRow.soc.in_(socs))
+    columns = PlanRow.id, PlanRow.soc, PlanRow.served_version.label("before"), PlanRow.version.label("after")
+    taken = update(PlanRow).where(*wanted).values(release_id=release_id).returning(*columns)
+    return (await session.execute(taken)).all()
+
+
+async def plan_counts(session: AsyncSession, model_hash: str) -> Any:
+    """Of a model's plans: how many have a version, are in a release, wait for one, and were taken back."""
+    count = func.count()
+    query = select(
+        count.filter(PlanRow.version > 0).label("plans"),
+        count.filter(PlanRow.release_id.is_not(None)).label("released"),
+        count.filter(_held(again=False)).label("held"),
+        count.filter(_held(again=True)).label("refused"),
+    ).where(PlanRow.model_hash == model_hash)
+    return (await session.execute(query)).one()
+
+
+async def claim_alias(session: WriteSession, release_id: str, name: str, alias: str) -> int | None:
+    """Take an alias into a release; return what it stands for, None where it is in one already or not there."""
+    free = ModelAliasRow.name == name, ModelAliasRow.alias == alias, ModelAliasRow.release_id.is_(None)
+    taken = update(ModelAliasRow).where(*free).values(release_id=release_id).returning(ModelAliasRow.version)
+    return (await session.execute(taken)).scalar_one_or_none()
+
+
+async def socs_of(session: AsyncSession, model_hash: str, socs: Sequence[str]) -> Sequence[str]:
+    """The SoCs for which there are plans of a model; of those named, where any are."""
+    query = select(PlanRow.soc).where(PlanRow.model_hash == model_hash, PlanRow.version > 0).distinct()
+    if socs:
+        query = query.where(PlanRow.soc.in_(socs))
+    return (await session.scalars(query.order_by(PlanRow.soc))).all()
+
+
+async def devices_by_soc(
+    session: AsyncSession, conditions: Sequence[ColumnElement[bool]], since: datetime
+) -> dict[str | None, int]:
+    """Devices seen since then, per SoC."""
+    query = select(DeviceRow.soc, func.count()).where(*conditions, DeviceRow.last_seen_at >= since)
+    return {row[0]: row[1] for row in await session.execute(query.group_by(DeviceRow.soc))}
+
+
+async def add(session: WriteSession, values: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
+    """Store a release and its parts."""
+    session.add(ReleaseRow(**values))
+    await session.flush()
+    for some in chunks(parts):
+        session.add_all(ReleasePartRow(release_id=values["id"], **part) for part in some)
+        await session.flush()
+
+
+async def lock(session: WriteSession, release_id: str) -> ReleaseRow | None:
+    """A release, locked until the transaction ends."""
+    query = select(ReleaseRow).where(ReleaseRow.id == release_id).with_for_update()
+    return (await session.scalars(query)).one_or_none()
+
+
+async def releases(
+    session: AsyncSession, *, states: Sequence[str] = (), before: ReleaseRow | None = None, limit: int = 1000
+) -> Page[ReleaseRow]:
+    """Releases, newest first."""
+    query = select(ReleaseRow).order_by(ReleaseRow.created_at.desc(), ReleaseRow.id.desc())
+    if states:
+        query = query.where(ReleaseRow.state.in_(states))
+    if before is not None:
+        older = ReleaseRow.created_at < before.created_at
+        query = query.where(or_(older, and_(ReleaseRow.created_at == before.created_at, ReleaseRow.id < before.id)))
+    return await page(session, query, limit)
+
+
+async def count_by_state(session: AsyncSession) -> dict[str, int]:
+    """How many releases are under way, per state."""
+    query = select(ReleaseRow.state, func.count()).where(ReleaseRow.state.in_(ACTIVE)).group_by(ReleaseRow.state)
+    return dict.fromkeys(ACTIVE, 0) | {row[0]: row[1] for row in await session.execute(query)}
+
+
+async def recent(session: AsyncSession, since: datetime) -> Sequence[ReleaseRow]:
+    """Releases that are under way or ended after a moment."""
+    lately = or_(ReleaseRow.state.in_(ACTIVE), ReleaseRow.ended_at >= since)
+    return (await session.scalars(select(ReleaseRow).where(lately))).all()
+
+
+async def parts(
+    session: AsyncSession, release_ids: Sequence[str], *, after: str = "", limit: int | None = None
+) -> Sequence[ReleasePartRow]:
+    """The parts of releases in their order."""
+    query = select(ReleasePartRow).where(ReleasePartRow.release_id.in_(release_ids), ReleasePartRow.part > after)
+    return (await session.scalars(query.order_by(ReleasePartRow.part).limit(limit))).all()
+
+
+async def end_plans(session: WriteSession, release_id: str, *, keep: bool) -> None:
+    """Let go of the plans of a release under way: they stay with the new version, or with the one before."""
+    after = _of_part(ReleasePartRow.after, release_id)
+    values: dict[Any, Any] = {PlanRow.release_id: None}
+    if keep:
+        values[PlanRow.served_version] = case((PlanRow.version == after, None), else_=after)
+    else:
+        values[PlanRow.refused_version] = after
+    await session.execute(update(PlanRow).where(PlanRow.release_id == release_id).values(values))
+
+
+async def take_back_plans(session: WriteSession, release_id: str) -> int:
+    """Return plans to the version before an ended release, where its version is still served and that one kept."""
+    before, after = _of_part(ReleasePartRow.before, release_id), _of_part(ReleasePartRow.after, release_id)
+    kept = exists().where(PlanVersionRow.plan_id == PlanRow.id, PlanVersionRow.version == before)
+    still = func.coalesce(PlanRow.served_version, PlanRow.version) == after
+    returned = (
+        update(PlanRow)
+        .where(PlanRow.id.in_(select(ReleasePartRow.plan_id).where(ReleasePartRow.release_id == release_id)))
+        .where(still, kept, PlanRow.release_id.is_(None))
+        .values({PlanRow.served_version: before, PlanRow.refused_version: after})
+        .returning(PlanRow.id)
+    )
+    return len((await session.execute(returned)).all())
+
+
+def _of_part(column: Any, release_id: str) -> Any:
+    found = select(column).where(ReleasePartRow.release_id == release_id, ReleasePartRow.plan_id == PlanRow.id)
+    return found.correlate(PlanRow).scalar_subquery()
+
+
+async def end_alias(session: WriteSession, row: ReleaseRow, *, version: int | None) -> None:
+    """Let go of the alias of a release, and point it to a version where one is given."""
+    values: dict[str, Any] = {"release_id": None}
+    if version is not None:
+        values["version"] = version
+    named = ModelAliasRow.name == row.name, ModelAliasRow.alias == row.alias, ModelAliasRow.release_id == row.id
+    await session.execute(update(ModelAliasRow).where(*named).values(**values))
+
+
+async def take_back_alias(session: WriteSession, row: ReleaseRow) -> int:
+    """Point the alias of an ended release to the version before, where it still stands for the release's."""
+    named = ModelAliasRow.name == row.name, ModelAliasRow.alias == row.alias, ModelAliasRow.release_id.is_(None)
+    returned = update(ModelAliasRow).where(*named, ModelAliasRow.version == row.after).values(version=row.before)
+    return len((await session.execute(returned.returning(ModelAliasRow.alias))).all())
+
+
+async def forget_devices(session: WriteSession, release_id: str) -> None:
+    """Forget who reported about a release; the counts stay."""
+    await session.execute(delete(ReleaseDeviceRow).where(ReleaseDeviceRow.release_id == release_id))
+
+
+async def labels(session: AsyncSession, device_id: str) -> Mapping[str, str]:
+    """The labels of a device."""
+    found = await session.scalar(select(DeviceRow.labels).where(DeviceRow.id == device_id))
+    return found or {}
+
+
+async def soc(session: AsyncSession, device_id: str) -> str | None:
+    """The SoC of a device as it last reported."""
+    return await session.scalar(select(DeviceRow.soc).where(DeviceRow.id == device_id))
+
+
+async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:
+    """Models whose plans are released by the planner, have held versions, and none that is still being solved."""
+    other = PlanRow.__table__.alias("other")
+    busy = exists().where(
+        other.c.model_hash == PlanRow.model_hash,
+        or_(other.c.release_id.is_not(None), other.c.status.in_(("queued", "solving"))),
+    )
+    query = (
+        select(PlanRow.model_hash)
+        .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
+        .where(ModelRow.rollout == "staged", _held(again=False), ~busy)
+        .distinct()
+    )
+    return (await session.scalars(query)).all()

@@ -1,0 +1,310 @@
+"""The rules of releases: begin, hold, go on, end; by operators, and by the planner itself where harm is proven."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, ReleaseRequest
+from hope_schema.releases import Rollout
+from planner_api.db.engine import Database, ReadSession, WriteSession
+from planner_api.db.paging import Page
+from planner_api.db.tables import ReleaseRow
+from planner_api.devices.audit.service import PLANNER, Actor, record
+from planner_api.devices.groups import repository as groups
+from planner_api.devices.groups import service as grouping
+from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
+from planner_api.jobs.chores import end, keep_doing
+from planner_api.models import repository as models
+from planner_api.rollout import repository
+from planner_api.rollout.aliases import repository as names
+from planner_api.rollout.aliases import service as naming
+from planner_api.rollout.judging import harm, judge, next_step, waits_for
+from planner_api.rollout.splits import Splits
+from planner_api.rollout.views import part_view, release_view
+
+LOOK_S = 1.0
+"""How often a process looks for what other processes did to releases, and whether one wants to be steered."""
+SEEN = timedelta(days=7)
+"""Devices that were seen within this time are counted when a release begins; the others may never report."""
+MAX_REASON = 500
+Action = Literal["pause", "resume", "approve", "rollback"]
+"""Stay at this stage; go on; go to the next one now, from the last one to the end; return to the version before."""
+_TAKEN_FROM: dict[Action, tuple[str, ...]] = {
+    "pause": ("running", "waiting"),
+    "resume": ("paused",),
+    "approve": ("running", "waiting"),
+    "rollback": (*repository.ACTIVE, "done"),
+}
+"""The states of a release in which an action takes it."""
+
+
+class Releases:
+    """Releases, as operators and the planner's own look-out handle them.
+
+    This process's splits are told at once of what it does; other processes look for it.
+    """
+
+    def __init__(self, database: Database, splits: Splits) -> None:
+        self._database = database
+        self._splits = splits
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look once for releases under way, then again and again, and steer them."""
+        await self._splits.look()
+        self._looking = keep_doing(self._look, "releases", every_s=LOOK_S, first_s=LOOK_S)
+
+    async def stop(self) -> None:
+        """End looking."""
+        await end(self._looking)
+
+    async def _look(self) -> None:
+        await self._splits.look()
+        await self.steer()
+
+    async def set_rollout(self, model_hash: str, rollout: Rollout, actor: Actor) -> None:
+        """Say how new versions of a model's plans reach devices; what is held now stays held until it is released.
+
+        Raises:
+            NotFoundError: an unknown model.
+        """
+        async with self._database.write() as session:
+            before = await repository.set_rollout(session, model_hash, rollout)
+            if before is None:
+                raise model_unknown(model_hash)
+            await record(session, actor, "model.rollout", model_hash, rollout=rollout, before=before)
+
+    async def begin(self, request: ReleaseRequest, actor: Actor) -> Release:
+        """Begin a release, all or nothing.
+
+        Raises:
+            NotFoundError: an unknown model, name, version, alias or group.
+            ConflictError: there is nothing to release, or another release of it is under way.
+        """
+        release_id, now = f"r-{secrets.token_hex(12)}", datetime.now(UTC)
+        async with self._database.read() as session:
+            is_hash = await models.exists(session, request.model)
+        version = None if is_hash else await naming.resolve(self._database, request.model)
+        model_hash = request.model if version is None else version.model_hash
+        values: dict[str, Any] = {"id": release_id, "model": request.model, "model_hash": model_hash}
+        async with self._database.write() as session:
+            group = None if request.group is None else await grouping.find(session, request.group)
+            selector = GroupSelector() if group is None else grouping.selector_of(group)
+            await repository.lock_model(session, model_hash)
+            if request.alias is None:
+                parts = await self._claim_plans(session, release_id, model_hash, selector, again=request.again)
+            elif version is None:
+                raise InvalidError("alias-of-nothing", "an alias belongs to a name: say the model as 'name:version'")
+            else:
+                values |= await self._claim_alias(session, release_id, version.name, request.alias, version.version)
+                parts = await self._socs(session, selector, values)
+            seen = await repository.devices_by_soc(session, groups.chosen(selector), now - SEEN)
+            chosen = sum(seen.get(soc, 0) for soc in {part["soc"] for part in parts})
+            values |= {
+                "group": request.group,
+                "selector": selector.model_dump(mode="json"),
+                "stages": list(request.stages),
+                "devices": round(selector.share * chosen),
+                "created_at": now,
+                "stage_since": now,
+                **request.model_dump(include={"reported", "hold_s", "approval", "tolerance", "error_rate"}),
+            }
+            await repository.add(session, values, parts)
+            about = {"alias": request.alias, "group": request.group, "parts": len(parts), "share": request.stages[0]}
+            await record(session, actor, "release.begin", release_id, model=request.model, **about)
+        await self._splits.look()
+        return await self.get(release_id)
+
+    async def act(self, release_id: str, action: Action, actor: Actor) -> Release:
+        """Do what an operator decides about a release.
+
+        Raises:
+            NotFoundError: an unknown release.
+            ConflictError: one in another state, or, where it is to be taken back, that nothing follows any more.
+        """
+        async with self._database.write() as session:
+            row = await self._locked(session, release_id, _TAKEN_FROM[action])
+            match action:
+                case "approve":
+                    await self._advance(session, row, "approved", actor)
+                case "rollback":
+                    await self._take_back(session, row, "by hand", actor)
+                case "pause" | "resume":
+                    row.state = "paused" if action == "pause" else "running"
+                    row.revision += 1
+                    await record(session, actor, f"release.{action}", release_id, share=row.stages[row.stage])
+        await self._splits.look()
+        return await self.get(release_id)
+
+    async def steer(self) -> None:
+        """Take back what does harm, move on what is ready, and begin what goes out by itself.
+
+        Any process may do so at any time: a step is taken with the release locked and looked at again.
+        """
+        async with self._database.read() as session:
+            ids = [row.id for row in await repository.releases(session, states=repository.ACTIVE)]
+            ready = await repository.ready_by_themselves(session)
+        changed = [await self._steer(release_id) for release_id in ids]
+        for model_hash in ready:
+            await self.begin(ReleaseRequest(model=model_hash), PLANNER)
+        if any(changed):
+            await self._splits.look()
+
+    async def get(self, release_id: str) -> Release:
+        """A release and how it goes. Raises NotFoundError when there is none."""
+        async with self._database.read() as session:
+            row = await _found(session, release_id)
+            return release_view(row, await repository.parts(session, [release_id]))
+
+    async def page(self, *, before: str | None, limit: int) -> ReleasePage:
+        """Releases, newest first. Raises NotFoundError for a ``before`` that is none."""
+        async with self._database.read() as session:
+            last = None if before is None else await _found(session, before)
+            rows = await repository.releases(session, before=last, limit=limit)
+            found = [release_view(row, await repository.parts(session, [row.id])) for row in rows]
+        return ReleasePage(releases=tuple(found), next=rows.next(lambda row: row.id))
+
+    async def parts(self, release_id: str, *, after: str, limit: int) -> ReleasePartPage:
+        """The parts of a release. Raises NotFoundError when there is no such release."""
+        async with self._database.read() as session:
+            await _found(session, release_id)
+            rows = Page(await repository.parts(session, [release_id], after=after, limit=limit + 1), limit)
+        return ReleasePartPage(parts=tuple(map(part_view, rows)), next=rows.next(lambda row: row.part))
+
+    async def _claim_plans(
+        self, session: WriteSession, release_id: str, model_hash: str, selector: GroupSelector, *, again: bool
+    ) -> list[dict[str, Any]]:
+        rows = await repository.claim_plans(session, release_id, model_hash, socs=selector.socs, again=again)
+        if not rows:
+            held_back = await repository.rollout(session, model_hash) != "at_once"
+            raise _nothing(await repository.plan_counts(session, model_hash), model_hash, held_back=held_back)
+        return [
+            {"part": row.id, "soc": row.soc, "plan_id": row.id, "before": row.before, "after": row.after}
+            for row in rows
+        ]
+
+    async def _claim_alias(
+        self, session: WriteSession, release_id: str, name: str, alias: str, after: int
+    ) -> dict[str, Any]:
+        known = await names.alias(session, name, alias)
+        if known is None:
+            cure = f"make it with `hope-planner models alias {name} {alias} VERSION`"
+            raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
+        if known == after:
+            raise ConflictError("nothing-to-release", f"{name}@{alias} stands for version {after} already")
+        before = await repository.claim_alias(session, release_id, name, alias)
+        if before is None:
+            raise ConflictError("release-under-way", f"another release of {name}@{alias} is under way")
+        version = await naming.find_version(session, name, before)
+        return {"name": name, "alias": alias, "before": before, "after": after, "before_hash": version.model_hash}
+
+    async def _socs(
+        self, session: WriteSession, selector: GroupSelector, values: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        socs = await repository.socs_of(session, values["model_hash"], selector.socs)
+        if not socs:
+            raise _without_plans(values["model_hash"])
+        return [{"part": soc, "soc": soc, "before": values["before"], "after": values["after"]} for soc in socs]
+
+    async def _locked(self, session: WriteSession, release_id: str, states: Sequence[str]) -> ReleaseRow:
+        row = await repository.lock(session, release_id)
+        if row is None:
+            raise release_unknown(release_id)
+        if row.state not in states:
+            cure = "resume it first" if row.state == "paused" else f"this takes one that is {' or '.join(states)}"
+            raise ConflictError("release-state", f"release {release_id} is {row.state.replace('_', ' ')}; {cure}")
+        return row
+
+    async def _steer(self, release_id: str) -> bool:
+        """Look at one release; return whether it changed."""
+        async with self._database.read() as session:
+            row = await session.get(ReleaseRow, release_id)
+            parts = await repository.parts(session, [release_id])
+        if row is None or next_step(row, parts) is None:
+            return False
+        async with self._database.write() as session:
+            locked = await repository.lock(session, release_id)
+            if locked is None or locked.state not in repository.ACTIVE:
+                return False
+            parts = await repository.parts(session, [release_id])
+            step, found = next_step(locked, parts), judge(parts)
+            if step == "take back":
+                await self._take_back(session, locked, harm(parts, found), PLANNER)
+            elif step == "wait":
+                locked.state = "waiting"
+                locked.revision += 1
+                share, reason = locked.stages[locked.stage], waits_for(locked, found.reported)
+                await record(session, PLANNER, "release.wait", release_id, share=share, reason=reason)
+            elif step == "advance":
+                await self._advance(session, locked, f"{found.reported} devices reported", PLANNER)
+        return True
+
+    async def _advance(self, session: WriteSession, row: ReleaseRow, reason: str, actor: Actor) -> None:
+        row.revision += 1
+        if row.stage + 1 < len(row.stages):
+            row.stage, row.state, row.stage_since = row.stage + 1, "running", datetime.now(UTC)
+            await record(session, actor, "release.stage", row.id, share=row.stages[row.stage], reason=reason)
+            return
+        row.state, row.reason, row.ended_at = "done", reason[:MAX_REASON], datetime.now(UTC)
+        if row.alias is None:
+            await repository.end_plans(session, row.id, keep=True)
+        else:
+            await repository.end_alias(session, row, version=row.after)
+        await repository.forget_devices(session, row.id)
+        await record(session, actor, "release.done", row.id, reason=reason)
+
+    async def _take_back(self, session: WriteSession, row: ReleaseRow, reason: str, actor: Actor) -> None:
+        if row.state == "done":
+            returned = (
+                await repository.take_back_plans(session, row.id)
+                if row.alias is None
+                else await repository.take_back_alias(session, row)
+            )
+            if not returned:
+                detail = f"nothing follows release {row.id} any more: something newer was released since"
+                raise ConflictError("release-superseded", detail)
+        elif row.alias is None:
+            await repository.end_plans(session, row.id, keep=False)
+        else:
+            await repository.end_alias(session, row, version=None)
+        row.state, row.reason, row.ended_at = "rolled_back", reason[:MAX_REASON], datetime.now(UTC)
+        row.revision += 1
+        await repository.forget_devices(session, row.id)
+        await record(session, actor, "release.rollback", row.id, reason=reason, share=row.stages[row.stage])
+
+
+async def _found(session: ReadSession, release_id: str) -> ReleaseRow:
+    row = await session.get(ReleaseRow, release_id)
+    if row is None:
+        raise release_unknown(release_id)
+    return row
+
+
+def release_unknown(release_id: str) -> NotFoundError:
+    """Return the error for a release that there is not."""
+    return NotFoundError("release-unknown", f"no release {release_id}: `hope-planner releases list` lists them")
+
+
+def _without_plans(model_hash: str) -> ConflictError:
+    cure = f"make some first with `hope-planner models plan {model_hash}`"
+    return ConflictError("release-without-plans", f"model {model_hash} has no plan: {cure}")
+
+
+def _nothing(counts: Any, model_hash: str, *, held_back: bool) -> ConflictError:
+    """Say why there is nothing of a model to release."""
+    if not counts.plans:
+        return _without_plans(model_hash)
+    if counts.released:
+        return ConflictError("release-under-way", f"another release of model {model_hash} is under way")
+    if counts.refused > counts.held:
+        cure = f"`hope-planner releases begin {model_hash} --again` releases them all the same"
+        detail = f"its newest versions were taken back; {cure}"
+        return ConflictError("nothing-to-release", detail)
+    cure = f"`hope-planner models rollout {model_hash} held` holds back the next ones"
+    if held_back:
+        cure = "those that come next are held back, as when devices measured anew"
+    return ConflictError("nothing-to-release", f"devices get its newest versions already; {cure}")

@@ -1,0 +1,121 @@
+"""Which version a device gets while a release is under way, from memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from hope_schema import GroupSelector
+from planner_api.db.engine import Database
+from planner_api.db.tables import ReleasePartRow, ReleaseRow
+from planner_api.devices.groups.choice import position, takes
+from planner_api.plans import repository as plan_rows
+from planner_api.plans.cache import PlanCache
+from planner_api.plans.stored import StoredPlan
+from planner_api.rollout import repository
+
+LATELY = timedelta(minutes=5)
+"""How long after its end a release is still looked for, by a process that may have lost its database meanwhile."""
+MAX_LABELLED = 100_000
+"""Devices whose labels are remembered."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """What a release under way means for one plan or one alias."""
+
+    release_id: str
+    before: int
+    after: int
+    share: float
+    group: str
+    selector: GroupSelector
+    soc: str | None
+    """The plan's; None: the device must be asked about."""
+
+
+class Splits:
+    """The releases under way, as this process knows them. Used from one event loop.
+
+    Their plans are kept out of the cache, so that nobody gets one without asking here.
+    """
+
+    def __init__(self, database: Database, cache: PlanCache) -> None:
+        self._database = database
+        self._cache = cache
+        self._known: dict[str, int] = {}
+        self._labels: OrderedDict[str, dict[str, str]] = OrderedDict()
+        self._stored: dict[tuple[str, int], StoredPlan] = {}
+        self.plans: dict[str, Split] = {}
+        self.aliases: dict[tuple[str, str], Split] = {}
+
+    async def look(self) -> None:
+        """Take in what changed."""
+        async with self._database.read() as session:
+            rows = await repository.recent(session, datetime.now(UTC) - LATELY)
+            revisions = {row.id: row.revision for row in rows}
+            changed = [row.id for row in rows if self._known.get(row.id) != row.revision]
+            if not changed:
+                return
+            parts = await repository.parts(session, [*revisions])
+        self._take_in(rows, parts)
+        touched = {part.plan_id for part in parts if part.release_id in changed and part.plan_id is not None}
+        self._cache.divert(frozenset(self.plans), touched)
+        self._labels.clear()
+        self._stored.clear()
+        self._known = revisions
+
+    def _take_in(self, rows: Iterable[ReleaseRow], parts: Iterable[ReleasePartRow]) -> None:
+        active = {row.id: row for row in rows if row.state in repository.ACTIVE}
+        self.plans = {
+            part.plan_id: _split(active[part.release_id], part.before, part.after, part.soc)
+            for part in parts
+            if part.plan_id is not None and part.release_id in active
+        }
+        self.aliases = {
+            (row.name, row.alias): _split(row, row.before, row.after)
+            for row in active.values()
+            if row.name is not None and row.alias is not None and row.before is not None and row.after is not None
+        }
+
+    async def version(self, split: Split, device_id: str | None) -> int:
+        """Return the version that a device gets; one that does not say who it is gets the version before."""
+        if device_id is None or position(device_id, split.release_id) >= split.share:
+            return split.before
+        labels = await self._labels_of(device_id) if split.selector.labels else {}
+        soc = split.soc
+        if split.selector.socs and soc is None:
+            async with self._database.read() as session:
+                soc = await repository.soc(session, device_id)
+        return split.after if takes(split.selector, split.group, device_id, soc or "", labels) else split.before
+
+    async def stored(self, plan_id: str, version: int) -> StoredPlan | None:
+        """Return a version of a plan under release."""
+        known = self._known
+        found = self._stored.get((plan_id, version))
+        if found is None:
+            async with self._database.read() as session:
+                found = await plan_rows.find_version(session, plan_id, version)
+            if found is not None and known is self._known:
+                self._stored[plan_id, version] = found
+        return found
+
+    async def _labels_of(self, device_id: str) -> dict[str, str]:
+        found = self._labels.get(device_id)
+        if found is None:
+            async with self._database.read() as session:
+                found = self._labels[device_id] = dict(await repository.labels(session, device_id))
+            if len(self._labels) > MAX_LABELLED:
+                self._labels.popitem(last=False)
+        return found
+
+
+def _split(row: ReleaseRow, before: int, after: int, soc: str | None = None) -> Split:
+    return Split(row.id, before, after, row.stages[row.stage], row.group or "", selector_of(row), soc)
+
+
+def selector_of(row: ReleaseRow) -> GroupSelector:
+    """The group of a release as it was when it began."""
+    return GroupSelector(socs=tuple(row.selector["socs"]), labels=row.selector["labels"], share=row.selector["share"])

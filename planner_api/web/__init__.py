@@ -1,0 +1,1 @@
+"""What every route shares: bodies within limits, problems, the caller, logs, metrics and probes."""

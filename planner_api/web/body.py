@@ -1,0 +1,218 @@
+"""Reading request bodies that may be hostile: bounded as sent, while they inflate, and while they become objects.
+
+Who sent it is known before any of it is read (``devices/guard.py``). What a route reads into objects is small by its
+own limit. Graphs and uploads may be large: those are read by a function of the route's, in a process of its own where
+they are (``web/reader.py``), and only what has to be stored comes back.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import zstandard
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
+
+from planner_api.web.error import HttpError
+from planner_api.web.principal import principal_of
+from planner_api.web.shape import parse
+
+CHUNK = 64 * 1024
+MAX_WINDOW = 8 * 2**20
+"""Largest zstd window accepted: a frame may ask its reader for gigabytes otherwise (RFC 8878 recommends 8 MiB)."""
+
+MOST_EXPANDED, ALWAYS_BYTES = 128, 2**20
+"""A body may inflate to so many times its size as sent and these bytes more: graphs and uploads inflate to some ten
+times theirs, and who sends 16 KB makes nobody read 16 MiB."""
+SMALL_BYTES = 256 * 1024
+"""Largest body of most routes, as it is sent and inflated; the contract's own bounds keep honest ones far below it."""
+_EXPONENTS = (b"e-", b"e+", b"e0", b"e1", b"e2", b"e3")
+MOST_EXPONENTS = 2000
+"""How often these may stand in a body that is read at once. A number as small or as large as a float can be takes ten
+microseconds, a hundred times what others do; what honest devices send has them in names only."""
+Encoding = Literal["identity", "gzip", "zstd"]
+Message = TypeVar("Message", bound=BaseModel)
+Result = TypeVar("Result")
+Reading = Callable[[bytes | bytearray], Result]
+"""Makes of a body's text what is stored of it; a function of a module, so that another process finds it too."""
+
+
+class TooLargeError(HttpError):
+    """A body beyond its limit."""
+
+    def __init__(self, when: str, limit: int) -> None:
+        super().__init__(413, "body-too-large", f"the body exceeds the limit of {limit} bytes{when}")
+
+
+@dataclass(frozen=True)
+class Body:
+    """A request body as it was sent."""
+
+    raw: bytes
+    encoding: Encoding
+
+
+async def read_body(request: Request, *, limit: int, before_large: Callable[[], Awaitable[None]] | None = None) -> Body:
+    """Read the whole body; how long that may take is the connection's to say (``web/protocol.py``).
+
+    ``before_large`` is awaited once, before more than ``SMALL_BYTES`` of it are taken in.
+
+    Raises:
+        HttpError: 413 above ``limit`` bytes, 415 for an unknown content type or encoding.
+    """
+    for name in ("content-type", "content-encoding"):
+        if len(request.headers.getlist(name)) > 1:
+            raise HttpError(400, "repeated-header", f"the request has several {name} headers; send one")
+    encoding = _encoding(request.headers.get("content-encoding", ""))
+    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HttpError(415, "unsupported-media-type", "send the body as application/json")
+    if (declared := request.headers.get("content-length", "")).isdigit() and int(declared) > limit:
+        raise TooLargeError("", limit)
+    raw = bytearray()
+    try:
+        async for chunk in request.stream():
+            raw += chunk
+            if len(raw) > limit:
+                raise TooLargeError("", limit)
+            if before_large is not None and len(raw) > SMALL_BYTES:
+                await before_large()
+                before_large = None
+    except ClientDisconnect:
+        raise HttpError(400, "body-incomplete", "the connection closed before the body was complete") from None
+    return Body(bytes(raw), encoding)
+
+
+async def read_message(
+    request: Request, kind: type[Message], *, limit: int = SMALL_BYTES, empty: bytes = b""
+) -> Message:
+    """Read, inflate and validate a small body as one message of the contract; ``empty`` stands for one without a byte.
+
+    Raises:
+        HttpError: as ``read_body``, ``inflate`` and ``parse`` do.
+    """
+    return parse(inflate(await read_body(request, limit=limit), limit=limit) or empty, kind)
+
+
+async def read_large(request: Request, reading: Reading[Result], *, inline: int) -> tuple[Result, Body]:
+    """Return what ``reading`` makes of a body that may be large, or slow to read, and the body as it was sent.
+
+    Args:
+        request: whose body it is.
+        reading: raises HttpError for what is not valid.
+        inline: up to this many bytes it is read here and now, unless that is slow; else in a process of its own.
+
+    Raises:
+        HttpError: as ``read_body``, ``inflate`` and ``reading`` do; 429 for who sends too many large bodies at once.
+    """
+    planner = request.app.state.planner
+    settings, owner = planner.settings, principal_of(request.scope).name
+    async with AsyncExitStack() as held:
+
+        async def take_turn() -> None:
+            await held.enter_async_context(planner.large_bodies.turn(owner))
+
+        body = await read_body(request, limit=settings.max_body_bytes, before_large=take_turn)
+        refuse_declared(body, settings.max_inflated_bytes)
+        try:
+            text: bytes | bytearray | None = inflate(body, limit=min(inline, settings.max_inflated_bytes))
+        except TooLargeError:
+            text = None
+        if text is None or is_slow(text):
+            return await planner.reader.read(owner, reading, body), body
+        return reading(text), body
+
+
+def is_slow(text: bytes | bytearray) -> bool:
+    """Whether a body may have so many numbers of extreme exponents that reading it would hold up everybody."""
+    signs = text.count(b"E")
+    # Counting one byte costs a tenth of counting two.
+    return signs + text.count(b"e") > MOST_EXPONENTS and signs + sum(map(text.count, _EXPONENTS)) > MOST_EXPONENTS
+
+
+def inflate(body: Body, *, limit: int) -> bytes | bytearray:
+    """Return the decompressed body; never holds more than ``limit`` bytes and one chunk of it.
+
+    NOTE: one-shot decompression would trust the size that a zstd frame declares, so both formats are streamed.
+
+    Raises:
+        HttpError: 413 beyond ``limit``, or for what inflates beyond measure; 400 for damaged data.
+    """
+    limit = refuse_declared(body, limit)
+    match body.encoding:
+        case "identity":
+            return body.raw
+        case "gzip":
+            return _gunzip(body.raw, limit)
+        case "zstd":
+            return _unzstd(body.raw, limit)
+
+
+def refuse_declared(body: Body, limit: int) -> int:
+    """Return to how many bytes a body may inflate at most. Raises HttpError where it says itself that it has more.
+
+    What it says is only ever a reason to refuse it, before the work of finding out.
+    """
+    limit = min(limit, ALWAYS_BYTES + MOST_EXPANDED * len(body.raw))
+    declared = len(body.raw)
+    if body.encoding == "zstd":  # gzip says so at its end, where a damaged body says anything
+        with suppress(zstandard.ZstdError):  # damaged, which inflating it says
+            declared = zstandard.frame_content_size(body.raw)
+    if declared > limit:
+        raise TooLargeError(" after decompression", limit)
+    return limit
+
+
+def _gunzip(raw: bytes, limit: int) -> bytearray:
+    out = bytearray()
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        rest = raw
+        while not inflater.eof:
+            chunk = inflater.decompress(rest, CHUNK)
+            out += chunk
+            rest = inflater.unconsumed_tail
+            if len(out) > limit:
+                raise TooLargeError(" after decompression", limit)
+            if not chunk and not rest:
+                break
+    except zlib.error:
+        raise HttpError(400, "damaged-body", "the body is not valid gzip") from None
+    if not inflater.eof or inflater.unused_data:
+        raise HttpError(400, "damaged-body", "the gzip body ends too early or too late")
+    return out
+
+
+def _unzstd(raw: bytes, limit: int) -> bytearray:
+    out = bytearray()
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_reader(
+            raw, read_across_frames=True
+        ) as reader:
+            while chunk := reader.read(CHUNK):
+                out += chunk
+                if len(out) > limit:
+                    raise TooLargeError(" after decompression", limit)
+    except (zstandard.ZstdError, MemoryError):
+        raise HttpError(400, "damaged-body", "the body is not valid zstd with a window of at most 8 MiB") from None
+    return out
+
+
+def _encoding(text: str) -> Encoding:
+    match text.strip().lower():
+        case "" | "identity":
+            return "identity"
+        case "gzip" | "x-gzip":
+            return "gzip"
+        case "zstd":
+            return "zstd"
+    raise HttpError(
+        415,
+        "unsupported-encoding",
+        "the body's content encoding is not supported; use gzip or zstd",
+        headers={"Accept-Encoding": "zstd, gzip"},
+    )

@@ -1,0 +1,88 @@
+"""The OpenAPI document of an app: its routes, and the schemas of the shared contract that they use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+import hope_schema
+from planner_api.web.contract import REF
+
+DESCRIPTION = """Plans how a neural network runs across all processors of a device, for a whole fleet of devices.
+
+Request bodies are JSON, optionally compressed (`Content-Encoding: zstd` or `gzip`). Errors are
+`application/problem+json` (RFC 9457) with a stable `type` (`urn:hope:...`). Durations are microseconds, sizes bytes.
+"""
+
+
+def build(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document of the app's routes, with the schemas of the shared contract."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=DESCRIPTION)
+        document.setdefault("components", {})["schemas"] = _schemas()
+        document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        for operation in operations(document):
+            operation.setdefault("security", [{}, {"bearer": []}])
+            responses = operation["responses"]
+            _drop_defaults(responses)
+            if "HTTPValidationError" in json.dumps(responses.get("422", {})):
+                responses["422"] = {
+                    "description": "Unprocessable Content",
+                    "content": {"application/problem+json": {"schema": {"$ref": REF.format(model="ProblemDetails")}}},
+                }
+        _keep_used(document)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every operation of a document."""
+    for methods in document["paths"].values():
+        yield from methods.values()
+
+
+def references(document: dict[str, Any], node: Any) -> set[str]:
+    """Return the names of all schemas a node refers to, directly or through other schemas."""
+    found: set[str] = set()
+    waiting = [node]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting.extend(item)
+        elif isinstance(item, dict):
+            waiting.extend(item.values())
+            name = str(item.get("$ref", "")).rpartition("/")[2]
+            if name and name not in found:
+                found.add(name)
+                waiting.append(document["components"]["schemas"].get(name, {}))
+    return found
+
+
+def _drop_defaults(responses: dict[str, Any]) -> None:
+    """Take away the 200 that FastAPI adds to every route, or the JSON that it adds to a route's own."""
+    found = responses.get("200", {})
+    if found.get("description") == "Successful Response":
+        del responses["200"]
+    elif found.get("content", {}).get("application/json") == {"schema": {}}:
+        del found["content"]["application/json"]
+        if not found["content"]:
+            del found["content"]
+
+
+def _schemas() -> dict[str, Any]:
+    words = (getattr(hope_schema, name) for name in hope_schema.__all__)
+    models = [word for word in words if isinstance(word, type) and issubclass(word, BaseModel)]
+    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+    return dict(sorted(definitions["$defs"].items()))
+
+
+def _keep_used(document: dict[str, Any]) -> None:
+    used = references(document, document["paths"])
+    schemas = document["components"]["schemas"]
+    document["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in used}

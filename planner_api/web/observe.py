@@ -1,0 +1,83 @@
+"""The outermost ASGI layer: every request gets an id, is counted, and is logged when it is worth a line."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from typing import Any
+
+import structlog
+
+from planner_api.errors import NotFoundError
+from planner_api.web.asgi import GIVEN_ID, REQUEST_ID, Asgi, Scope, route_of
+from planner_api.web.logs import request_id
+from planner_api.web.metrics import Metrics
+from planner_api.web.principal import principal_of
+from planner_api.web.problems import send_problem, status_of
+
+log = structlog.get_logger("planner_api.access")
+
+SLOW_S = 1.0
+"""Slower answers are logged; so is every answer of status 400 and above. Routine ones only at level debug."""
+
+
+class Observe:
+    """ASGI middleware: ``X-Request-ID`` in and out, errors in words, metrics, access log."""
+
+    def __init__(self, app: Asgi, metrics: Metrics, *, log_routine: bool = False) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._log_routine = log_routine
+        self._prefix = secrets.token_hex(6).encode()
+        self._numbers = itertools.count()
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Serve one request."""
+        headers = dict(scope["headers"])
+        given = headers.get(REQUEST_ID)
+        if given is None or not GIVEN_ID.fullmatch(given):
+            given = b"%b%06x" % (self._prefix, next(self._numbers))
+        state = scope.setdefault("state", {})
+        state["request_id"] = identity = given.decode()
+        # Where one of them came twice, no two readers shall take different ones.
+        state["headers"] = headers if len(headers) == len(scope["headers"]) else {}
+        request_id.set(identity)
+        status = 0
+        started = time.perf_counter()
+
+        def send_with_id(message: Any) -> Any:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], (REQUEST_ID, given)]}
+            return send(message)
+
+        try:
+            if scope["path"].endswith("\n"):  # Starlette's patterns end in `$`, which would let it pass
+                raise NotFoundError("not-found", "no address ends in a line break")
+            await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            if status:  # in the middle of an answer
+                raise
+            await send_problem(send_with_id, scope, error)
+            if status_of(error) == 500:
+                raise  # the server's log says where
+        finally:
+            status = status or 500
+            seconds = time.perf_counter() - started
+            self._metrics.request(scope["method"], route_of(scope), status, seconds)
+            if status >= 400 or seconds >= SLOW_S:
+                self._log(log.warning if status >= 500 else log.info, scope, status, seconds)
+            elif self._log_routine:
+                self._log(log.debug, scope, status, seconds)
+
+    def _log(self, write: Any, scope: Scope, status: int, seconds: float) -> None:
+        write(
+            "request",
+            method=scope["method"],
+            path=scope["path"][:200],
+            status=status,
+            ms=round(seconds * 1000, 2),
+            caller=principal_of(scope).name,
+        )

@@ -1,0 +1,79 @@
+"""Probes and metrics that may be asked as often as anybody likes: they need no token, so they must cost little."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import DBAPIError
+
+from planner_api.db.engine import Database
+from planner_api.db.migrate import HEAD, serves
+from planner_api.db.tables import InboxRow
+from planner_api.errors import DatabaseAwayError, UnavailableError
+from planner_api.jobs.repository import count_by_status
+from planner_api.rollout.repository import count_by_state
+from planner_api.shared import SharedCalls
+from planner_api.web.metrics import Metrics
+
+BROKEN: tuple[type[Exception], ...] = (DatabaseAwayError, DBAPIError, TimeoutError)
+PROBE_S = 2.0
+"""A database that does not answer within this is away."""
+FRESH_S = 1.0
+"""How long an outcome is told to everybody who asks."""
+
+
+class Probes:
+    """What a process tells about itself and its database."""
+
+    def __init__(self, database: Database, metrics: Metrics) -> None:
+        self._database = database
+        self._metrics = metrics
+        self._looks: SharedCalls[Any] = SharedCalls(keep_s=FRESH_S)
+
+    async def check_ready(self) -> None:
+        """Whether requests can be served: the database answers, stands at the newest migration and takes things in.
+
+        Raises:
+            UnavailableError: saying what is missing.
+        """
+        await self._looks.get("ready", self._check_ready)
+
+    async def scrape(self) -> bytes:
+        """The metrics page; without the gauges that the database tells while that is away."""
+        page: bytes = await self._looks.get("page", self._scrape)
+        return page
+
+    async def _check_ready(self) -> None:
+        try:
+            async with asyncio.timeout(PROBE_S), self._database.read() as session:
+                revision = await session.scalar(text("SELECT version_num FROM alembic_version"))
+        except BROKEN:
+            raise UnavailableError("the database does not answer, or was never migrated") from None
+        if not serves(revision):
+            raise UnavailableError(f"the database stands at migration {revision}, not {HEAD}: run hope-planner migrate")
+        try:
+            # NOTE: committed, because a full disk refuses only what is written down.
+            async with asyncio.timeout(PROBE_S), self._database.write() as session:
+                await session.execute(text("UPDATE alembic_version SET version_num = version_num"))
+        except TimeoutError:
+            pass  # it is busy writing
+        except (DatabaseAwayError, DBAPIError) as error:
+            reason = getattr(error, "reason", None) or str(getattr(error, "orig", None) or error)
+            raise UnavailableError(f"nothing can be written to the database: {reason}"[:300]) from None
+
+    async def _scrape(self) -> bytes:
+        metrics = self._metrics
+        try:
+            async with asyncio.timeout(PROBE_S), self._database.read() as session:
+                by_status = await count_by_status(session)
+                releases = await count_by_state(session)
+                inbox = await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None)))
+            metrics.gauges["plans"] = ("status", {status: float(count) for status, count in by_status.items()})
+            metrics.gauges["releases"] = ("state", {state: float(count) for state, count in releases.items()})
+            metrics.gauges["inbox"] = ("state", {"waiting": float(inbox or 0)})
+            metrics.gauges["database"] = ("state", {"up": 1.0})
+        except BROKEN:
+            metrics.gauges = {"database": ("state", {"up": 0.0})}
+        return metrics.render()

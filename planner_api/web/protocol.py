@@ -1,0 +1,234 @@
+"""The server's HTTP/1.1 connection: requests bounded in bytes, fields and time before anybody has shown a token.
+
+Uvicorn's httptools connection takes heads of any size and waits for requests for ever; its h11 connection bounds the
+bytes of a head alone, at half the requests per second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence, Sized
+from functools import lru_cache
+from typing import Any, cast
+from weakref import WeakSet
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from planner_api.web.asgi import REQUEST_ID
+from planner_api.web.error import HttpError
+from planner_api.web.problems import answer
+
+MAX_HEAD_BYTES = 32 * 1024
+"""Longest request line with all its fields, and trailer if there is one; looked at after each piece."""
+PIECE_BYTES = 16 * 1024
+MAX_FIELDS = 100
+HEAD_S = 10.0
+"""Longest time from a connection's beginning to its first byte, and from the first byte to the end of a head."""
+LOOK_S = 0.5
+"""How often it is looked at what connections wait for, and since when: a timer for each request would cost it a tenth.
+What takes too long is seen up to two looks late."""
+
+_WATCHED: WeakSet[ServerState] = WeakSet()
+"""Servers whose connections are looked at; while they have any."""
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header may hold."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection that ends with 400, 408 or 431 where a request is malformed, slow or has too large a head."""
+
+    body_timeout_s = 30.0
+    """Longest time from the end of a head to the end of its body."""
+
+    def __init__(self, config: Config, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self._unread = 0
+        """Bytes that came since the parser last completed a head, a piece of a body or a message."""
+        self._in_body = False
+        self._owed: tuple[str, RequestResponseCycle | None] | None = None
+        """What the client owed at the last look, after which request; and (by the loop's clock) since when."""
+        self._owed_since = 0.0
+        self._refusal = HttpError(400, "malformed-request", "this is not a request of HTTP/1.1")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for a first head."""
+        stream = cast(asyncio.Transport, transport)
+        super().connection_made(stream)
+        self.flow = _Flow(stream, self.pipeline)
+        if self.server_state not in _WATCHED:
+            _WATCHED.add(self.server_state)
+            self.loop.call_later(LOOK_S, _look, self.loop, self.server_state)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what arrived, piece by piece: the parser reads on whatever it is given."""
+        if len(data) > PIECE_BYTES:
+            for start in range(0, len(data), PIECE_BYTES):
+                if not self.transport.is_closing():
+                    self.data_received(data[start : start + PIECE_BYTES])
+            return
+        self._unread += len(data)
+        super().data_received(data)
+        if self._unread > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, "head-too-large", f"the head of a request may have {MAX_HEAD_BYTES} bytes")
+
+    def on_headers_complete(self) -> None:
+        """Go on to the body."""
+        self._unread = 0
+        self._in_body = True
+        if len(self.headers) > MAX_FIELDS:
+            self._refusal = HttpError(431, "head-too-large", f"a request may have {MAX_FIELDS} header fields")
+            raise self._refusal
+        super().on_headers_complete()
+        self.cycle.__class__ = _Answering  # uvicorn makes one of its own
+
+    def on_body(self, body: bytes) -> None:
+        """Take in a piece of the body."""
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Have the whole request."""
+        self._unread = 0
+        self._in_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Have answered: go on with what waits (uvicorn's own also sets a timer for the next request)."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    def send_400_response(self, msg: str) -> None:
+        """Say why this connection ends, and end it."""
+        headers, body = answer(self._refusal, None, None)
+        headers += [*self.server_state.default_headers, (b"connection", b"close")]
+        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[self._refusal.status], _lines(headers), body))
+        self.transport.close()
+
+    def look(self, now: float) -> None:
+        """End the connection where what the client owes has been due for too long."""
+        owed = self._owes()
+        if owed is None or owed != self._owed:
+            self._owed, self._owed_since = owed, now
+            return
+        waited_s = now - self._owed_since
+        if owed[0] == "body" and waited_s >= self.body_timeout_s:
+            self._refuse(408, "body-timeout", f"the body did not arrive within {self.body_timeout_s:g} s")
+        elif owed[0] == "head" and waited_s >= HEAD_S:
+            self._refuse(408, "head-timeout", f"the head did not arrive within {HEAD_S:g} s")
+        elif owed[0] == "request" and waited_s >= (HEAD_S if owed[1] is None else self.timeout_keep_alive):
+            self.transport.close()  # nothing was asked
+
+    def _owes(self) -> tuple[str, RequestResponseCycle | None] | None:
+        """What the client is to send next, after which request; None: it is we who keep it waiting."""
+        if self._in_body:
+            return None if self.flow.read_paused else ("body", self.cycle)
+        if self.cycle is not None and not self.cycle.response_complete:
+            return None
+        return ("head" if self._unread else "request", self.cycle)
+
+    def _refuse(self, status: int, kind: str, detail: str) -> None:
+        self._refusal = HttpError(status, kind, detail)
+        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+            self.send_400_response(detail)
+        else:
+            self.transport.close()  # in the middle of an answer
+
+
+def _look(loop: asyncio.AbstractEventLoop, server: ServerState) -> None:
+    """Look at every connection, and again while there are any."""
+    now = loop.time()
+    for connection in list(server.connections):
+        if isinstance(connection, BoundedProtocol):
+            connection.look(now)
+    if server.connections:
+        loop.call_later(LOOK_S, _look, loop, server)
+    else:
+        _WATCHED.discard(server)
+
+
+class _Answering(RequestResponseCycle):
+    """A request and its answer. Of an answer whose length is known, head and body leave in one system call.
+
+    Others are written by uvicorn itself, which looks at headers one by one: a quarter of what a cached plan costs.
+    """
+
+    _held: bytes | None = None
+    """The head, until the body is there."""
+
+    async def send(self, message: Any) -> None:
+        """Hold the head, then send both."""
+        head = self._held
+        if head is None:
+            if self.response_started or not self._hold(message):
+                await super().send(message)
+            return
+        self._held = None
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        body = message.get("body", b"")
+        if message.get("more_body") or len(body) != self.expected_content_length:
+            self.transport.write(head)
+            await super().send(message)
+            return
+        self.transport.writelines((head, body))
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+    def _hold(self, message: Any) -> bool:
+        """Make the head of an answer that says how long it is, or has no body; False for any other."""
+        headers, status, line = message["headers"], message["status"], b""
+        if headers and headers[-1][0] == REQUEST_ID and not _CONTROL.search(headers[-1][1]):
+            *headers, (_, identity) = headers
+            line = b"x-request-id: %b\r\n" % identity
+        lines, named = _looked_at((*self.default_headers, *headers))
+        length = b"0" if status in (204, 304) else named.get(b"content-length")
+        if length is None or b"connection" in named or b"transfer-encoding" in named:
+            return False
+        if not self.keep_alive or self.scope["method"] == "HEAD":
+            return False
+        self._held = b"%b%b%b\r\n" % (STATUS_LINE[status], lines, line)
+        self.response_started, self.chunked_encoding, self.expected_content_length = True, False, int(length)
+        self.waiting_for_100_continue = False
+        return True
+
+
+def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Headers as they are sent. Raises RuntimeError for one that is more than one line, or none."""
+    if _CONTROL.search(b"".join(map(b"".join, headers))):
+        raise RuntimeError("a header of the answer is no line of text")
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers])
+
+
+@lru_cache(maxsize=256)
+def _looked_at(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[bytes, dict[bytes, bytes]]:
+    """Headers as they are sent, and by name: those of a plan in memory are the same ones until the date changes."""
+    return _lines(headers), dict(headers)
+
+
+class _Flow(FlowControl):
+    """Flow control that reads on only once every request that came is being answered.
+
+    NOTE: uvicorn reads on after each answer, so a client that sends requests and reads no answers fills the memory.
+    """
+
+    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Read on, unless requests wait."""
+        if self.read_paused and not self._waiting:
+            super().resume_reading()

@@ -1,0 +1,140 @@
+"""Reading large bodies in a process of their own, which is killed when one takes too long or too much memory.
+
+Whatever Python does with a body of megabytes holds up the event loop, in a thread too: objects are made under one
+lock. The child gets the bytes as they came and answers with what the route's reading made of them, or the refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar, get_type_hints
+
+import msgspec
+
+from planner_api.errors import UnavailableError
+from planner_api.jobs.child import Child, serve
+from planner_api.locks import Turns
+from planner_api.web.body import Body, Encoding, Reading, inflate
+from planner_api.web.error import HttpError
+
+Result = TypeVar("Result")
+
+START_S = 60.0
+"""Longest time the child may take to load its modules."""
+PATIENCE = 6
+"""How many times its processor time reading a body may take on the clock, before the machine counts as too busy."""
+WAITING = 8
+"""Large bodies of one sender that may wait to be read."""
+
+
+class Refusal(msgspec.Struct):
+    """An ``HttpError`` on its way out of the child."""
+
+    status: int
+    kind: str
+    detail: str
+    causes: tuple[str, ...] = ()
+
+
+class Task(msgspec.Struct):
+    """A body, the name of its reading, its limit when inflated, and the processor time that it may take."""
+
+    reading: str
+    raw: bytes
+    encoding: Encoding
+    limit: int
+    seconds: float
+
+
+class Reader(Child):
+    """One child for one body at a time; senders take turns.
+
+    Args:
+        limit: most bytes of an inflated body.
+        timeout_s: processor time after which the child is killed, for nobody is to blame for what else runs; 0 reads in
+            a thread of this process, for who trusts its only sender.
+        memory_bytes: address space that a body may add.
+        refused: counts refusals, by the quota's name.
+    """
+
+    def __init__(self, *, limit: int, timeout_s: float, memory_bytes: int, refused: Counter[str]) -> None:
+        super().__init__("planner_api.web.reader", memory_bytes=memory_bytes, start_s=START_S, arenas=1)
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self.turns = Turns("bodies_to_read", slots=1, each=1, waiting=WAITING, refused=refused)
+
+    async def read(self, owner: str, reading: Reading[Result], body: Body) -> Result:
+        """Return what ``reading``, which returns a ``msgspec.Struct``, makes of the inflated body.
+
+        Raises:
+            HttpError: what ``reading`` or ``inflate`` raise; 413 for a body that takes too long or too much memory.
+            UnavailableError: the machine has no time for it.
+        """
+        if not self._timeout_s:
+            return await asyncio.to_thread(lambda: reading(inflate(body, limit=self._limit)))
+        name = f"{reading.__module__}:{reading.__qualname__}"
+        task = Task(name, body.raw, body.encoding, self._limit, self._timeout_s)
+        async with self.turns.turn(owner):
+            answer = await self._answer(msgspec.msgpack.encode(task))
+        if not answer[0]:
+            refusal = msgspec.msgpack.decode(answer[1:], type=Refusal)
+            raise HttpError(refusal.status, refusal.kind, refusal.detail, causes=refusal.causes)
+        result: Result = msgspec.msgpack.decode(answer[1:], type=get_type_hints(reading)["return"])
+        return result
+
+    async def _answer(self, task: bytes) -> bytes:
+        try:
+            await self.start()
+            async with asyncio.timeout(PATIENCE * self._timeout_s):
+                return await self.ask(task)
+        except TimeoutError:
+            await self.kill()
+            raise UnavailableError(
+                "the planner is too busy to read a large body; try again", retry_after_s=10
+            ) from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self.kill()
+            raise HttpError(
+                413, "body-too-costly", f"the body takes more than {self._timeout_s:g} s or too much memory to read"
+            ) from None
+        except BaseException:
+            await self.kill()  # cancelled half-way
+            raise
+
+
+def answer_to(task: Task) -> bytes:
+    """Return what the child answers: a byte that says whether it went well, and the result or the refusal."""
+    module, _, name = task.reading.partition(":")
+    reading = getattr(importlib.import_module(module), name)
+    try:
+        return b"\x01" + msgspec.msgpack.encode(reading(inflate(Body(task.raw, task.encoding), limit=task.limit)))
+    except HttpError as error:
+        refusal = Refusal(error.status, error.kind, error.detail, error.causes)
+    except MemoryError:
+        refusal = Refusal(413, "body-too-costly", "the body takes too much memory to read")
+    return b"\x00" + msgspec.msgpack.encode(refusal)
+
+
+def _load() -> Callable[[bytes], bytes]:
+    # NOTE: imported before the limit: what is loaded is not counted against a body.
+    for module in ("planner_api.models.reading", "planner_api.profiles.reading"):
+        importlib.import_module(module)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, in the middle of whatever it computes
+
+    def answer(sent: bytes) -> bytes:
+        task = msgspec.msgpack.decode(sent, type=Task)
+        signal.setitimer(signal.ITIMER_PROF, task.seconds)
+        found = answer_to(task)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        return found
+
+    return answer
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]), _load)
