@@ -14,6 +14,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import InputError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
+from agent_sdk.feeds import draw, feeds_of_ports
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.measure.timing import timed
 from agent_sdk.model import Port, Shapes
@@ -23,7 +24,7 @@ from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.whole import Openable
-from agent_sdk.verify import Verdict, random_feed, random_inputs, relative_error
+from agent_sdk.verify import Verdict, relative_error
 from hope_schema import Plan
 
 ASYNC_THREADS: Final = 4
@@ -197,14 +198,14 @@ class Session(Closes, Forks):
     def draw(self, seed: int = 0) -> Feed:
         """Random inputs, of the shapes that ran last, else of the file's. Raises InputError where none can be drawn."""
         if self.plans.last is not None:
-            return random_inputs(self.plans.last.model.graph, seed)
+            return draw(self.plans.last.model, seed)
         inputs = bound(self.plans.whole.inputs, self.plans.shapes)
-        feed = random_feed(inputs, seed)
-        if feed is None:
+        feeds = feeds_of_ports(inputs, self.plans.network)
+        if feeds is None:
             ports = ", ".join(f"{port.name} {list(port.shape)}" for port in inputs if port.is_open)
             shapes = f"shapes of {ports} (--shape INPUT=SIZES), or " if ports else ""
             raise InputError(f"no inputs can be drawn for '{self.name}': give {shapes}some (--input FILE.npz)")
-        return feed
+        return feeds.feed(seed)
 
     # The plan of the shapes that ran last
 

@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
 from agent_sdk.engine import Executor, build_program
-from agent_sdk.errors import InputError
-from agent_sdk.model import Model, Port, extract, pre_softmax_outputs
-from agent_sdk.model.dtypes import DTYPE
-from agent_sdk.model.infer import ELEMENT_NAMES
+from agent_sdk.model import Model, extract, pre_softmax_outputs
 from agent_sdk.rounding import FLOAT32, rounding
 from agent_sdk.runtimes.base import WrongOutput
-from agent_sdk.runtimes.host import FOREIGN
 from hope_schema import ModelGraph
-
-
-def random_inputs(graph: ModelGraph, seed: int) -> dict[str, np.ndarray]:
-    """Return seeded inputs of the model's shapes: normal for floats, 0 or 1 for all others.
-
-    Integers are often indices, and tables of two rows are common (``token_type_ids``).
-    """
-    generator = np.random.default_rng(seed)
-    inputs = {}
-    for name in graph.inputs:
-        tensor = graph.tensor[name]
-        if tensor.dtype in FOREIGN:
-            raise InputError(f"input '{name}' is {tensor.dtype}, which NumPy cannot hold")
-        inputs[name] = _drawn(generator, np.dtype(tensor.dtype), tensor.shape)
-    return inputs
-
-
-def random_feed(ports: Iterable[Port], seed: int) -> dict[str, np.ndarray] | None:
-    """Random inputs for ports of static shape; None where one is open or holds no numbers."""
-    generator = np.random.default_rng(seed)
-    feed: dict[str, np.ndarray] = {}
-    for port in ports:
-        dtype = _DTYPES.get(port.type)
-        sizes = [size for size in port.shape if isinstance(size, int) and size >= 0]
-        if dtype is None or len(sizes) != len(port.shape):
-            return None
-        feed[port.name] = _drawn(generator, dtype, sizes)
-    return feed
-
-
-def _drawn(generator: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
-    drawn = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)
-    return np.asarray(drawn).astype(dtype)
-
-
-_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    f"tensor({name})": np.dtype(DTYPE[number])
-    for name, number in ELEMENT_NAMES.items()
-    if number in DTYPE and DTYPE[number] not in FOREIGN
-}
 
 
 def reference(model: Model, values: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:

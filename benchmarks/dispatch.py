@@ -28,12 +28,12 @@ from onnx import TensorProto, helper
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, Program, build_program
 from agent_sdk.engine.trace import Trace
+from agent_sdk.feeds import draw
 from agent_sdk.model import Model, read_model
 from agent_sdk.native import LOOP_VARIABLE, address
 from agent_sdk.runtimes.base import BoundCall, Buffer, Executable, NativeCall, Processor, Segment
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.verify import random_inputs
 from benchmarks import cli
 from benchmarks.results import report, verdict
 from hope_schema import Cause, Plan, Step, merge
@@ -144,7 +144,7 @@ def plan_of(model: Model, where: Callable[[int, tuple[str, ...]], str], processo
 
 def traces(executor: Executor, runs: int = RUNS) -> list[Trace]:
     """Traces of some runs after two to warm up."""
-    inputs = random_inputs(executor.program.graph, 0)
+    inputs = draw(executor.program.model, 0)
     return [executor.traced(inputs) for _ in range(runs + 2)][2:]
 
 
@@ -275,7 +275,7 @@ def busy_process() -> Iterator[None]:
 def nasnet_in_turn() -> tuple[float, float]:
     """Milliseconds of nasnet_mobile in single super-ops in turn on two cores, native and in Python, in turns."""
     model = read_model("nasnet_mobile")
-    inputs = random_inputs(model.graph, 0)
+    inputs = draw(model, 0)
     names = ("ort@0", "ort@1")
     with ExitStack() as opened:
         executors = []
@@ -295,7 +295,7 @@ def nasnet_in_turn() -> tuple[float, float]:
 def gang_beside_idle() -> float:
     """A gang of all cores while a dozen other compiled networks wait beside it ÷ just before and after, median."""
     model = read_model("squeezenet")
-    inputs = random_inputs(model.graph, 0)
+    inputs = draw(model, 0)
     everything = {processor.id: processor for processor in discover()}
     gang = max((p for p in everything.values() if p.spec.runtime == "ort"), key=lambda p: p.spec.threads)
     others = [p for p in everything.values() if p is not gang]

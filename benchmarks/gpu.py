@@ -39,6 +39,7 @@ import numpy as np
 import torch
 
 from agent_sdk.agent import Agent
+from agent_sdk.feeds import draw
 from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.obtaining import THOROUGH_S
 from agent_sdk.runtimes.base import Segment, whole_network
@@ -47,7 +48,7 @@ from agent_sdk.runtimes.torch.kernel import Line, build
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.session import Session
-from agent_sdk.verify import random_inputs, reference, relative_error
+from agent_sdk.verify import reference, relative_error
 from benchmarks import cli, pair
 from benchmarks.results import Measure, Table, report, say, verdict
 from benchmarks.streams import traced_streams
@@ -199,7 +200,7 @@ def network_rows(
         model = sessions["auto"].latest.model
         own = next(iter(agents["auto"].device.processors.values()))
         assert isinstance(own, TorchProcessor)
-        feeds = random_inputs(model.graph, 0)
+        feeds = draw(model, 0)
         right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))
         plans = {method: session.latest.plan_executor.program.plan for method, session in sessions.items()}
         # NOTE: before anything is traced: a profiler that has once been attached may slow launches down.
@@ -309,7 +310,7 @@ def sessions_rows(name: str, precision: str, count: int) -> list[dict[str, Any]]
     with Agent(processors="cuda:0", precision=precision, wait_s=WAIT_S) as agent:
         for _ in range(count):
             with agent.load(name, background=False) as session:
-                session.run(random_inputs(session.latest.model.graph, 0))
+                session.run(draw(session.latest.model, 0))
             gc.collect()
             torch.cuda.empty_cache()
             free, total = torch.cuda.mem_get_info()

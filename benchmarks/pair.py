@@ -25,11 +25,11 @@ from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Executor
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain.perfetto import to_perfetto
+from agent_sdk.feeds import draw
 from agent_sdk.measure.timing import take_turns
 from agent_sdk.measure.witness import Witness
 from agent_sdk.obtaining import THOROUGH_S
 from agent_sdk.selection.trial import PLAN
-from agent_sdk.verify import random_inputs
 from benchmarks.results import Measure, say, verdict
 from benchmarks.traces import busy_together
 
@@ -59,7 +59,7 @@ def rows(name: str, traces_to: Path | None = None, on: str | None = None) -> lis
         agent.load(name, all_rivals=True, background=False) as session,
     ):
         contenders = dict(session.latest.serving.contenders)
-        traces = runs(contenders, random_inputs(session.latest.model.graph, 0))
+        traces = runs(contenders, draw(session.latest.model, 0))
         walls = walls_us(traces)
         # A plan that uses one processor is that processor, and its session has it once.
         best = min(us for label, us in walls.items() if len(contenders[label].program.processors_used) == 1)

@@ -31,8 +31,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import hope_zoo as zoo
 from agent_sdk import Agent, Session
+from agent_sdk.feeds import draw
 from agent_sdk.selection.trial import PLAN
-from agent_sdk.verify import random_inputs
 from benchmarks import cli
 from benchmarks.results import ROOT, Measure, Table, report, verdict
 
@@ -181,7 +181,7 @@ def starts(agent: Agent, name: str, rounds: int, folder: Path) -> tuple[list[Mea
     path, plan = folder / f"{name}.onnx", folder / f"{name}.plan"
     shutil.copy(zoo.path(name), path)
     with agent.load(path, background=False) as prepared:
-        inputs = random_inputs(prepared.latest.model.graph, 0)
+        inputs = draw(prepared.latest.model, 0)
         agent.export_plan(prepared, plan)
         answers = prepared.latest.serving.current
     with agent.load(path) as warm, agent.load(path, plan=plan) as travelled:  # two trials, perhaps with two ends
@@ -218,7 +218,7 @@ def runs(agent: Agent, source: bytes) -> Measure:
             own.spec.threads for own in session.latest.executor.program.processors.values()
         )
         theirs = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        inputs = random_inputs(session.latest.model.graph, 0)
+        inputs = draw(session.latest.model, 0)
         took = in_rows({"ours": partial(timed_run, session, inputs), "own": partial(timed_own, theirs, inputs)})
         who = "the plan" if session.latest.serving.current == PLAN else session.latest.serving.current
     what = f"run of a {took['own'] * 1e6:.0f} µs network ({who}) ÷ InferenceSession.run"

@@ -22,6 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.feeds import draw
 from agent_sdk.measure.profiler import profile
 from agent_sdk.measure.timing import take_turns
 from agent_sdk.measure.truth import TOLD, is_outdated, observations, retimed
@@ -32,7 +33,6 @@ from agent_sdk.runtimes.base import Processor
 from agent_sdk.selection.opening import RENEWALS
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN, hold_trial, warm
-from agent_sdk.verify import random_inputs
 from benchmarks.results import Found, Table, verdict
 from hope_schema import (
     HOST,
@@ -179,7 +179,7 @@ def settled(cut: CutModel, device: Device, lanes: tuple[str, str], rivals: Mappi
     """What a session ends with: the plan by the planner's own figures, and as it is told."""
     processors = [device.processors[lane] for lane in lanes]
     figures = known(cut, processors)
-    inputs = random_inputs(cut.source.graph, 0)
+    inputs = draw(cut.source, 0)
     for asked in range(RENEWALS + 1):
         plan = planned(cut, figures, lanes)
         with Executor(build_program(plan, cut.source, device.processors), device) as run:
@@ -212,7 +212,7 @@ def machine(cores: Sequence[int] = (0, 1)) -> Found:
                 runs = {way: opening(alone(way)) for way in (lanes[0], gang)}
                 figured, told = settled(cut_model(model, halves(model, axis)), device, lanes, runs)
                 runs["split"] = opening(told)
-                inputs = random_inputs(model.graph, 0)
+                inputs = draw(model, 0)
                 with Witness() as witness:
                     turns = take_turns(
                         {way: partial(run.run, inputs) for way, run in runs.items()},

@@ -1,4 +1,4 @@
-"""A segment by itself: compiled, fed with random numbers and timed on a thread bound to its processor's cores."""
+"""A segment by itself: compiled, fed with what is drawn for it and timed on a thread bound to its processor's cores."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import closing
 import numpy as np
 
 from agent_sdk.device.cores import bound_to
+from agent_sdk.feeds import feeds_of_segment
 from agent_sdk.measure.timing import ENOUGH_US, Timing, measure
-from agent_sdk.runtimes.base import Buffer, Executable, Processor, Segment
+from agent_sdk.runtimes.base import Executable, Processor, Segment
 from agent_sdk.runtimes.host import aligned_empty
-from hope_schema import TensorType
 
 
 def time_segment(processor: Processor, segment: Segment, deadline: float) -> Timing:
@@ -34,18 +34,14 @@ def time_executable(
 
 
 def bound(executable: Executable) -> Callable[[], None]:
-    """A compiled segment's launch, on random numbers and buffers of its own."""
-    processor = executable.processor
-    inputs = {name: random_buffer(processor, executable.input_types[name]) for name in executable.segment.inputs}
+    """A compiled segment's launch, on drawn inputs and buffers of its own."""
+    processor, generator = executable.processor, np.random.default_rng(0)
+    feeds = feeds_of_segment(executable.segment)
+    inputs = {}
+    for name in executable.segment.inputs:
+        kind = executable.input_types[name]
+        array = aligned_empty(kind)
+        array[...] = feeds.tensor(name, kind, generator)
+        inputs[name] = processor.place.from_host(array)
     outputs = {name: processor.place.allocate(kind) for name, kind in executable.output_types.items()}
     return executable.bind(inputs, outputs)
-
-
-def random_buffer(processor: Processor, kind: TensorType) -> Buffer:
-    """A buffer with seeded random numbers; integers are zero, which is a legal index everywhere."""
-    array = aligned_empty(kind)
-    if array.dtype.kind == "f":
-        array[...] = np.random.default_rng(0).standard_normal(kind.shape, np.float32)
-    else:
-        array[...] = 0
-    return processor.place.from_host(array)

@@ -33,6 +33,7 @@ from typing import Final
 from agent_sdk.device.cores import bound_to
 from agent_sdk.engine import Device, DeviceClosedError, SegmentFailedError
 from agent_sdk.errors import ProcessorError
+from agent_sdk.feeds import draw
 from agent_sdk.measure.alone import time_segment
 from agent_sdk.measure.delivery import deliveries
 from agent_sdk.measure.handover import handover_us
@@ -55,7 +56,6 @@ from agent_sdk.runtimes.base import (
 )
 from agent_sdk.runtimes.host import HostPlace
 from agent_sdk.selection.single import whole_run
-from agent_sdk.verify import random_inputs
 from hope_schema import (
     HOST,
     LatencyColumns,
@@ -221,7 +221,7 @@ class _Profiling:
         """The latency of the whole network on each of these kinds; says where even the best of it was disturbed."""
         with ExitStack() as opened:
             device = opened.enter_context(Device(()))
-            inputs = random_inputs(self.model.graph, 0)
+            inputs = draw(self.model, 0)
             calls = {}
             for kind in kinds:
                 if self.out_of_time():

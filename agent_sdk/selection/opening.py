@@ -10,6 +10,7 @@ from typing import Final
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, ProcessorError
+from agent_sdk.feeds import draw
 from agent_sdk.measure.truth import TOLD, is_outdated, observations, retimed
 from agent_sdk.model import Model
 from agent_sdk.model.weights import copies_at_once
@@ -24,7 +25,7 @@ from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likel
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
-from agent_sdk.verify import agreement, random_inputs
+from agent_sdk.verify import agreement
 from hope_schema import Plan
 
 RENEWALS: Final = 2
@@ -65,7 +66,7 @@ class _Opening:
 
     def __post_init__(self) -> None:
         self.notes = list(self.obtained.notes)
-        self.inputs = random_inputs(self.model.graph, 0)
+        self.inputs = draw(self.model, 0)
         self.processors, self.obtainer = self.opener.processors, self.opener.obtainer
 
     def done(self, pinned: bool) -> Opened:

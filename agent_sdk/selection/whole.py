@@ -16,13 +16,14 @@ import numpy as np
 import onnx
 
 from agent_sdk.errors import ExecutionError, InputError, ModelError
+from agent_sdk.feeds import feeds_of_ports
 from agent_sdk.measure.timing import timed
 from agent_sdk.model import Shapes
 from agent_sdk.model.ports import bound
 from agent_sdk.rounding import FLOAT32
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.whole import WholeNetwork
-from agent_sdk.verify import random_feed, relative_error
+from agent_sdk.verify import relative_error
 
 ROUNDS: Final = 5
 """Timed runs of each, in turns; the median counts."""
@@ -95,9 +96,10 @@ def open_whole(
         except ExecutionError as error:
             refusals.append(str(error))
             continue
-        feed = None if first else random_feed(bound(loaded[0].inputs, shapes or {}), 0)
-        if feed is None:
+        feeds = None if first else feeds_of_ports(bound(loaded[0].inputs, shapes or {}), None)
+        if feeds is None:
             break
+        feed = feeds.feed(0)
     if not loaded:
         raise ModelError("; ".join(refusals) or "no runtime that loads whole networks is chosen")
     chosen = loaded[0] if len(loaded) == 1 else _fastest(loaded, feed or {})

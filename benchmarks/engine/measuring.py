@@ -18,12 +18,13 @@ import numpy as np
 from agent_sdk.agent import Agent
 from agent_sdk.engine import Executor
 from agent_sdk.explain import to_perfetto
+from agent_sdk.feeds import draw
 from agent_sdk.measure.timing import Turn, take_turns
 from agent_sdk.measure.witness import Witness, calm
 from agent_sdk.model import Model, pre_softmax_outputs
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
-from agent_sdk.verify import executor_error, random_inputs, reference, relative_error
+from agent_sdk.verify import executor_error, reference, relative_error
 from benchmarks.engine.runtimes import Run, baselines
 from benchmarks.traces import allocated_bytes, busy_together, peak_bytes
 
@@ -72,7 +73,7 @@ def rows_for(
     """
     with agent.load(name, background=False) as session:
         model, serving = session.latest.model, session.latest.serving
-        inputs = random_inputs(model.graph, 0)
+        inputs = draw(model, 0)
         runs: dict[str, Run] = baselines(model, len(agent.soc.cores))
         calls: dict[str, Callable[[], Any]] = {config: partial(_forgotten, run, inputs) for config, run in runs.items()}
         calls["ours"] = partial(_forgotten, session.run, inputs)

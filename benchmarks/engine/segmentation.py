@@ -10,10 +10,10 @@ import numpy as np
 
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.feeds import draw
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.ort.processor import OrtProcessor
 from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.verify import random_inputs
 from hope_schema import Plan
 
 ROUNDS = 20
@@ -34,7 +34,7 @@ def loss(name: str) -> dict[str, float]:
     first, second = (discover("ort@0")[0] for _ in range(2))
     assert isinstance(second, OrtProcessor)
     second.spec = second.spec.model_copy(update={"id": TWIN})
-    inputs = random_inputs(model.graph, 0)
+    inputs = draw(model, 0)
     found = {}
     with Device([first, second]) as device:
         for size in PIECES:

@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from agent_sdk.feeds import draw
 from agent_sdk.model import read_model
-from agent_sdk.verify import random_inputs, reference
+from agent_sdk.verify import reference
 
 
 def branching_model(channels: int = 8, size: int = 16) -> onnx.ModelProto:
@@ -81,5 +82,5 @@ def one_op_model(op: str = "Relu", domain: str = "", shape: tuple[int | str, ...
 def expected(source: bytes, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return inputs and what the whole model makes of them."""
     model = read_model(source)
-    inputs = random_inputs(model.graph, seed)
+    inputs = draw(model, seed)
     return inputs, reference(model, inputs, model.graph.outputs)

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_sdk.feeds import draw
 from agent_sdk.model import read_model
-from agent_sdk.verify import random_inputs, reference
+from agent_sdk.verify import reference
 from benchmarks.gpu import rounding_error
 from benchmarks.streams import lines_of
 from tests.agent.models import BRANCHING
@@ -18,7 +19,7 @@ from tests.agent.models import BRANCHING
 def test_a_format_errs_by_its_digits() -> None:
     """Nothing is rounded in fp32; ten bits of mantissa cost about a thousandth, in tf32 and in fp16 alike."""
     model = read_model(BRANCHING)
-    feeds = random_inputs(model.graph, 0)
+    feeds = draw(model, 0)
     right = reference(model, feeds, model.graph.outputs)
     found = {name: rounding_error(model, name, feeds, right, torch.device("cpu")) for name in ("fp32", "tf32", "fp16")}
     assert found["fp32"] < 1e-5

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from agent_sdk.errors import ProcessorError
+from agent_sdk.feeds import Feeds, feeds_of_segment
 from agent_sdk.model import Model
-from agent_sdk.runtimes.base import CompilationFailed, OutOfMemory, UnsupportedOp, WrongOutput, lacks_memory
+from agent_sdk.runtimes.base import CompilationFailed, OutOfMemory, UnsupportedOp, WrongOutput, lacks_memory, segment_of
 from agent_sdk.runtimes.torch.fold import fold
 from agent_sdk.runtimes.torch.node import Node, node_of
 from agent_sdk.runtimes.torch.precision import Precision
@@ -42,6 +44,7 @@ class Kernel:
         inputs: the activations it reads, in the order of its call's arguments.
         outputs: those it returns.
         types: of all of these, as they are held on the device.
+        feeds: draws what it reads.
         views: outputs that share the memory of an input, and which; see ``in_row``.
     """
 
@@ -52,6 +55,7 @@ class Kernel:
     lines: tuple[Line, ...] = field(repr=False)
     places: tuple[int, ...] = field(repr=False)
     count: int = field(repr=False)
+    feeds: Feeds = field(repr=False)
     views: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -91,8 +95,9 @@ def build(super_op: SuperOp, model: Model, precision: Precision, device: torch.d
             lines=tuple(lines),
             places=tuple(place[name] for name in super_op.outputs),
             count=len(place),
+            feeds=feeds_of_segment(segment_of(super_op, model)),
         )
-        return _run(kernel, random_inputs(kernel, precision, device), precision)[0]
+        return _run(kernel, drawn(kernel, precision, device), precision)[0]
     except Exception as error:
         raise translated(error, f"{precision.name} on {device}, op '{super_op.id}'", CompilationFailed) from error
 
@@ -159,17 +164,17 @@ def _argument(
     return value
 
 
-def random_inputs(kernel: Kernel, precision: Precision, device: torch.device) -> list[Tensor]:
-    """Tensors that a kernel may read: random numbers, and zeros for integers, which are a legal index everywhere."""
+def drawn(kernel: Kernel, precision: Precision, device: torch.device) -> list[Tensor]:
+    """Tensors that a kernel may read: what is data is drawn on the device."""
     generator = torch.Generator(device).manual_seed(0)
     made = []
     for name in kernel.inputs:
         kind = kernel.types[name]
         dtype = getattr(torch, kind.dtype)
-        if dtype.is_floating_point:
+        if dtype.is_floating_point and kernel.feeds.use(name, kind) is None:
             tensor = torch.randn(kind.shape, generator=generator, device=device).to(dtype)
         else:
-            tensor = torch.zeros(kind.shape, dtype=dtype, device=device)
+            tensor = torch.from_numpy(kernel.feeds.tensor(name, kind, np.random.default_rng(0))).to(device)
         made.append(precision.laid_out(tensor))
     return made
 

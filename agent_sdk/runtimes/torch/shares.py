@@ -16,7 +16,7 @@ from typing import Final
 import torch
 
 from agent_sdk.runtimes.torch.driver import CudaGraphs, Memory
-from agent_sdk.runtimes.torch.kernel import Kernel, random_inputs
+from agent_sdk.runtimes.torch.kernel import Kernel, drawn
 from agent_sdk.runtimes.torch.precision import Precision
 
 COPIES: Final = (1, 2, 4)
@@ -56,7 +56,7 @@ def occupancy(kernel: Kernel, precision: Precision, driver: CudaGraphs, copies: 
 def _timed(kernel: Kernel, precision: Precision, driver: CudaGraphs, count: int, chain: int) -> float:
     memory: Memory = {}
     for copy in range(count):
-        given = random_inputs(kernel, precision, driver.device)
+        given = drawn(kernel, precision, driver.device)
         memory.update(zip((f"{copy}/{name}" for name in kernel.inputs), given, strict=True))
     with precision.switched(), driver.recording(count) as recording:
         driver.fork(count)

@@ -11,8 +11,8 @@ from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.explain import to_perfetto
 from agent_sdk.explain.perfetto import MEASURED, PLANNED
+from agent_sdk.feeds import draw
 from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.verify import random_inputs
 from tests.agent.models import BRANCHING
 
 Event = dict[str, Any]
@@ -22,7 +22,7 @@ Event = dict[str, Any]
 def made(agent: Agent) -> tuple[Executor, list[Event]]:
     """The plan's executor, and a trace of it."""
     executor = agent.load(BRANCHING, background=False).latest.plan_executor
-    _, trace = executor.run(random_inputs(executor.program.graph, 0))
+    _, trace = executor.run(draw(executor.program.model, 0))
     return executor, to_perfetto(trace)["traceEvents"]
 
 
@@ -65,7 +65,7 @@ def test_the_plan_is_there_whatever_was_run(agent: Agent) -> None:
     plan, device = session.latest.plan_executor.program, session.latest.plan_executor.device
     single = single_processor_plan(plan.graph, "ort@0", soc="here", frequency="now")
     with Executor(build_program(single, session.latest.model, device.processors), device) as executor:
-        _, trace = executor.run(random_inputs(plan.graph, 0))
+        _, trace = executor.run(draw(plan.model, 0))
     events = to_perfetto(trace, plan)["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     planned = {names[event["pid"]] for event in events if event.get("cat") == "predicted"}

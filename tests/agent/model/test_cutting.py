@@ -12,10 +12,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from agent_sdk.feeds import draw
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import LightModels
-from agent_sdk.verify import random_inputs, reference
+from agent_sdk.verify import reference
 from hope_schema import Cut, merge
 from hope_schema.cutgraph import cut_graph, node_of, part_super_op
 from hope_schema.cutrules import granularity, reads
@@ -35,7 +36,7 @@ def _difference(whole: Model, *cuts: Cut) -> float:
     """The largest difference that cuts make to an output, beside its largest element, as ONNX Runtime computes both."""
     parts = cut_model(whole, cuts)
     assert parts.graph == cut_graph(whole.graph, cuts)
-    inputs = random_inputs(whole.graph, 1)
+    inputs = draw(whole, 1)
     expected = reference(whole, inputs, whole.graph.outputs)
     found = reference(parts, inputs, whole.graph.outputs)
     assert {name: array.shape for name, array in found.items()} == {n: a.shape for n, a in expected.items()}
@@ -243,6 +244,6 @@ def test_weights_are_cut_by_offset_in_the_file(tmp_path_factory: pytest.TempPath
     assert places["m[1:0:32]"]["location"] not in ("", "weights.bin")
     assert lights.get(whole)[1] == folder
     assert light.path is not None
-    inputs = random_inputs(whole.graph, 1)
+    inputs = draw(whole, 1)
     [found] = ort.InferenceSession(light.path).run(["y"], dict(inputs))
     assert np.abs(found - reference(whole, inputs, ["y"])["y"]).max() < ROUNDING

@@ -17,9 +17,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from agent_sdk import Agent
+from agent_sdk.feeds import draw
 from agent_sdk.model import read_model
 from agent_sdk.model.opaque import OPAQUE
-from agent_sdk.verify import random_inputs, relative_error
+from agent_sdk.verify import relative_error
 from hope_schema import merge
 from tests import CAMPAIGN
 from tests.agent.models import branching_model
@@ -70,7 +71,7 @@ def test_narrowed_networks_are_planned_as_they_are(how: str, agent: Agent, tmp_p
         assert computed == {"float32"} or op.signature not in before
     with agent.load(file, background=False) as session:
         assert session.verify().correct, str(session.verify())
-        feed = random_inputs(session.latest.model.graph, 1)
+        feed = draw(session.latest.model, 1)
         first = session.run(feed)
         for _ in range(5):
             assert all((value == first[name]).all() for name, value in session.run(feed).items())

@@ -13,10 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import UnplannableError
+from agent_sdk.feeds import draw
 from agent_sdk.model import Model, extract, read_model
 from agent_sdk.model.opaque import OPAQUE
 from agent_sdk.runtimes.base import Processor, UnsupportedOp, segment_of
-from agent_sdk.verify import random_inputs, reference, relative_error
+from agent_sdk.verify import reference, relative_error
 from hope_schema import SuperOp, merge
 from tests import CAMPAIGN
 from tests.agent.engine.generate import plan_of, random_order
@@ -205,7 +206,7 @@ def in_pieces(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarr
 
 def assert_true(proto: onnx.ModelProto, model: Model) -> None:
     """What the pieces compute, and what the whole does, is what the untouched file computes."""
-    inputs = random_inputs(model.graph, 1)
+    inputs = draw(model, 1)
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     right = dict(zip(model.graph.outputs, session.run(list(model.graph.outputs), inputs), strict=True))
     assert relative_error(in_pieces(model, inputs), right) < 1e-6
@@ -383,7 +384,7 @@ def test_any_plan_with_hidden_parts_is_carried_out_right(build: Callable[[], onn
         rng, super_ops = random.Random(seed), merge(model.graph)
         where = {index: rng.choice(able[group.id]).id for index, group in enumerate(super_ops)}
         plan = plan_of(model, super_ops, random_order(super_ops, rng), where, list(device.processors))
-        inputs = random_inputs(model.graph, seed)
+        inputs = draw(model, seed)
         with Executor(build_program(plan, model, device.processors), device) as executor:
             outputs, _ = executor.run(inputs)
         assert relative_error(outputs, reference(model, inputs, model.graph.outputs)) < 1e-4

@@ -12,11 +12,12 @@ import pytest
 from agent_sdk.cli import commands as cli
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.errors import UnplannableError
+from agent_sdk.feeds import draw
 from agent_sdk.model import Shapes, read_model
 from agent_sdk.rounding import rounding
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.whole import open_whole
-from agent_sdk.verify import random_inputs, relative_error
+from agent_sdk.verify import relative_error
 from tests import CAMPAIGN
 from tests.agent.haste import measure_hastily
 
@@ -52,11 +53,11 @@ def file_of(name: str) -> Path:
 
 def feed_of(name: str) -> dict[str, np.ndarray]:
     """Draw inputs of the shapes above."""
-    graph = read_model(
+    model = read_model(
         file_of("silero_vad_op18_ifless.onnx" if name == "silero_vad.onnx" else name),
         shapes={key: shape for key, shape in SHIPPED[name][1].items() if name != "silero_vad.onnx" or key == "input"},
-    ).graph
-    feed = random_inputs(graph, 0)
+    )
+    feed = draw(model, 0)
     return feed | {"sr": np.array(16_000)} if name in SPEECH else feed
 
 

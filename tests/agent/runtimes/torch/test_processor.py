@@ -20,6 +20,7 @@ from agent_sdk import Agent
 from agent_sdk.device import discovery
 from agent_sdk.device.soc import Soc, accelerator_names
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.feeds import draw
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import (
     CompilationFailed,
@@ -32,12 +33,11 @@ from agent_sdk.runtimes.base import (
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
 from agent_sdk.runtimes.torch.driver import Recording
 from agent_sdk.runtimes.torch.executable import TorchExecutable, Way, narrowest, ways_of
-from agent_sdk.runtimes.torch.kernel import build, random_inputs, recipes, translated
+from agent_sdk.runtimes.torch.kernel import build, drawn, recipes, translated
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.runtimes.torch.schedule import Schedule
 from agent_sdk.runtimes.torch.shares import Occupancy
-from agent_sdk.verify import random_inputs as random_inputs_of
 from agent_sdk.verify import verdict
 from hope_schema import LatencyColumns, Profile, TensorType, TransferColumns, merge
 from planner_api.planning import plan
@@ -245,7 +245,7 @@ def test_every_recipe_computes_the_same() -> None:
     for super_op in merge(model.graph):
         count = recipes(super_op, model, own, torch.device("cpu"))
         kernels = [build(super_op, model, own, torch.device("cpu"), recipe) for recipe in range(count)]
-        given = random_inputs(kernels[0], own, torch.device("cpu"))
+        given = drawn(kernels[0], own, torch.device("cpu"))
         for kernel in kernels[1:]:
             several += 1
             for one, other in zip(kernels[0](*given), kernel(*given), strict=True):
@@ -456,7 +456,7 @@ def test_a_plan_mixes_precisions() -> None:
     made = plan(model.graph, figures, rounds=2)
     assert set(made.processors_used) == {"cpu", "cpu/fp16"}
     with Device(own.values()) as device, Executor(build_program(made, model, own), device) as executor:
-        found = verdict(model, random_inputs_of(model.graph, 0), [executor])
+        found = verdict(model, draw(model, 0), [executor])
     assert found.correct
     assert 1e-6 < found.error < found.tolerance
     assert "float16" in found.cause
