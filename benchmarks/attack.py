@@ -31,12 +31,12 @@ from benchmarks.service.stage import Server, Stage, call, databases, staged
 from hope_schema import Enrolment, MissingRequest, ModelGraph, Profile, TensorType, TransferColumns
 from hope_schema.base import MAX_OPS
 from planner_api.devices import repository as devices
-from planner_api.devices.tokens import hash_token, new_token
 from planner_api.planning import Budget, build_problem, optimise, simulate
 from planner_api.profiles.folding import Folder, estimates, wanted
 from planner_api.profiles.snapshot import publish
 from planner_api.profiles.statistics import Statistics, device_hash
 from planner_api.settings import Settings
+from planner_api.web.tokens import hash_token, new_token
 
 MIB = 2**20
 LARGE_OPS, MOST_MOVES = 14_000, 80_000

@@ -26,8 +26,8 @@ from benchmarks.service.stage import databases
 from planner_api.app import create_app
 from planner_api.db.engine import sync_engine
 from planner_api.db.tables import Base, DeviceRow, DriftRow, ModelRow, PlanRow, ProfileRow, SocRow, TokenRow
-from planner_api.devices.tokens import hash_token, new_token
 from planner_api.settings import Settings
+from planner_api.web.tokens import hash_token, new_token
 from tests.browser import chromium, installed
 from tests.planner.console.pictures import fleet
 from tests.planner.console.violations import violations

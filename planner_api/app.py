@@ -47,7 +47,7 @@ def create_app(settings: Settings) -> App:
     """
     if settings.embedded:
         stay_quiet()
-        planner = Planner(settings)
+        planner, count = Planner(settings), None
         api = _api(planner, _agent_routers())
         inner: Asgi = api
     else:
@@ -59,6 +59,7 @@ def create_app(settings: Settings) -> App:
         from planner_api.web.rate import RateLimit
 
         planner = service = Service(settings)
+        count = service.metrics.request
         api = _api(planner, _agent_routers() + _fleet_routers())
         per_token = RateLimit(settings.rate_per_token, settings.burst_per_token)
         per_address = RateLimit(settings.rate_per_address, settings.burst_per_address)
@@ -69,7 +70,7 @@ def create_app(settings: Settings) -> App:
             from planner_api.console.app import Console
 
             inner = Console(inner, service, required=required, per_bearer=per_token, per_address=per_address)
-    observed = Observe(inner, planner.metrics, log_routine=settings.log_level == "debug")
+    observed = Observe(inner, count, log_routine=settings.log_level == "debug")
     return App(planner, api, traced(observed) if settings.telemetry else observed)
 
 

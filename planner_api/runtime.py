@@ -17,7 +17,6 @@ from planner_api.plans.service import Plans
 from planner_api.profiles.service import Profiles
 from planner_api.rollout.splits import Splits
 from planner_api.settings import Settings
-from planner_api.web.metrics import Metrics
 from planner_api.web.reader import Reader
 
 LARGE_BODIES = 16
@@ -49,9 +48,7 @@ class Planner:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.database = Database(settings.database_url, pool_size=settings.pool_size)
-        self.metrics = Metrics()
         self.quotas = Quotas(settings)
-        self.metrics.refused = self.quotas.refused
         self.large_bodies = Turns("large_bodies", slots=LARGE_BODIES, each=2, waiting=32, refused=self.quotas.refused)
         self.reader = Reader(
             limit=settings.max_inflated_bytes,

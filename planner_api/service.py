@@ -12,11 +12,17 @@ from planner_api.devices.guard import Tokens
 from planner_api.devices.reports import Reports
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.jobs.queue import build_queue
+from planner_api.jobs.repository import count_by_status
 from planner_api.plans.making import Making, Queued
 from planner_api.plans.store import build_worker
+from planner_api.profiles import oversight
+from planner_api.profiles.repository import count_waiting
+from planner_api.rollout import counting
+from planner_api.rollout.repository import count_by_state
 from planner_api.rollout.service import Releases
 from planner_api.runtime import Planner
 from planner_api.settings import Settings
+from planner_api.web.metrics import Gauge, Metrics
 from planner_api.web.probes import Probes
 
 if TYPE_CHECKING:
@@ -27,6 +33,12 @@ FLUSH_S = 5.0
 SWEEP_S = 30.0
 """How often plans are compared with their profiles even when no profile changed here."""
 PRUNE_S = 3600.0
+GAUGES = (
+    Gauge("plans", "status", count_by_status),
+    Gauge("releases", "state", count_by_state),
+    Gauge("inbox", "state", count_waiting),
+)
+"""What the metrics page asks the database for."""
 
 
 class Service(Planner):
@@ -34,11 +46,13 @@ class Service(Planner):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.probes = Probes(self.database, self.metrics)
+        self.metrics = Metrics()
+        self.metrics.refused = self.quotas.refused
+        self.probes = Probes(self.database, self.metrics, GAUGES)
         self.tokens = Tokens(self.database, self.events)
         self.overviews = Overviews(self.database)
         self.provider = _provider(settings)
-        self.reports = Reports(self.database)
+        self.reports = Reports(self.database, counting.listen)
         self.releases = Releases(self.database, self.splits)
         self._chores: list[asyncio.Task[None]] = []
         self._worker: asyncio.Task[None] | None = None
@@ -82,6 +96,10 @@ class Service(Planner):
         await self.overviews.stop()
         await self.events.stop()
         await super().stop()
+
+    async def forget_device(self, device_id: str) -> int:
+        """Take back what a device said in every profile; return in how many."""
+        return await oversight.forget_device(self.database, device_id)
 
     async def _fold(self) -> None:
         """Fold uploads, and solve again what rests on figures that moved."""

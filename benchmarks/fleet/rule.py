@@ -17,8 +17,9 @@ from agent_sdk.planner.field import SAMPLE
 from hope_schema import ReleaseRequest
 from planner_api.db.tables import ReleasePartRow, ReleaseRow
 from planner_api.devices.groups.choice import position
+from planner_api.devices.reports import Said
 from planner_api.rollout import judging
-from planner_api.rollout.counting import COUNTS, Said, compare
+from planner_api.rollout.counting import COUNTS, compare
 
 NOISE = 0.15
 """Standard deviation of the logarithm of one run."""

@@ -18,7 +18,7 @@ from benchmarks.service.pump import Answer, Pump, request
 from benchmarks.service.stage import Stage, call
 from hope_schema import ModelGraph
 from planner_api.db.tables import DeviceRow, TokenRow
-from planner_api.devices.tokens import hash_token, new_token
+from planner_api.web.tokens import hash_token, new_token
 
 UPLOADERS = 100
 """One device in so many also uploads what it measured."""

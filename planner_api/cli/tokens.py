@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Literal
 
@@ -16,6 +17,7 @@ from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository, service
 from planner_api.devices.audit.service import local_actor
 from planner_api.jobs.events import build_events
+from planner_api.profiles import oversight
 from planner_api.settings import Settings
 from planner_api.usage import UsageError
 
@@ -137,7 +139,8 @@ def _revoke(options: argparse.Namespace) -> Command:
     async def command(database: Database) -> int:
         events, actor = build_events(database), local_actor()
         if options.device is not None:
-            found = await service.revoke_device(database, events, options.device, actor)
+            forget = partial(oversight.forget_device, database)
+            found = await service.revoke_device(database, events, options.device, actor, forget)
         elif options.claim:
             found = await service.revoke_claim(database, options.id, actor)
         else:

@@ -20,6 +20,7 @@ from planner_api.jobs.chores import end
 from planner_api.jobs.events import build_events
 from planner_api.jobs.queue import build_queue
 from planner_api.plans.store import build_worker
+from planner_api.service import GAUGES
 from planner_api.settings import Settings
 from planner_api.web.health import router
 from planner_api.web.logs import configure
@@ -50,7 +51,7 @@ async def _work(settings: Settings, probe_host: str, probe_port: int | None) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     database, metrics = Database(settings.database_url, pool_size=settings.pool_size), Metrics()
-    probes = Probes(database, metrics)
+    probes = Probes(database, metrics, GAUGES)
     events = build_events(database)
     worker = build_worker(database, settings, build_queue(database, settings, events), events, metrics)
     served = None if probe_port is None else asyncio.create_task(_serve_probes(probes, metrics, probe_host, probe_port))
@@ -93,7 +94,7 @@ async def _serve_probes(probes: Probes, metrics: Metrics, host: str, port: int) 
     app.state.planner = SimpleNamespace(probes=probes, settings=SimpleNamespace(metrics=True))
     app.middleware_stack = AsyncExitStackMiddleware(app.router)  # errors are answered around it, as the planner's are
     config = uvicorn.Config(
-        Observe(app, metrics, log_routine=False),
+        Observe(app, metrics.request, log_routine=False),
         host=host,
         port=port,
         http=BoundedProtocol,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from fastapi import FastAPI
@@ -16,6 +16,7 @@ from starlette.routing import Mount
 
 from planner_api.console import session as sessions
 from planner_api.console.assets import PREFIX
+from planner_api.console.overview import Overviews
 from planner_api.console.pages import (
     audit,
     devices,
@@ -32,12 +33,20 @@ from planner_api.console.pages import (
 )
 from planner_api.console.rendering import ASSETS, render
 from planner_api.console.session import HOME, Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
+from planner_api.db.engine import Database
 from planner_api.devices.guard import address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
-from planner_api.service import Service
+from planner_api.jobs.events import Events
+from planner_api.jobs.queue import SolveQueue
+from planner_api.profiles.service import Profiles
+from planner_api.rollout.service import Releases
+from planner_api.settings import Settings
 from planner_api.web.asgi import Asgi, Headers, Scope
 from planner_api.web.problems import as_http
 from planner_api.web.rate import RateLimit
+
+if TYPE_CHECKING:
+    from planner_api.console.oidc import Provider
 
 LOGIN = f"{HOME}/login"
 LOGOUT = f"{HOME}/logout"
@@ -60,26 +69,43 @@ SECURITY: Headers = [
 HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
+class Planner(Protocol):
+    """The parts of a planner that pages use."""
+
+    settings: Settings
+    database: Database
+    events: Events
+    queue: SolveQueue
+    profiles: Profiles
+    releases: Releases
+    overviews: Overviews
+    provider: Provider | None
+
+    async def forget_device(self, device_id: str) -> int:
+        """Take back what a device said in every profile; return in how many."""
+        ...
+
+
 class Console:
     """ASGI layer that answers everything under ``/console`` and passes the rest on.
 
     Args:
         app: what answers the rest.
-        service: the planner whose fleet is shown.
+        planner: whose fleet is shown.
         required: whether somebody must sign in; without, whoever reaches the planner may do everything.
         per_bearer: limit of requests per session's token.
         per_address: limit of attempts to sign in per client address.
     """
 
     def __init__(
-        self, app: Asgi, service: Service, *, required: bool, per_bearer: RateLimit, per_address: RateLimit
+        self, app: Asgi, planner: Planner, *, required: bool, per_bearer: RateLimit, per_address: RateLimit
     ) -> None:
         self._app = app
-        self._service = service
+        self._planner = planner
         self._required = required
         self._per_bearer = per_bearer
         self._per_address = per_address
-        self._mount = Mount(HOME, _pages(service))
+        self._mount = Mount(HOME, _pages(planner))
 
     def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
         """Serve one request, or pass it on."""
@@ -132,7 +158,7 @@ class Console:
     async def _session(self, secret: str | None) -> Session | None:
         if not self._required:
             return anonymous(secret or new_secret())
-        return None if secret is None else await sessions.resume(self._service.database, secret)
+        return None if secret is None else await sessions.resume(self._planner.database, secret)
 
 
 def error_page(request: Request, error: Exception) -> Response:
@@ -178,9 +204,9 @@ def _to_login(request: Request, *, expired: bool) -> Response:
     return RedirectResponse(f"{LOGIN}?to={quote(wanted, safe='')}{ended}", status_code=303)
 
 
-def _pages(service: Service) -> FastAPI:
+def _pages(planner: Planner) -> FastAPI:
     pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    pages.state.planner = service
+    pages.state.planner = planner
     for page in (sign_in, oidc, fleet, devices, groups, models, plans, profiles, releases, queue, tokens, audit):
         pages.include_router(page.router, prefix=HOME)
     for kind in (PlannerError, RequestValidationError, HTTPException, Exception):

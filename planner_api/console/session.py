@@ -22,10 +22,10 @@ from planner_api.console import repository
 from planner_api.db.engine import Database
 from planner_api.devices import repository as tokens
 from planner_api.devices.audit.service import Actor, record
-from planner_api.devices.tokens import hash_token
 from planner_api.errors import ForbiddenError, UnauthorisedError
 from planner_api.web.asgi import Scope
 from planner_api.web.principal import ANONYMOUS, Principal, bearer
+from planner_api.web.tokens import hash_token
 
 HOME = "/console"
 COOKIE = "hope_console"

@@ -11,24 +11,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from planner_api.db.engine import Database
 from planner_api.devices import repository
 from planner_api.devices.repository import FoundToken
-from planner_api.devices.tokens import hash_token
 from planner_api.errors import DatabaseAwayError, ForbiddenError, TooOftenError, UnauthorisedError
 from planner_api.gathering import Gathering
 from planner_api.jobs.chores import end, keep_doing
+from planner_api.jobs.events import Events
 from planner_api.web.asgi import Asgi, Scope
 from planner_api.web.principal import Principal, bearer
 from planner_api.web.problems import status_of
 from planner_api.web.rate import RateLimit
-
-if TYPE_CHECKING:
-    from planner_api.jobs.events import Events
+from planner_api.web.tokens import hash_token
 
 log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,6 @@ from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
 from planner_api.gathering import Gathering
-from planner_api.rollout.counting import Counting, Said
 
 BATCH_REPORTS = 256
 BATCH_RUNS = 1024
@@ -35,11 +34,30 @@ class Sent:
     at: datetime
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a device said of one plan version: the median time of ``runs`` runs, how many more failed or were wrong."""
+
+    device_id: str
+    plan_id: str
+    version: int
+    measured_us: float | None
+    runs: int
+    failures: int
+    wrong: int
+
+
+Listener = Callable[[Connection, Sequence[Said]], Callable[[], None]]
+"""Hears of reports in the transaction that stores them: called before they replace the ones before, and what it returns
+is called after."""
+
+
 class Reports:
     """Takes reports in: the newest one of a device and plan stands, and their sums stay with the plan's version."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, listener: Listener) -> None:
         self._database = database
+        self._listener = listener
         self._sent: Gathering[Sent, None] = Gathering(
             self._write,
             most=BATCH_REPORTS,
@@ -53,11 +71,11 @@ class Reports:
         await self._sent.add(Sent(device_id, report, datetime.now(UTC)))
 
     async def _write(self, group: Sequence[Sent]) -> Sequence[None]:
-        await self._database.write_at_once(partial(store, group=group))
+        await self._database.write_at_once(partial(store, group=group, listener=self._listener))
         return [None] * len(group)
 
 
-def store(connection: Connection, group: Sequence[Sent]) -> None:
+def store(connection: Connection, group: Sequence[Sent], listener: Listener) -> None:
     """Store reports in one transaction; rows in the order of their keys, so that two replicas cannot deadlock."""
     latest = {sent.device_id: sent for sent in group}  # PostgreSQL puts no row twice in one statement
     _store_devices(connection, [latest[name] for name in sorted(latest)])
@@ -73,7 +91,7 @@ def store(connection: Connection, group: Sequence[Sent]) -> None:
         Said(sent.device_id, run.plan_id, run.plan_version, run.measured_us, run.runs, run.failures, run.wrong)
         for sent, run in known
     ]
-    counting = Counting(connection, said)
+    stored = listener(connection, said)
     put_all(
         connection,
         DriftRow,
@@ -89,7 +107,7 @@ def store(connection: Connection, group: Sequence[Sent]) -> None:
         key=("device_id", "plan_id"),
     )
     _add_results(connection, said)
-    counting.add()
+    stored()
 
 
 def _store_devices(connection: Connection, group: Sequence[Sent]) -> None:

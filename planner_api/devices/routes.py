@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from hope_schema import (
     Device,
@@ -16,13 +16,14 @@ from hope_schema import (
     Proof,
     ProofRequest,
 )
-from hope_schema.base import LABEL, MAX_LABEL
+from hope_schema.base import LABEL
 from hope_schema.registry import PLAIN
 from planner_api.devices import service
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.guard import bearer_of
 from planner_api.web.body import read_message
 from planner_api.web.contract import describe
+from planner_api.web.parameters import After, DeviceId, Limit
 from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["devices"], route_class=StrictRoute)
@@ -31,9 +32,6 @@ ENROLMENT_BYTES = 32 * 1024
 """Largest enrolment; honest ones have a few hundred bytes, and the contract's own bounds end at 17 KB."""
 PROOF_BYTES = 2048
 """Largest question for a proof; the contract's bounds end at half of it."""
-DeviceId = Annotated[str, Path(max_length=MAX_LABEL, pattern=LABEL, description="The device's id")]
-After = Annotated[str | None, Query(max_length=128, pattern=LABEL, description="`next` of the page before")]
-Limit = Annotated[int, Query(ge=1, le=1000, description="Rows per page")]
 
 
 @router.post(
@@ -116,6 +114,7 @@ async def read_device(request: Request, device_id: DeviceId) -> Response:
 async def revoke_device(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
     planner = request.app.state.planner
-    if not await service.revoke_device(planner.database, planner.events, device_id, actor_of(request.scope)):
+    actor = actor_of(request.scope)
+    if not await service.revoke_device(planner.database, planner.events, device_id, actor, planner.forget_device):
         raise service.device_unknown(device_id)
     return Response(status_code=204)

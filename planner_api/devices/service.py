@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import statistics
-from collections.abc import Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -19,11 +19,9 @@ from planner_api.devices import repository
 from planner_api.devices.audit.service import Actor, record
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.groups import service as groups
-from planner_api.devices.tokens import hash_token, new_token
 from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
-
-if TYPE_CHECKING:
-    from planner_api.jobs.events import Events
+from planner_api.jobs.events import Events
+from planner_api.web.tokens import hash_token, new_token
 
 BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your operator for another"
 
@@ -117,22 +115,23 @@ async def revoke_claim(database: Database, number: int, actor: Actor) -> bool:
     return found
 
 
-async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor) -> bool:
-    """Revoke a device and all its tokens, on every replica, and take its figures back.
+Forget = Callable[[str], Awaitable[object]]
+"""Takes back whatever a device said, given its id; what it returns is true where there was anything."""
+
+
+async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor, forget: Forget) -> bool:
+    """Revoke a device and all its tokens, on every replica, then have what it said forgotten.
 
     Returns:
-        False where there is neither such a device nor a figure that it said.
+        False where there is neither such a device nor anything that it said.
     """
-    # NOTE: imported here, because it loads NumPy, which a process that only serves plans never needs.
-    from planner_api.profiles.oversight import forget_device
-
     async with database.write() as session:
         found = await session.get(DeviceRow, device_id) is not None
         if found:
             await _revoke(session, events, await repository.revoke(session, device_id=device_id))
             await record(session, actor, "device.revoke", device_id)
     # Whatever became of an attempt before this one, it is finished now.
-    return bool(await forget_device(database, device_id)) or found
+    return bool(await forget(device_id)) or found
 
 
 async def _revoke(session: WriteSession, events: Events, hashes: Sequence[str]) -> bool:

@@ -20,7 +20,6 @@ from planner_api.jobs.process import Solved, SolveError, SolverProcess
 from planner_api.jobs.queue import SolveQueue
 from planner_api.jobs.repository import Lease
 from planner_api.jobs.solver import ENTRY
-from planner_api.web.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +54,14 @@ class PlanStore(Protocol):
 
     async def store(self, session: WriteSession, plan_id: str, solved: Solved) -> int:
         """Store an improved plan as the next version, in the given transaction, and return that version."""
+        ...
+
+
+class Metrics(Protocol):
+    """Where ended solves are counted."""
+
+    def solved(self, outcome: str, seconds: float) -> None:
+        """Count one ended solve."""
         ...
 
 

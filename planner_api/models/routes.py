@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from hope_schema import ModelGraph, ModelReceipt
-from hope_schema.base import Digest
 from planner_api.compression import unzstd
 from planner_api.models import service
 from planner_api.models.reading import read_graph
 from planner_api.web.body import read_large
 from planner_api.web.contract import describe
+from planner_api.web.parameters import ModelHash
 from planner_api.web.principal import principal_of
 from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["models"], route_class=StrictRoute)
 
-ModelHash = Annotated[Digest, Path(description="SHA-256 of the graph, in hexadecimal")]
 INLINE_BYTES = 32 * 1024
 """A larger graph is read in another process: this much takes the event loop about ten milliseconds."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -91,6 +91,12 @@ async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -
     return [(row_id, rows) for row_id, rows in await session.execute(query)]
 
 
+async def count_waiting(session: AsyncSession) -> dict[str, int]:
+    """How many uploads wait to be folded."""
+    waiting = await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None)))
+    return {"waiting": waiting or 0}
+
+
 async def bodies(session: AsyncSession, ids: Collection[int]) -> Sequence[Row[int, str, str, bytes | None]]:
     """Return (id, device_id, encoding, body) of those uploads that still wait, in the order they came."""
     query = select(InboxRow.id, InboxRow.device_id, InboxRow.encoding, InboxRow.body)

@@ -7,8 +7,7 @@ query per batch.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -16,22 +15,15 @@ from sqlalchemy import Connection, select
 from planner_api.db.chunks import chunks
 from planner_api.db.tables import DriftRow, PlanRow, ReleaseDeviceRow, ReleasePartRow, ReleaseRow
 from planner_api.db.upsert import add_all, ignoring
+from planner_api.devices.reports import Said
 from planner_api.rollout.repository import ACTIVE
 
 COUNTS = ("reported", "slower", "faster", "failing", "mended", "wrong", "righted")
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a device said of one plan version: the median time of ``runs`` runs, how many more failed or were wrong."""
-
-    device_id: str
-    plan_id: str
-    version: int
-    measured_us: float | None
-    runs: int
-    failures: int
-    wrong: int
+def listen(connection: Connection, said: Sequence[Said]) -> Callable[[], None]:
+    """Look up what reports are compared with; what is returned counts them (a ``devices.reports.Listener``)."""
+    return Counting(connection, said).add
 
 
 class Counting:

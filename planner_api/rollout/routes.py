@@ -8,12 +8,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import Release, ReleasePage, ReleasePartPage, ReleaseRequest, RolloutPolicy, releases
 from planner_api.devices.audit.service import actor_of
-from planner_api.devices.groups.routes import FewRows
-from planner_api.devices.routes import After, Limit
-from planner_api.models.routes import ModelHash
 from planner_api.rollout.service import Releases
 from planner_api.web.body import read_message
 from planner_api.web.contract import describe
+from planner_api.web.parameters import After, FewRows, Limit, ModelHash
 from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["releases"], route_class=StrictRoute)

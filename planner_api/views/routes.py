@@ -20,10 +20,10 @@ from hope_schema import (
 from hope_schema.base import LABEL, Digest
 from hope_schema.fleet import PlanStatus
 from planner_api.devices.audit.service import actor_of
-from planner_api.devices.routes import After, Limit
 from planner_api.views import service
 from planner_api.web.body import read_message
 from planner_api.web.contract import describe
+from planner_api.web.parameters import After, Limit, ModelHash, Offset
 from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["fleet"], route_class=StrictRoute)
@@ -31,8 +31,6 @@ router = APIRouter(tags=["fleet"], route_class=StrictRoute)
 POLL_S = 2
 """What ``Retry-After`` suggests between two looks at its progress."""
 
-Offset = Annotated[int, Query(ge=0, le=10_000_000, description="`next` of the page before")]
-ModelHash = Annotated[Digest, Path(description="The model's hash")]
 LOCATION = {"Location": "Where its progress stands.", "Retry-After": "Seconds until another look is worth it."}
 
 

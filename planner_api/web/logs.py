@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from planner_api.devices.tokens import SECRET
 from planner_api.settings import Settings
+from planner_api.web.tokens import SECRET
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request being served, set by :class:`planner_api.web.observe.Observe`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -12,7 +13,6 @@ import structlog
 from planner_api.errors import NotFoundError
 from planner_api.web.asgi import GIVEN_ID, REQUEST_ID, Asgi, Scope, route_of
 from planner_api.web.logs import request_id
-from planner_api.web.metrics import Metrics
 from planner_api.web.principal import principal_of
 from planner_api.web.problems import send_problem, status_of
 
@@ -23,11 +23,19 @@ SLOW_S = 1.0
 
 
 class Observe:
-    """ASGI middleware: ``X-Request-ID`` in and out, errors in words, metrics, access log."""
+    """ASGI middleware: ``X-Request-ID`` in and out, errors in words, metrics, access log.
 
-    def __init__(self, app: Asgi, metrics: Metrics, *, log_routine: bool = False) -> None:
+    Args:
+        app: what answers.
+        count: called with method, route, status and seconds of each answer; None where nobody asks for metrics.
+        log_routine: whether answers that are worth no line get one, at level debug.
+    """
+
+    def __init__(
+        self, app: Asgi, count: Callable[[str, str, int, float], None] | None = None, *, log_routine: bool = False
+    ) -> None:
         self._app = app
-        self._metrics = metrics
+        self._count = count
         self._log_routine = log_routine
         self._prefix = secrets.token_hex(6).encode()
         self._numbers = itertools.count()
@@ -66,7 +74,8 @@ class Observe:
         finally:
             status = status or 500
             seconds = time.perf_counter() - started
-            self._metrics.request(scope["method"], route_of(scope), status, seconds)
+            if self._count is not None:
+                self._count(scope["method"], route_of(scope), status, seconds)
             if status >= 400 or seconds >= SLOW_S:
                 self._log(log.warning if status >= 500 else log.info, scope, status, seconds)
             elif self._log_routine:

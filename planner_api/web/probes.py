@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import HEAD, serves
-from planner_api.db.tables import InboxRow
 from planner_api.errors import DatabaseAwayError, UnavailableError
-from planner_api.jobs.repository import count_by_status
-from planner_api.rollout.repository import count_by_state
 from planner_api.shared import SharedCalls
-from planner_api.web.metrics import Metrics
+from planner_api.web.metrics import Gauge, Metrics
 
 BROKEN: tuple[type[Exception], ...] = (DatabaseAwayError, DBAPIError, TimeoutError)
 PROBE_S = 2.0
@@ -25,11 +23,12 @@ FRESH_S = 1.0
 
 
 class Probes:
-    """What a process tells about itself and its database."""
+    """What a process tells about itself and its database; the rooms of the planner say which ``gauges`` it reads."""
 
-    def __init__(self, database: Database, metrics: Metrics) -> None:
+    def __init__(self, database: Database, metrics: Metrics, gauges: Sequence[Gauge]) -> None:
         self._database = database
         self._metrics = metrics
+        self._gauges = gauges
         self._looks: SharedCalls[Any] = SharedCalls(keep_s=FRESH_S)
 
     async def check_ready(self) -> None:
@@ -67,13 +66,8 @@ class Probes:
         metrics = self._metrics
         try:
             async with asyncio.timeout(PROBE_S), self._database.read() as session:
-                by_status = await count_by_status(session)
-                releases = await count_by_state(session)
-                inbox = await session.scalar(select(func.count()).where(InboxRow.folded_at.is_(None)))
-            metrics.gauges["plans"] = ("status", {status: float(count) for status, count in by_status.items()})
-            metrics.gauges["releases"] = ("state", {state: float(count) for state, count in releases.items()})
-            metrics.gauges["inbox"] = ("state", {"waiting": float(inbox or 0)})
-            metrics.gauges["database"] = ("state", {"up": 1.0})
+                found = {gauge.name: (gauge.label, await gauge.read(session)) for gauge in self._gauges}
+            metrics.gauges = {**found, "database": ("state", {"up": 1.0})}
         except BROKEN:
             metrics.gauges = {"database": ("state", {"up": 0.0})}
         return metrics.render()

@@ -34,8 +34,8 @@ from planner_api.cli import main as cli
 from planner_api.compression import unzstd
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
-from planner_api.devices.tokens import Kind, hash_token, new_token
 from planner_api.settings import Settings
+from planner_api.web.tokens import Kind, hash_token, new_token
 
 SOC, FREQUENCY = "soc-1", "max"
 JSON = {"content-type": "application/json"}

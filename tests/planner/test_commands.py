@@ -17,8 +17,8 @@ from planner_api.cli import main as cli
 from planner_api.db.engine import Database
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository as devices
-from planner_api.devices.tokens import hash_token
 from planner_api.settings import Settings
+from planner_api.web.tokens import hash_token
 from tests.planner.samples import chain, plan_request, serving, tokens
 
 GRAPH = chain()

@@ -15,16 +15,14 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import text
 
 from planner_api.app import openapi_document
 from planner_api.db.migrate import HEAD, upgrade
-from planner_api.devices.tokens import new_token
 from planner_api.settings import Settings
 from planner_api.web.logs import configure, redact
-from planner_api.web.metrics import REQUEST_BUCKETS_S, Histogram, Metrics
+from planner_api.web.metrics import Metrics
+from planner_api.web.tokens import new_token
 from tests.planner.samples import chain, eventually, plan_request, serving
 
 GRAPH = chain()
@@ -46,17 +44,6 @@ def test_the_table_of_settings_is_true() -> None:
             assert plain in ("none", "SQLite only"), name
         else:
             assert plain == (str(default).lower() if isinstance(default, bool) else default), name
-
-
-@given(st.lists(st.floats(0, 100), max_size=50))
-def test_a_histogram_counts_every_value_in_every_bucket_it_fits(values: list[float]) -> None:
-    """Cumulative buckets are what a plain count gives, the last one counts all."""
-    histogram = Histogram(REQUEST_BUCKETS_S)
-    for value in values:
-        histogram.observe(value)
-    for bound, count in histogram.buckets():
-        limit = float("inf") if bound == "+Inf" else float(bound)
-        assert count == sum(value <= limit for value in values)
 
 
 def test_the_metrics_page_reads_as_prometheus_wants_it() -> None:

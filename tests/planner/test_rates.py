@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from planner_api.devices import guard
 from planner_api.devices import repository as devices
-from planner_api.devices.tokens import new_token
 from planner_api.errors import TooOftenError
 from planner_api.web.body import SMALL_BYTES
 from planner_api.web.rate import RateLimit
+from planner_api.web.tokens import new_token
 from tests.planner.samples import bearer, enrol, enrolled, operator_token, serving
 
 

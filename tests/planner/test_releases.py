@@ -26,8 +26,9 @@ from hope_schema import (
 )
 from planner_api.db.tables import PlanRow
 from planner_api.devices.groups.choice import position
+from planner_api.devices.reports import Said
 from planner_api.rollout import judging
-from planner_api.rollout.counting import Said, compare
+from planner_api.rollout.counting import compare
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
 from tests.planner.solving_help import improve
 

@@ -23,6 +23,7 @@ from planner_api.db.tables import DeviceRow, DriftRow, PlanVersionRow
 from planner_api.db.upsert import add_all, put_all
 from planner_api.devices.reports import Sent, store
 from planner_api.gathering import Gathering
+from planner_api.rollout.counting import listen
 from planner_api.web.body import SMALL_BYTES
 from tests import CAMPAIGN
 from tests.planner.samples import FREQUENCY, JSON, SOC, chain, serving
@@ -111,7 +112,7 @@ def test_a_device_that_reports_twice_at_once_costs_the_others_nothing(database_u
     group = [Sent("twice", older, MOMENT), Sent("other", newer, MOMENT), Sent("twice", newer, MOMENT)]
     engine = sync_engine(database_url)
     with engine.begin() as connection:
-        store(connection, group)
+        store(connection, group, listen)
     with engine.connect() as connection:
         found = connection.execute(select(DeviceRow.id, DeviceRow.frequency))
         assert {row.id: row.frequency for row in found} == {"twice": FREQUENCY, "other": FREQUENCY}

@@ -15,8 +15,8 @@ from sqlalchemy import select, update
 from hope_schema import DeviceReport, EnrolmentReceipt
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository as devices
-from planner_api.devices.tokens import hash_token, new_token
 from planner_api.web.principal import Principal
+from planner_api.web.tokens import hash_token, new_token
 from tests.planner.samples import (
     FREQUENCY,
     SOC,

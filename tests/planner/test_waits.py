@@ -15,9 +15,9 @@ from sqlalchemy.exc import OperationalError
 from hope_schema import PlanReply
 from planner_api.cli.serve import Server, build_config
 from planner_api.devices import repository as devices
-from planner_api.devices.tokens import hash_token
 from planner_api.plans import repository
 from planner_api.plans.stored import StoredPlan
+from planner_api.web.tokens import hash_token
 from tests.planner.samples import Api, chain, eventually, operator_token, plan_request, serving
 from tests.planner.solving_help import improve
 from tests.planner.wire import listening, raw

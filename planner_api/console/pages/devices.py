@@ -17,7 +17,7 @@ from planner_api.devices.finding import Wanted, find
 from planner_api.devices.groups import service as groups
 from planner_api.devices.groups.repository import names as names_of_groups
 from planner_api.devices.repository import drifts
-from planner_api.devices.routes import After, DeviceId
+from planner_api.web.parameters import After, DeviceId
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
@@ -74,6 +74,7 @@ async def revoke(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, and take its figures back."""
     await read_form(request)
     planner = request.app.state.planner
-    if not await service.revoke_device(planner.database, planner.events, device_id, actor_of(request.scope)):
+    actor = actor_of(request.scope)
+    if not await service.revoke_device(planner.database, planner.events, device_id, actor, planner.forget_device):
         raise service.device_unknown(device_id)
     return RedirectResponse(request.url.path, status_code=303)

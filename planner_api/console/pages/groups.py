@@ -16,7 +16,7 @@ from planner_api.console.rendering import render
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.groups import service
 from planner_api.errors import InvalidError
-from planner_api.rollout.aliases.routes import AfterName, PlainName
+from planner_api.web.parameters import AfterName, PlainName
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)

@@ -12,13 +12,12 @@ from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
 from planner_api.devices.audit.service import actor_of
 from planner_api.errors import InvalidError, model_unknown
-from planner_api.models.routes import ModelHash
 from planner_api.rollout import repository as releases
 from planner_api.rollout.aliases import service as naming
-from planner_api.rollout.aliases.routes import Before, PlainName
+from planner_api.rollout.aliases.routes import Before
 from planner_api.views import service as fleet
 from planner_api.views.repository import count_pairs
-from planner_api.views.routes import Offset
+from planner_api.web.parameters import ModelHash, Offset, PlainName
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)

@@ -17,12 +17,12 @@ from planner_api.console.charts import bars, gantt
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.db.engine import Database
-from planner_api.devices.routes import After
 from planner_api.errors import InvalidError, plan_unknown
 from planner_api.plans import history
 from planner_api.plans.routes import MAX_VERSION
 from planner_api.profiles import repository as profile_rows
 from planner_api.views import service as fleet
+from planner_api.web.parameters import After
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)

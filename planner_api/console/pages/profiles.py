@@ -18,7 +18,8 @@ from planner_api.console.rendering import render
 from planner_api.models.service import load_figures
 from planner_api.profiles.service import ESTABLISHED_BY
 from planner_api.views import service as fleet
-from planner_api.views.routes import Offset, oversight
+from planner_api.views.routes import oversight
+from planner_api.web.parameters import Offset
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)

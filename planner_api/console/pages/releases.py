@@ -15,11 +15,11 @@ from planner_api.console.forms import read_form
 from planner_api.console.rendering import percent, render
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.groups.repository import names as names_of_groups
-from planner_api.devices.routes import After
 from planner_api.errors import InvalidError
 from planner_api.rollout.aliases import service as naming
 from planner_api.rollout.routes import Before, ReleaseId
 from planner_api.rollout.service import Action
+from planner_api.web.parameters import After
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)

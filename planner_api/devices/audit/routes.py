@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request, Response
 from hope_schema import AuditPage
 from hope_schema.base import PRINTABLE
 from planner_api.devices.audit import service
-from planner_api.devices.routes import Limit
 from planner_api.web.contract import describe
+from planner_api.web.parameters import Limit
 from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["audit"], route_class=StrictRoute)

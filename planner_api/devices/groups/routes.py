@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from hope_schema import Group, GroupPage, GroupSelector
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.groups import service
-from planner_api.rollout.aliases.routes import AfterName, PlainName
 from planner_api.web.body import read_message
 from planner_api.web.contract import describe
+from planner_api.web.parameters import AfterName, FewRows, PlainName
 from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["groups"], route_class=StrictRoute)
-
-FewRows = Annotated[int, Query(ge=1, le=100, description="Rows per page")]
 
 
 @router.get("/groups", openapi_extra=describe(replies={200: ("One page.", GroupPage)}))

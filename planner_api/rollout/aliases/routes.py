@@ -14,20 +14,18 @@ from hope_schema import (
     NamedModelPage,
     NewModelVersion,
 )
-from hope_schema.registry import PLAIN, Reference
+from hope_schema.registry import Reference
 from planner_api.devices.audit.service import actor_of
-from planner_api.devices.routes import Limit
 from planner_api.rollout.aliases import service
 from planner_api.web.body import read_message
 from planner_api.web.contract import describe
+from planner_api.web.parameters import AfterName, Limit, PlainName
 from planner_api.web.principal import device_of
 from planner_api.web.route import StrictRoute, reply
 
 router = APIRouter(tags=["names"], route_class=StrictRoute)
 
-PlainName = Annotated[str, Path(max_length=100, pattern=PLAIN)]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="The version")]
-AfterName = Annotated[str | None, Query(max_length=100, pattern=PLAIN, description="`next` of the page before")]
 Before = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="`next` of the page before")]
 
 
