@@ -36,9 +36,9 @@ from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.plans import Plans
 from agent_sdk.prepared import Prepared
 from agent_sdk.progress import ProgressListener
+from agent_sdk.reference import Reference
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
-from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.torch.choice import PRECISIONS
 from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.crashes import Crashes, told
@@ -199,12 +199,14 @@ class Agent(Closes):
             shapes = travelling.shapes
         self.progress.phase(f"reading {_shown(source)}")
         file = openable(located(source, seed))
+        reference = Reference(file, partial(self._refuse_unjudged, file))
         start = travelling.start if travelling is not None else self._starts.known(file, shapes) if background else None
         plans = Plans(
             Path(_shown(source)).stem,
             partial(read_network, source, seed=seed),
             partial(
                 self._prepare,
+                reference,
                 deterministic=deterministic,
                 all_rivals=all_rivals,
                 plan=travelling,
@@ -216,7 +218,7 @@ class Agent(Closes):
             shapes=shapes,
             deterministic=deterministic,
         )
-        session = Session(file, plans, partial(self._alone, file))
+        session = Session(file, plans, reference)
         self._sessions.add(session)
         if travelling is not None and fingerprint(file) != travelling.fingerprint:
             refuse_other_network(travelling, plans.network.bind(travelling.shapes), _shown(source))
@@ -241,6 +243,7 @@ class Agent(Closes):
 
     def _prepare(
         self,
+        reference: Reference,
         model: Model,
         wanted: Wanted = always,
         *,
@@ -252,8 +255,9 @@ class Agent(Closes):
     ) -> Prepared:
         """Obtain a static model's plan, unless there is one, and make it ready to run. Raises like ``load``.
 
-        ``wanted`` is looked at while measuring. ``behind`` takes the plan that is on disk, if any, and asks nobody, or
-        else the first that the planner has. ``begun`` is told how the next start should begin.
+        ``reference`` judges the answers; ``wanted`` is looked at while measuring. ``behind`` takes the plan that is on
+        disk, if any, and asks nobody, or else the first that the planner has. ``begun`` is told how the next start
+        should begin.
         """
         here = threading.main_thread()
         opener = self._for(model)
@@ -263,9 +267,9 @@ class Agent(Closes):
                 model, at_once=behind, wanted=lambda: wanted() and here.is_alive() and not self._closed
             )
         pinned = deterministic or rounding(model.graph).differs
-        opened = opener.opened(model, obtained, all_rivals=all_rivals, pinned=pinned)
+        opened = opener.opened(model, obtained, reference, all_rivals=all_rivals, pinned=pinned)
         begun(start_after(opened.serving))
-        return Prepared(model, opened)
+        return Prepared(model, reference, opened)
 
     def _for(self, model: Model) -> Opener:
         """What obtains and opens plans of a model: without a runtime whose compiler crashes at it."""
@@ -294,12 +298,11 @@ class Agent(Closes):
         self._starts.keep(file, shapes, Start(runtime=opened.runtime))
         return opened
 
-    def _alone(self, file: Openable) -> WholeNetwork:
-        """The whole network on one thread of ONNX Runtime. Raises ModelError where that crashes at it."""
+    def _refuse_unjudged(self, file: Openable) -> None:
+        """Raise ModelError where ONNX Runtime crashes at a file, which then nothing can judge."""
         crashed = {gone: how for gone, how in self._crashes.at_file(file).items() if gone.runtime == "onnxruntime"}
         if crashed:
             raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
-        return WholeOrt(file, 1)
 
     def export_plan(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Write the plan of the shapes that ran last, for ``load(model, plan=path)`` on devices of this kind.
@@ -332,7 +335,7 @@ class Agent(Closes):
             obtained = self.obtain(prepared.model)
             if obtained.plan is None or obtained.plan == prepared.obtained.plan:
                 return False
-            opened = self._for(prepared.model).opened(prepared.model, obtained)
+            opened = self._for(prepared.model).opened(prepared.model, obtained, prepared.reference)
             if PLAN in opened.serving.contenders:
                 prepared.take_up(opened)
                 return True

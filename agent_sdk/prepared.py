@@ -11,9 +11,10 @@ from typing import Any
 
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError, Executor
-from agent_sdk.errors import ExecutionError, ModelError
+from agent_sdk.errors import ExecutionError
 from agent_sdk.model import Model
 from agent_sdk.planner.supplier import Obtained
+from agent_sdk.reference import Reference
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.verify import Verdict, verdict
@@ -28,14 +29,12 @@ class Opened:
         obtained: how its plan was come by.
         plan: what stands for it.
         serving: who answers.
-        left_out: compilers that crash at it.
         notes: what was to be said.
     """
 
     obtained: Obtained
     plan: Plan
     serving: Serving
-    left_out: frozenset[str]
     notes: tuple[str, ...]
 
 
@@ -44,30 +43,28 @@ class Prepared(Closes):
 
     Attributes:
         model: what was read.
+        reference: the file that it was read from.
         obtained: how the plan was come by.
         plan: the planner's plan; without one, the single processor that ran fastest, as a plan.
         serving: the plan and its rivals by name, whichever is fastest of which answers.
         notes: everything that was not as it should be, in sentences.
     """
 
-    def __init__(self, model: Model, opened: Opened) -> None:
-        self.model = model
+    def __init__(self, model: Model, reference: Reference, opened: Opened) -> None:
+        self.model, self.reference = model, reference
         self._swap = threading.Lock()
         self._closed = False
         self._set(opened)
 
     def _set(self, opened: Opened) -> None:
         self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
-        self._left_out = opened.left_out
         self.notes = list(opened.notes)
 
     def judged(
         self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None
     ) -> Verdict:
-        """Judge executors of it by ONNX Runtime. Raises ModelError where that crashes at this network."""
-        if "onnxruntime" in self._left_out:
-            raise ModelError(f"nothing can judge the answers of '{self.model.name}': {'; '.join(self.notes)}")
-        return verdict(self.model, inputs, executors, tolerance)
+        """Judge executors of it by the network's file. Raises like ``Reference.outputs``."""
+        return verdict(self.model, inputs, executors, self.reference, tolerance)
 
     @property
     def executor(self) -> Executor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from typing import Any, Final, overload
 
@@ -21,8 +20,8 @@ from agent_sdk.model import Port, Shapes
 from agent_sdk.model.ports import bound
 from agent_sdk.plans import Feed, Plans, Stats
 from agent_sdk.prepared import Prepared
+from agent_sdk.reference import Reference
 from agent_sdk.rounding import FLOAT32
-from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.whole import Openable
 from agent_sdk.verify import Verdict, relative_error
 from hope_schema import Plan
@@ -40,13 +39,13 @@ class Session(Closes, Forks):
     Args:
         file: what runtimes load.
         plans: what answers.
-        alone: loads the network on one thread of ONNX Runtime, to compare with.
+        reference: what judges answers.
     """
 
-    def __init__(self, file: Openable, plans: Plans, alone: Callable[[], WholeNetwork]) -> None:
+    def __init__(self, file: Openable, plans: Plans, reference: Reference) -> None:
         self.file = file
         self.plans = plans
-        self._open_alone = alone
+        self.reference = reference
         self.in_child()
         watch_forks(self)
 
@@ -171,7 +170,7 @@ class Session(Closes, Forks):
         return self.plans.stats
 
     def verify(self, inputs: Feed | None = None, *, tolerance: float | None = None, seed: int = 0) -> Verdict:
-        """Judge the plan, and who answers instead of it, by the same network on one thread of ONNX Runtime.
+        """Judge the plan, and who answers instead of it, by plain ONNX Runtime on the network's file as it was given.
 
         ``inputs`` are drawn at random where none are given; ``tolerance`` is what the network's types round to. Raises
         ModelError where ONNX Runtime cannot load the network.
@@ -179,8 +178,7 @@ class Session(Closes, Forks):
         feed = self.draw(seed) if inputs is None else inputs
         if (prepared := self.plans.at(feed)) is not None:
             return prepared.judged(feed, {prepared.executor, prepared.plan_executor}, tolerance)
-        with closing(self._open_alone()) as alone:
-            error = relative_error(self.plans.whole.run(feed), alone.run(feed))
+        error = relative_error(self.plans.whole.run(feed), self.reference.outputs(feed))
         return Verdict(error, FLOAT32 if tolerance is None else tolerance, "rounding of float32 between runtimes")
 
     def explain(self, inputs: Feed | None = None, *, runs: int = 5, seed: int = 0) -> Explanation:

@@ -1,43 +1,26 @@
-"""Is the answer right? Ours against the whole model on ONNX Runtime with one thread."""
+"""Is the answer right? Ours against what the network's file says."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-import onnxruntime as ort
 
 from agent_sdk.engine import Executor, build_program
-from agent_sdk.model import Model, extract, pre_softmax_outputs
+from agent_sdk.model import Model, pre_softmax_outputs
+from agent_sdk.reference import Reference
 from agent_sdk.rounding import FLOAT32, rounding
 from agent_sdk.runtimes.base import WrongOutput
 from hope_schema import ModelGraph
 
+NORMALISED: Final = 3.0
+"""Times a difference of what enters a softmax or sigmoid, the most that leaves it, relative to the largest value.
 
-def reference(model: Model, values: Mapping[str, np.ndarray], tensors: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the named tensors as ONNX Runtime computes them on one thread from inputs, or tensors inside the model."""
-    graph = model.graph
-    ops: set[str] = set()
-    left = tuple(dict.fromkeys(name for name in tensors if name not in values))
-    wanted = list(left)
-    for name in wanted:
-        if name not in values and graph.producer[name] not in ops:
-            op = graph.op[graph.producer[name]]
-            ops.add(op.id)
-            wanted += op.inputs
-    found = {name: values[name] for name in tensors if name in values}
-    if not left:
-        return found
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    piece = extract(model, ops, tuple(values), left).SerializeToString()
-    session = ort.InferenceSession(piece, options, providers=["CPUExecutionProvider"])
-    return found | dict(zip(left, session.run(list(left), dict(values)), strict=True))
+It is twice where one value rises and others fall; of the logarithm the largest value is 0.69 or more.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,13 +53,17 @@ class Verdict:
 
 
 def verdict(
-    model: Model, inputs: Mapping[str, np.ndarray], executors: Collection[Executor], tolerance: float | None = None
+    model: Model,
+    inputs: Mapping[str, np.ndarray],
+    executors: Collection[Executor],
+    reference: Reference,
+    tolerance: float | None = None,
 ) -> Verdict:
-    """Judge executors, of which the worst counts, by the uncut model on one thread of ONNX Runtime."""
+    """Judge executors, of which the worst counts, by the network's file. Raises like ``Reference.outputs``."""
     used = {own.spec.precision for executor in executors for own in executor.program.processors.values()}
     coarsest = max((rounding(model.graph, precision) for precision in used), key=lambda one: one.tolerance)
-    expected = reference(model, inputs, pre_softmax_outputs(model.graph))
-    error = max(executor_error(executor, model, inputs, expected) for executor in executors)
+    right = Right.of(model.graph, inputs, reference)
+    error = max(executor_error(executor, model, inputs, right) for executor in executors)
     return Verdict(error, coarsest.tolerance if tolerance is None else tolerance, coarsest.cause)
 
 
@@ -85,7 +72,7 @@ class Agreement:
     """How the answers of several executors go together.
 
     Attributes:
-        wrong: whose is further from ONNX Runtime's than rounding explains, and how far.
+        wrong: whose is further from the right one than rounding explains, and how far.
         apart: the most that a change of who answers may change an answer in float32, relative to its largest value.
     """
 
@@ -94,22 +81,18 @@ class Agreement:
 
 
 def agreement(
-    graph: ModelGraph, contenders: Mapping[str, Executor], answers: Mapping[str, Mapping[str, np.ndarray]]
+    graph: ModelGraph,
+    contenders: Mapping[str, Executor],
+    answers: Mapping[str, Mapping[str, np.ndarray]],
+    right: Mapping[str, Any],
 ) -> Agreement:
-    """Compare answers with ONNX Runtime's; where that did not answer itself nobody is wrong, and nothing is known."""
-    programs = {name: contenders[name].program for name in answers}
-    by_ort = [
-        name for name, own in programs.items() if all(each.spec.runtime == "ort" for each in own.processors.values())
-    ]
-    if not by_ort:
-        return Agreement({}, 0.0)
-    # The whole network before one in pieces, and one that needed no planner before a plan.
-    trusted = min(by_ort, key=lambda name: (len(programs[name].segments), programs[name].plan.profile_version > 0))
+    """Compare answers with the right one: that of plain ONNX Runtime on the network's file."""
     wrong: dict[str, WrongOutput] = {}
     errors = [0.0]
-    for name, own in programs.items():
-        tolerance = max(rounding(graph, each.spec.precision).tolerance for each in own.processors.values())
-        error = relative_error(answers[name], answers[trusted])
+    for name, answer in answers.items():
+        own = contenders[name].program.processors.values()
+        tolerance = max(rounding(graph, each.spec.precision).tolerance for each in own)
+        error = relative_error(answer, right)
         if error > tolerance:
             wrong[name] = WrongOutput(
                 f"its answer is {error:.1e} of the largest value away from ONNX Runtime's, which rounding does not "
@@ -120,34 +103,67 @@ def agreement(
     return Agreement(wrong, sum(sorted(errors)[-2:]))  # the two that are furthest off may be so in opposite directions
 
 
-def executor_error(
-    executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
-) -> float:
-    """Return how far an executor's answer is from the tensors of ``pre_softmax_outputs`` as they should be.
+@dataclass(frozen=True)
+class Right:
+    """What the network's file computes from one feed.
+
+    Attributes:
+        outputs: its outputs.
+        inside: what enters a final softmax, by the output behind it: the tensor's name, and its values.
+    """
+
+    outputs: Mapping[str, Any]
+    inside: Mapping[str, tuple[str, np.ndarray]]
+
+    @classmethod
+    def of(cls, graph: ModelGraph, feed: Mapping[str, np.ndarray], reference: Reference) -> Right:
+        """Ask the file; ``graph`` tells where it ends in a softmax. Raises like ``Reference.outputs``."""
+        before = {
+            output: name
+            for output, name in zip(graph.outputs, pre_softmax_outputs(graph), strict=True)
+            if name != output
+        }
+        found = reference.inside(feed, before.values())
+        inside = {output: (name, found[name]) for output, name in before.items() if name in found}
+        return cls(reference.outputs(feed), inside)
+
+
+def executor_error(executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], right: Right) -> float:
+    """Return how far an executor's answer is from the right one, relative to the largest value of its worst output.
 
     A final softmax hides differences of what enters it, or magnifies them. So the plan is carried out once more to
-    compare that, and what is served must be what ONNX Runtime makes of it.
+    compare that, and what is served may differ by no more than what these differences make of it.
     """
     served = executor.run(inputs)[0]
-    outputs = model.graph.outputs
-    watched = tuple(name for name in expected if name not in outputs)
-    inner = served
-    if watched:
-        graph = model.graph
-        wider = ModelGraph(
-            name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=(*outputs, *watched)
-        )
-        opened = replace(model, graph=wider)
-        planned = executor.program.plan
-        job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
-        plan = planned.model_copy(update={"jobs": (job,)})
-        device = executor.device
-        with Executor(build_program(plan, opened, device.processors), device) as again:
-            inner = again.run(inputs)[0]
-    error = relative_error(inner, expected)
-    if math.isinf(error):
-        return error
-    return max(error, relative_error(served, reference(model, {name: inner[name] for name in expected}, outputs)))
+    inner: Mapping[str, np.ndarray] = {}
+    if right.inside:
+        inner = _run_wider(executor, model, inputs, [name for name, _ in right.inside.values()])
+    worst = 0.0
+    for output, expected in right.outputs.items():
+        error = relative_error(served, {output: expected})
+        if output in right.inside:
+            name, entered = right.inside[output]
+            before = relative_error(inner, {name: entered})
+            scale = float(np.abs(entered[np.isfinite(entered)]).max(initial=0.0)) or 1.0
+            error = max(before, error - NORMALISED * before * scale) if math.isfinite(before) else before
+        worst = max(worst, error)
+    return worst
+
+
+def _run_wider(
+    executor: Executor, model: Model, inputs: Mapping[str, np.ndarray], watched: Sequence[str]
+) -> Mapping[str, np.ndarray]:
+    """Carry an executor's plan out once more, with further outputs."""
+    graph = model.graph
+    outputs = tuple(dict.fromkeys((*graph.outputs, *watched)))
+    wider = ModelGraph(name=graph.name, tensors=graph.tensors, ops=graph.ops, inputs=graph.inputs, outputs=outputs)
+    opened = replace(model, graph=wider)
+    planned = executor.program.plan
+    job = planned.jobs[0].model_copy(update={"model_hash": opened.graph.model_hash})
+    plan = planned.model_copy(update={"jobs": (job,)})
+    device = executor.device
+    with Executor(build_program(plan, opened, device.processors), device) as again:
+        return again.run(inputs)[0]
 
 
 def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> float:

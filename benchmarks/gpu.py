@@ -48,7 +48,7 @@ from agent_sdk.runtimes.torch.kernel import Line, build
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.processor import TorchProcessor
 from agent_sdk.session import Session
-from agent_sdk.verify import reference, relative_error
+from agent_sdk.verify import relative_error
 from benchmarks import cli, pair
 from benchmarks.results import Measure, Table, report, say, verdict
 from benchmarks.streams import traced_streams
@@ -201,7 +201,7 @@ def network_rows(
         own = next(iter(agents["auto"].device.processors.values()))
         assert isinstance(own, TorchProcessor)
         feeds = draw(model, 0)
-        right = reference(model, feeds, tuple(dict.fromkeys(pre_softmax_outputs(model.graph))))
+        right = sessions["auto"].reference.inside(feeds, pre_softmax_outputs(model.graph))
         plans = {method: session.latest.plan_executor.program.plan for method, session in sessions.items()}
         # NOTE: before anything is traced: a profiler that has once been attached may slow launches down.
         walls = pair.walls_us(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.trace import Trace
-from agent_sdk.errors import ExecutionError, ProcessorError
+from agent_sdk.errors import ExecutionError, InputError, ModelError, ProcessorError, UnplannableError
 from agent_sdk.feeds import draw
 from agent_sdk.measure.truth import TOLD, is_outdated, observations, retimed
 from agent_sdk.model import Model
@@ -19,6 +20,7 @@ from agent_sdk.planner.cache import Settled
 from agent_sdk.planner.field import Field
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.prepared import Opened
+from agent_sdk.reference import Reference
 from agent_sdk.rounding import SWITCH
 from agent_sdk.runtimes.base import Processor
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
@@ -48,9 +50,20 @@ class Opener:
     processors: Mapping[str, Processor]
     field: Field | None
 
-    def opened(self, model: Model, obtained: Obtained, *, all_rivals: bool = False, pinned: bool = False) -> Opened:
-        """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers."""
-        return _Opening(self, model, obtained, all_rivals).done(pinned)
+    def opened(
+        self,
+        model: Model,
+        obtained: Obtained,
+        reference: Reference,
+        *,
+        all_rivals: bool = False,
+        pinned: bool = False,
+    ) -> Opened:
+        """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
+
+        ``reference`` judges the answers; raises UnplannableError where it gives none.
+        """
+        return _Opening(self, model, obtained, reference, all_rivals).done(pinned)
 
 
 @dataclass
@@ -60,6 +73,7 @@ class _Opening:
     opener: Opener
     model: Model
     obtained: Obtained
+    reference: Reference
     all_rivals: bool
     contenders: dict[str, Executor] = field(default_factory=dict)
     apart: float = 0.0
@@ -102,8 +116,7 @@ class _Opening:
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
                 )
             opened.pop_all()
-        left_out = _compiling(self.obtainer.device.processors) - _compiling(self.processors)
-        return Opened(self.obtained, plan, serving, left_out, tuple(self.notes))
+        return Opened(self.obtained, plan, serving, tuple(self.notes))
 
     def _compile(self) -> None:
         """The plan, if there is one that can run, and whom it is tried against."""
@@ -176,10 +189,18 @@ class _Opening:
         for name in self.contenders.keys() - kept:
             self.contenders.pop(name).close()
 
+    @cached_property
+    def right(self) -> Mapping[str, Any]:
+        """What the network's file makes of the drawn inputs."""
+        try:
+            return self.reference.outputs(self.inputs)
+        except (ModelError, ExecutionError, InputError) as error:
+            raise UnplannableError(f"no plan answers unless ONNX Runtime's own answer judges it: {error}") from error
+
     def _warm(self) -> None:
         """Run each once; close who fails, or answers otherwise than ONNX Runtime does."""
         answers, failures = warm(self.contenders, self.inputs)
-        found = agreement(self.model.graph, self.contenders, answers)
+        found = agreement(self.model.graph, self.contenders, answers, self.right)
         self._leave_out({**failures, **found.wrong})
         self.apart = max(self.apart, found.apart)
 
@@ -223,8 +244,3 @@ class _Opening:
             planner_ms=before.planner_ms + again.planner_ms,
             notes=(*again.notes, note),
         )
-
-
-def _compiling(processors: Mapping[str, Processor]) -> frozenset[str]:
-    """The packages that compile networks for these processors."""
-    return frozenset(own.compiler.runtime for own in processors.values() if own.compiler is not None)

@@ -21,10 +21,11 @@ from agent_sdk.explain import to_perfetto
 from agent_sdk.feeds import draw
 from agent_sdk.measure.timing import Turn, take_turns
 from agent_sdk.measure.witness import Witness, calm
-from agent_sdk.model import Model, pre_softmax_outputs
+from agent_sdk.model import Model
+from agent_sdk.reference import Reference
 from agent_sdk.selection.trial import PLAN
 from agent_sdk.session import Session
-from agent_sdk.verify import executor_error, reference, relative_error
+from agent_sdk.verify import Right, executor_error, relative_error
 from benchmarks.engine.runtimes import Run, baselines
 from benchmarks.traces import allocated_bytes, busy_together, peak_bytes
 
@@ -93,7 +94,7 @@ def rows_for(
         best_single = min(medians[config] for config in runs)
         traces = {"ours": [executors["ours"].traced(inputs) for _ in range(TRACED)]}
         traces["ours_planned"] = [turn.result for turn in turns["ours_planned"]]
-        errors = errors_of(model, executors, runs, inputs)
+        errors = errors_of(model, session.reference, executors, runs, inputs)
         rows = []
         for config, us in medians.items():
             program = executors[config].program if config in executors else None
@@ -147,15 +148,16 @@ def _forgotten(run: Run, inputs: Mapping[str, np.ndarray]) -> None:
 
 
 def errors_of(
-    model: Model, executors: Mapping[str, Executor], runs: Mapping[str, Run], inputs: Mapping[str, np.ndarray]
+    model: Model,
+    reference: Reference,
+    executors: Mapping[str, Executor],
+    runs: Mapping[str, Run],
+    inputs: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
     """Largest relative error per configuration: ours as ``hope-agent run`` checks it, the runtimes on their outputs."""
-    compared = tuple(dict.fromkeys(pre_softmax_outputs(model.graph)))
-    expected = reference(model, inputs, tuple(dict.fromkeys((*compared, *model.graph.outputs))))
-    before = {name: expected[name] for name in compared}
-    after = {name: expected[name] for name in model.graph.outputs}
-    errors = {config: relative_error(run(inputs), after) for config, run in runs.items()}
-    return errors | {config: executor_error(own, model, inputs, before) for config, own in executors.items()}
+    right = Right.of(model.graph, inputs, reference)
+    errors = {config: relative_error(run(inputs), right.outputs) for config, run in runs.items()}
+    return errors | {config: executor_error(own, model, inputs, right) for config, own in executors.items()}
 
 
 @contextmanager

@@ -8,19 +8,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_sdk.feeds import draw
 from agent_sdk.model import read_model
-from agent_sdk.verify import reference
 from benchmarks.gpu import rounding_error
 from benchmarks.streams import lines_of
-from tests.agent.models import BRANCHING
+from tests.agent.models import BRANCHING, expected
 
 
 def test_a_format_errs_by_its_digits() -> None:
     """Nothing is rounded in fp32; ten bits of mantissa cost about a thousandth, in tf32 and in fp16 alike."""
     model = read_model(BRANCHING)
-    feeds = draw(model, 0)
-    right = reference(model, feeds, model.graph.outputs)
+    feeds, right = expected(BRANCHING, seed=0)
     found = {name: rounding_error(model, name, feeds, right, torch.device("cpu")) for name in ("fp32", "tf32", "fp16")}
     assert found["fp32"] < 1e-5
     assert 1e-5 < found["tf32"] < 1e-2

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent_sdk import verify
 from agent_sdk.cli import commands as cli
+from agent_sdk.reference import Reference
 from agent_sdk.selection.trial import WORTH
 
 PROMISED = {
@@ -120,10 +120,8 @@ def test_a_wrong_answer_fails_the_command(
     model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the outputs differ from the reference by more than is allowed, the command exits with 1 and says so."""
-    right = verify.reference
-    monkeypatch.setattr(
-        verify, "reference", lambda *given: {name: value * 1.01 for name, value in right(*given).items()}
-    )
+    right = Reference.inside
+    monkeypatch.setattr(Reference, "inside", lambda *given: {name: v * 1.01 for name, v in right(*given).items()})
     run = ["run", "--model", str(model_file), "--processors", "ort@0", "--runs", "1", "--json"]
     code = cli.main(run)
     out, err = capsys.readouterr()
@@ -139,9 +137,9 @@ def test_an_answer_that_cannot_be_compared_is_reported(
     model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where an output is not finite as the reference's is, the object is printed all the same, and says wrong."""
-    right = verify.reference
+    right = Reference.inside
     monkeypatch.setattr(
-        verify, "reference", lambda *given: {name: np.full_like(v, np.nan) for name, v in right(*given).items()}
+        Reference, "inside", lambda *given: {name: np.full_like(v, np.nan) for name, v in right(*given).items()}
     )
     code = cli.main(["run", "--model", str(model_file), "--processors", "ort@0", "--runs", "1", "--json"])
     out, err = capsys.readouterr()

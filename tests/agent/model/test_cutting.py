@@ -16,13 +16,13 @@ from agent_sdk.feeds import draw
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import LightModels
-from agent_sdk.verify import reference
 from hope_schema import Cut, merge
 from hope_schema.cutgraph import cut_graph, node_of, part_super_op
 from hope_schema.cutrules import granularity, reads
 from hope_schema.cutting import CutError, Region, whole_because
 from tests import CAMPAIGN
 from tests.agent.model.cut_cases import KINDS, model
+from tests.agent.models import computed
 
 ROUNDING = 1e-5
 """What a sum that a runtime adds up in another order differs by, beside the largest of all."""
@@ -37,8 +37,7 @@ def _difference(whole: Model, *cuts: Cut) -> float:
     parts = cut_model(whole, cuts)
     assert parts.graph == cut_graph(whole.graph, cuts)
     inputs = draw(whole, 1)
-    expected = reference(whole, inputs, whole.graph.outputs)
-    found = reference(parts, inputs, whole.graph.outputs)
+    expected, found = computed(whole, inputs), computed(parts, inputs)
     assert {name: array.shape for name, array in found.items()} == {n: a.shape for n, a in expected.items()}
     return max(
         float(np.max(np.abs(found[name] - array))) / max(1.0, float(np.max(np.abs(array))))
@@ -246,4 +245,4 @@ def test_weights_are_cut_by_offset_in_the_file(tmp_path_factory: pytest.TempPath
     assert light.path is not None
     inputs = draw(whole, 1)
     [found] = ort.InferenceSession(light.path).run(["y"], dict(inputs))
-    assert np.abs(found - reference(whole, inputs, ["y"])["y"]).max() < ROUNDING
+    assert np.abs(found - computed(whole, inputs)["y"]).max() < ROUNDING

@@ -17,10 +17,11 @@ from agent_sdk.feeds import draw
 from agent_sdk.model import Model, extract, read_model
 from agent_sdk.model.opaque import OPAQUE
 from agent_sdk.runtimes.base import Processor, UnsupportedOp, segment_of
-from agent_sdk.verify import reference, relative_error
+from agent_sdk.verify import relative_error
 from hope_schema import SuperOp, merge
 from tests import CAMPAIGN
 from tests.agent.engine.generate import plan_of, random_order
+from tests.agent.models import computed
 
 node = helper.make_node
 SHAPE = [2, 3, 4]
@@ -210,7 +211,7 @@ def assert_true(proto: onnx.ModelProto, model: Model) -> None:
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     right = dict(zip(model.graph.outputs, session.run(list(model.graph.outputs), inputs), strict=True))
     assert relative_error(in_pieces(model, inputs), right) < 1e-6
-    assert relative_error(reference(model, inputs, model.graph.outputs), right) < 1e-6
+    assert relative_error(computed(model, inputs), right) < 1e-6
 
 
 @pytest.mark.parametrize(("build", "kind", "holds"), MODELS)
@@ -387,4 +388,4 @@ def test_any_plan_with_hidden_parts_is_carried_out_right(build: Callable[[], onn
         inputs = draw(model, seed)
         with Executor(build_program(plan, model, device.processors), device) as executor:
             outputs, _ = executor.run(inputs)
-        assert relative_error(outputs, reference(model, inputs, model.graph.outputs)) < 1e-4
+        assert relative_error(outputs, computed(model, inputs)) < 1e-4

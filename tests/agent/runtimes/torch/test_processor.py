@@ -22,6 +22,7 @@ from agent_sdk.device.soc import Soc, accelerator_names
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.feeds import draw
 from agent_sdk.model import Model, read_model
+from agent_sdk.reference import Reference
 from agent_sdk.runtimes.base import (
     CompilationFailed,
     OutOfMemory,
@@ -430,7 +431,8 @@ def test_the_socs_name_tells_its_gpus(tmp_path: Path) -> None:
 def test_a_plan_mixes_precisions() -> None:
     """Each op in the type that is fastest for it: one answer, as far off as float16 explains and no further."""
     own = {choice.id: TorchProcessor(SOC, choice) for choice in choices("cpu", "mixed")}
-    model = read_model(images())
+    source = images()
+    model = read_model(source)
     rows = [
         (op.signature, each.spec.kind, 1.0 if (index % 2 == 0) == (name == "cpu") else 100.0)
         for index, op in enumerate(merge(model.graph))
@@ -456,7 +458,7 @@ def test_a_plan_mixes_precisions() -> None:
     made = plan(model.graph, figures, rounds=2)
     assert set(made.processors_used) == {"cpu", "cpu/fp16"}
     with Device(own.values()) as device, Executor(build_program(made, model, own), device) as executor:
-        found = verdict(model, draw(model, 0), [executor])
+        found = verdict(model, draw(model, 0), [executor], Reference(source))
     assert found.correct
     assert 1e-6 < found.error < found.tolerance
     assert "float16" in found.cause

@@ -1,0 +1,72 @@
+"""What a network's file says: plain ONNX Runtime on the file as it was given. Every answer of ours is judged by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from agent_sdk.runtimes.ort.whole import WholeOrt
+
+
+def never_crashes() -> None:
+    """Of a file that ONNX Runtime is known to load."""
+
+
+class Reference:
+    """One thread of ONNX Runtime with its own defaults, loaded for each answer and freed after it.
+
+    Args:
+        file: the network as it was given; nothing that we made of it.
+        refuse_crashing: raises ModelError where ONNX Runtime is known to crash at the file.
+    """
+
+    def __init__(
+        self, file: str | os.PathLike[str] | bytes, refuse_crashing: Callable[[], None] = never_crashes
+    ) -> None:
+        self._file = file
+        self._refuse_crashing = refuse_crashing
+
+    def outputs(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """The network's outputs.
+
+        Raises ModelError, InputError for a feed that is refused, or what loading a ``WholeOrt`` raises.
+        """
+        self._refuse_crashing()
+        with closing(WholeOrt(self._file, 1)) as whole:
+            return whole.run(feed)
+
+    def inside(self, feed: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """Tensors inside the file's graph; those are absent that it calls otherwise. Raises like ``outputs``.
+
+        The file is loaded with these as further outputs: the network's own outputs are not taken from there.
+        """
+        proto = self._parsed() if names else None
+        if proto is None:
+            return {}
+        computed = {name for node in proto.graph.node for name in node.output}
+        shown = [name for name in dict.fromkeys(names) if name in computed]
+        if not shown:
+            return {}
+        self._refuse_crashing()
+        listed = {info.name for info in proto.graph.output}
+        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in shown if name not in listed)
+        folder = None if isinstance(self._file, bytes) else Path(os.path.realpath(self._file)).parent
+        with closing(WholeOrt(proto.SerializeToString(), 1, weights=folder)) as whole:
+            found = whole.run(feed)
+        return {name: found[name] for name in shown}
+
+    def _parsed(self) -> onnx.ModelProto | None:
+        """The graph, without weights that lie beside it; None for a file that is no ONNX."""
+        data = self._file if isinstance(self._file, bytes) else Path(self._file).read_bytes()
+        proto = onnx.ModelProto()
+        try:
+            proto.ParseFromString(data)
+        except DecodeError:
+            return None
+        return proto
