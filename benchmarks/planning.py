@@ -39,7 +39,7 @@ from hope_schema import (
 from hope_zoo import shipped
 from planner_api.planning import Budget, Machine, PlanningError, Problem, build_problem, check, optimise
 from planner_api.planning.bound import lower_bound
-from planner_api.planning.construct.partial import Partial
+from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.ilp import PART_SECONDS, solve_part
 from planner_api.planning.ilp.partition import partition
 from planner_api.planning.methods import solve
@@ -122,7 +122,7 @@ def subproblems(profiles: Sequence[PhoneProfile]) -> None:
     seconds: list[tuple[int, float]] = []
     for profile in profiles:
         problem = phone_problem(profile, profile.cpus[-1])
-        fixed = Partial(problem)
+        fixed = Decoder(problem)
         for part in partition(problem.lists.order, problem.lists.before):
             began = time.perf_counter()
             fixed, _ = solve_part(problem, fixed, part, PART_SECONDS)

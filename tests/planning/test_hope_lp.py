@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner_api.planning import Budget, check, simulate
-from planner_api.planning.construct.partial import Partial
 from planner_api.planning.highs import Program, SolverFailed, run
 from planner_api.planning.ilp import solve_part
 from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import bisect, partition, up_rank
 from planner_api.planning.ilp.start import greedy_order, start
+from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.methods import solve
 from tests import CAMPAIGN
 from tests.planning.drawn import draw, optimum
@@ -69,7 +69,7 @@ MODULES = {
 def test_inception_modules_of_the_redmi(module: str, milliseconds: float):
     """The authors' ILP objective for each Inception-v3 module of the redmi, branches collapsed, two CPU threads."""
     problem = collapsed_module(phone("redmi--inception-v3"), "cpu_big_2", module)
-    exact, proven = solve_part(problem, Partial(problem), problem.lists.order)
+    exact, proven = solve_part(problem, Decoder(problem), problem.lists.order)
     assert proven
     assert max(exact.finish) == pytest.approx(milliseconds * 1e3, rel=1e-4, abs=0.5)
 
@@ -81,7 +81,7 @@ def test_a_part_starts_from_a_legal_schedule_at_least_as_good_as_greedy(seed: in
     problem = draw(seed, 12, plain=True)
     order = problem.lists.order
     cut = min(cut, len(order) - 1)
-    fixed, part = greedy_order(problem, Partial(problem), order[:cut]), order[cut:]
+    fixed, part = greedy_order(problem, Decoder(problem), order[:cut]), order[cut:]
     found, plain = start(problem, fixed, part), greedy_order(problem, fixed, part)
     assert sorted(found.sequence) == sorted(order)
     assert found.sequence[:cut] == order[:cut]
@@ -100,7 +100,7 @@ def test_a_window_is_solved_to_the_optimum(seed: int):
     """HiGHS finds the brute-force optimum of a small blocking problem, and its objective is what the simulator says."""
     problem = draw(seed, 5, most_processors=3, plain=True)
     best = optimum(problem)
-    window = Window(problem, Partial(problem), problem.lists.order, best * (1 + 1e-6) + 1e-6)
+    window = Window(problem, Decoder(problem), problem.lists.order, best * (1 + 1e-6) + 1e-6)
     answer = run(window.program)
     assignment, order = window.decode(answer.values)
     ops = problem.lists.order
@@ -120,13 +120,13 @@ def test_no_cut_forbids_a_schedule_that_exists(seed: int, cut: int):
     """A feasible warm start is never cut off: with the limit at its own makespan the window stays feasible."""
     problem = draw(seed, 12, hope=True)
     lists = problem.lists
-    fixed = Partial(problem)
+    fixed = Decoder(problem)
     ops = lists.order[cut:]
     for op in lists.order[:cut]:
-        fixed.place(op, min(range(problem.host), key=lambda p: fixed.interval(op, p)[1]))
+        fixed.place(op, min(range(problem.host), key=lambda p: fixed.times(op, p).finish))
     after = fixed.copy()
     for op in ops:
-        after.place(op, min(range(problem.host), key=lambda p: after.interval(op, p)[1]))
+        after.place(op, min(range(problem.host), key=lambda p: after.times(op, p).finish))
     if not ops or math.isinf(max(after.finish)):
         return
     limit = max(after.finish[op] for op in ops)
@@ -135,7 +135,7 @@ def test_no_cut_forbids_a_schedule_that_exists(seed: int, cut: int):
     for column, value in window.point(*columns).items():
         if window.program.integer[column]:
             window.program.lower[column] = window.program.upper[column] = value
-    assert run(window.program).objective <= limit - min(fixed.free) + 1e-3
+    assert run(window.program).objective <= limit - min(map(fixed.free, range(problem.host))) + 1e-3
 
 
 def test_an_infeasible_program_is_an_error():

@@ -9,8 +9,7 @@ import math
 from collections.abc import Container, Sequence
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import by_rank, upward_rank
-from planner_api.planning.construct.partial import runnable, stuck
+from planner_api.planning.construct.listing import by_rank, runnable, stuck, upward_rank
 from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem

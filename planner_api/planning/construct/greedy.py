@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.listing import list_order
-from planner_api.planning.construct.partial import Partial
-from planner_api.planning.judge.simulator import simulate
+from planner_api.planning.judge.simulator import Decoder, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
 
@@ -55,89 +55,41 @@ def super_ops(problem: Problem) -> list[list[int]]:
     return list(members.values())
 
 
-_Option = tuple[int, float, float, list[tuple[int, float]], list[int]]
-"""One group on one processor: the processor, when its inputs exist, how long it takes, what it fetches that others of
-the batch may fetch too (tensor, cost), and the processor's rivals."""
+def best_mapping(decoder: Decoder, batch: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """Where the groups of a batch go so that the last of them ends first, then all of them early; of all P^K mappings.
 
-
-class _Search:
-    """The best mapping of one batch of groups by depth-first enumeration of all P^K of them.
-
-    Groups of a batch do not depend on each other, so a mapping's cost needs only each group's ready time and
-    duration on each processor, and which fetched tensors two of them share.
+    The decoder is left as it was; None where no mapping serves them all.
     """
+    latency = decoder.lists.latency
+    able = [[p for p in range(len(decoder.at)) if all(latency[op][p] < math.inf for op in group)] for group in batch]
+    path: list[int] = []
+    best: tuple[float, float, tuple[int, ...] | None] = (math.inf, math.inf, None)
 
-    def __init__(self, problem: Problem, groups: list[list[int]]) -> None:
-        lists = problem.lists
-        self.problem, self.groups, self.partial = problem, groups, Partial(problem)
-        self.reads: list[list[int]] = []
-        self.choices: list[list[tuple[int, float]]] = []
-        for group in groups:
-            if len(group) == 1:
-                self.reads.append(lists.reads[group[0]])
-                totals = lists.latency[group[0]]
-            else:
-                own = {tensor for op in group for tensor in lists.writes[op]}
-                self.reads.append(list(dict.fromkeys([t for op in group for t in lists.reads[op] if t not in own])))
-                totals = [sum(column) for column in zip(*[lists.latency[op] for op in group], strict=True)]
-            self.choices.append([(p, us) for p, us in enumerate(totals) if us < math.inf])
-
-    def map(self, batch: list[int]) -> bool:
-        """Place the groups of a batch, in the given order, so that the last of them finishes first."""
-        seen: set[int] = set()
-        shared: set[int] = set()
-        for index in batch:
-            shared.update(seen.intersection(self.reads[index]))
-            seen.update(self.reads[index])
-        self.options = [self._options(index, shared) for index in batch]
-        self.best, self.best_total = math.inf, math.inf
-        self.path, self.mapping = [0] * len(batch), [-1]
-        self._descend(0, self.partial.free, 0.0, 0.0, frozenset())
-        if self.best == math.inf:
-            return False
-        for index, processor in zip(batch, self.mapping, strict=True):
-            for op in self.groups[index]:
-                self.partial.place(op, processor)
-        return True
-
-    def _options(self, index: int, shared: set[int]) -> list[_Option]:
-        first, partial, rivals = self.groups[index][0], self.partial, self.problem.lists.rivals
-        ready = partial.ready(first)
-        options: list[_Option] = []
-        for processor, duration in self.choices[index]:
-            common: list[tuple[int, float]] = []
-            for tensor, cost in partial.missing(self.reads[index], processor):
-                duration += cost
-                if tensor in shared:
-                    common.append((tensor, cost))
-            options.append((processor, ready, duration, common, rivals[processor]))
-        return options
-
-    def _descend(
-        self, depth: int, free: list[float], latest: float, total: float, fetched: frozenset[tuple[int, int]]
-    ) -> None:
-        """Try every processor for the group at ``depth``; prefixes that already end too late are dropped."""
-        last = depth + 1 == len(self.options)
-        for processor, ready, duration, shared, rivals in self.options[depth]:
-            begin = free[processor]
-            end = (begin if begin > ready else ready) + duration
-            there = fetched
-            if shared:
-                end -= sum([cost for tensor, cost in shared if (tensor, processor) in fetched])
-                there = fetched.union([(tensor, processor) for tensor, _ in shared])
-            now = end if end > latest else latest
-            if now > self.best or (now == self.best and total + end >= self.best_total):
+    def descend(latest: float, total: float) -> None:
+        """Try every processor for the next group; prefixes that already end too late are dropped."""
+        nonlocal best
+        if len(path) == len(batch):
+            best = (latest, total, tuple(path))
+            return
+        group = batch[len(path)]
+        for processor in able[len(path)]:
+            if len(path) + 1 == len(batch) and len(group) == 1:
+                end = decoder.times(group[0], processor).finish
+                if (max(latest, end), total + end) < best[:2]:
+                    best = (max(latest, end), total + end, (*path, processor))
                 continue
-            self.path[depth] = processor
-            if last:
-                if now < math.inf:
-                    self.best, self.best_total, self.mapping = now, total + end, self.path.copy()
-                continue
-            after = free.copy()
-            for rival in rivals:
-                if end > after[rival]:
-                    after[rival] = end
-            self._descend(depth + 1, after, now, total + end, there)
+            for op in group:
+                decoder.place(op, processor)
+            end = decoder.finish[group[-1]]
+            if (max(latest, end), total + end) < best[:2]:
+                path.append(processor)
+                descend(max(latest, end), total + end)
+                path.pop()
+            for _ in group:
+                decoder.take_back()
+
+    descend(0.0, 0.0)
+    return best[2]
 
 
 def solve(problem: Problem, budget: Budget) -> Solution:
@@ -148,7 +100,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     """
     lists = problem.lists
     groups = super_ops(problem)
-    search = _Search(problem, groups)
+    decoder = Decoder(problem)
     home = {op: index for index, group in enumerate(groups) for op in group}
     before = [{home[earlier] for op in group for earlier in lists.before[op]} - {i} for i, group in enumerate(groups)]
     after: list[list[int]] = [[] for _ in groups]
@@ -160,14 +112,18 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     k = top_k(problem.host)
     while queue:
         batch = [heapq.heappop(queue)[1] for _ in range(min(k, len(queue)))]
-        if not search.map(batch):
+        mapping = best_mapping(decoder, [groups[index] for index in batch])
+        if mapping is None:
             name = problem.ops[groups[batch[0]][0]]
             raise PlanningError(f"op '{name}' or one beside it cannot get its inputs on a processor that supports it")
+        for index, processor in zip(batch, mapping, strict=True):
+            for op in groups[index]:
+                decoder.place(op, processor)
         for index in batch:
             for later in after[index]:
                 waiting[later] -= 1
                 if waiting[later] == 0:
-                    heapq.heappush(queue, (search.partial.ready(groups[later][0]), later))
-    assignment = search.partial.home
-    orders = (search.partial.sequence, list_order(problem, assignment))
-    return Solution(min((simulate(problem, assignment, o) for o in orders), key=lambda s: s.makespan_us), "greedy")
+                    ready = max(decoder.finish[earlier] for earlier in lists.before[groups[later][0]])
+                    heapq.heappush(queue, (ready, later))
+    listed = simulate(problem, decoder.home, list_order(problem, decoder.home))
+    return Solution(min(decoder.schedule(), listed, key=lambda schedule: schedule.makespan_us), "greedy")

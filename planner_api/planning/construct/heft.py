@@ -5,82 +5,37 @@ from __future__ import annotations
 import bisect
 import math
 
-import numpy as np
-
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.listing import by_rank
-from planner_api.planning.construct.partial import runnable, stuck
-from planner_api.planning.judge.simulator import simulate
+from planner_api.planning.construct.finish import placed
+from planner_api.planning.construct.listing import by_rank, upward_rank
+from planner_api.planning.judge.simulator import Decoder, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
 
 
-def _rank(problem: Problem) -> list[float]:
-    """Upward rank: mean latency, plus the longest way down with mean transfers."""
-    lists = problem.lists
-    between, pairs = problem.between_us
-    finite = np.where(np.isfinite(between), between, 0.0)
-    mean = ((finite * pairs).sum(axis=(1, 2)) / max(pairs.sum(), 1)).tolist()
-    rank = [0.0] * len(problem.ops)
-    for op in reversed(lists.order):
-        known = [us for us in lists.latency[op] if us < math.inf]
-        tail = max(
-            (rank[reader] + mean[tensor] for tensor in lists.writes[op] for reader in lists.readers[tensor]),
-            default=0.0,
-        )
-        rank[op] = sum(known) / len(known) + tail
-    return rank
-
-
-class _Lines:
-    """The busy intervals of each processor, and when each tensor is on it."""
+class Inserting(Decoder):
+    """A decoder that lets an op begin in a gap between others, where it and what it pays for fit."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.lists = problem, problem.lists
-        self.busy: list[list[tuple[float, float]]] = [[] for _ in range(problem.host)]
-        self.start = [0.0] * len(problem.ops)
-        self.finish = [0.0] * len(problem.ops)
-        self.home = [-1] * len(problem.ops)
-        self.cached: list[dict[int, float]] = [{} for _ in range(problem.host)]
+        super().__init__(problem)
+        self.busy_us: list[list[tuple[float, float]]] = [[] for _ in range(problem.host)]
 
-    def earliest(self, op: int, processor: int) -> tuple[float, float]:
-        """Earliest interval in a gap of the processor (and its rivals: they share its list of busy intervals)."""
-        lists, host = self.lists, self.problem.host
-        latency = lists.latency[op][processor]
-        cached = self.cached[processor]
-        ready = 0.0
-        for earlier in lists.before[op]:
-            ready = max(ready, self.finish[earlier])
-        fetch = []
-        for tensor in lists.reads[op]:
-            producer = lists.producer[tensor]
-            source = self.home[producer] if producer >= 0 else host
-            if source == processor:
-                continue
-            cost = lists.transfer[tensor][source][processor]
-            fetch.append((cached.get(tensor, math.inf), cost))
-        begin = ready
-        if math.isinf(latency) or any(math.isinf(cost) for _, cost in fetch):
-            return math.inf, math.inf
-        busy = self.busy[processor]
-        place = bisect.bisect_left(busy, (begin, -math.inf))
-        if place and busy[place - 1][1] > begin:
-            begin = busy[place - 1][1]
-        while True:
-            length = latency + sum(cost for since, cost in fetch if since > begin)
-            if place == len(busy) or begin + length <= busy[place][0]:
-                return begin, begin + length
-            begin = max(begin, busy[place][1])
-            place += 1
+    def opening(self, op: int, here: int, begin: float, paid: float) -> float:
+        """The first gap of the processor, and of its rivals: they share its list of busy intervals."""
+        busy, length = self.busy_us[here], paid + self.lists.latency[op][here]
+        gap = bisect.bisect_left(busy, (begin, -math.inf))
+        if gap and busy[gap - 1][1] > begin:
+            begin = busy[gap - 1][1]
+        while gap < len(busy) and begin + length > busy[gap][0]:
+            begin = max(begin, busy[gap][1])
+            gap += 1
+        return begin
 
-    def place(self, op: int, processor: int, begin: float, end: float) -> None:
-        lists = self.lists
-        self.start[op], self.finish[op], self.home[op] = begin, end, processor
-        for rival in lists.rivals[processor]:
-            _occupy(self.busy[rival], begin, end)
-        cached = self.cached[processor]
-        for tensor in lists.reads[op]:
-            cached[tensor] = min(cached.get(tensor, math.inf), begin)
+    def place(self, op: int, here: int) -> None:
+        """Append an op; its interval is busy for all rivals."""
+        super().place(op, here)
+        for rival in self.lists.rivals[here]:
+            _occupy(self.busy_us[rival], self.start[op], self.finish[op])
 
 
 def _occupy(busy: list[tuple[float, float]], begin: float, end: float) -> None:
@@ -101,15 +56,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.
     """
-    lines = _Lines(problem)
-    for op in by_rank(problem, _rank(problem)):
-        choices = []
-        for processor in runnable(problem.lists.latency[op]):
-            begin, end = lines.earliest(op, processor)
-            choices.append((end, processor, begin))
-        end, processor, begin = min(choices)
-        if math.isinf(end):
-            raise stuck(problem, op)
-        lines.place(op, processor, begin, end)
-    sequence = sorted(problem.lists.order, key=lambda op: lines.start[op])
-    return Solution(simulate(problem, lines.home, sequence), "heft")
+    order = by_rank(problem, upward_rank(problem, moves=True))
+    found = placed(Inserting(problem), order, range(problem.host))
+    sequence = sorted(problem.lists.order, key=found.start.__getitem__)
+    return Solution(simulate(problem, found.home, sequence), "heft")

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from planner_api.planning.problem import Problem
+import numpy as np
+
+from planner_api.planning.judge.simulator import Decoder
+from planner_api.planning.problem import PlanningError, Problem
 
 
-def upward_rank(problem: Problem) -> list[float]:
-    """Longest path from each op to the end, own latency included, in microseconds (HEFT's rank without transfers).
+def upward_rank(problem: Problem, *, moves: bool = False) -> list[float]:
+    """Longest path from each op to the end, own latency included, in microseconds (HEFT's rank).
 
-    An op's latency is the mean over the processors that support it.
+    An op's latency is the mean over the processors that support it; ``moves`` adds the mean transfer of each tensor.
     """
     lists = problem.lists
+    mean = [0.0] * len(problem.tensors)
+    if moves:
+        between, pairs = problem.between_us
+        finite = np.where(np.isfinite(between), between, 0.0)
+        mean = ((finite * pairs).sum(axis=(1, 2)) / max(pairs.sum(), 1)).tolist()
     rank = [0.0] * len(problem.ops)
     for op in reversed(lists.order):
         known = [us for us in lists.latency[op] if us < math.inf]
-        tail = 0.0
-        for later in lists.after[op]:
-            if rank[later] > tail:
-                tail = rank[later]
-        rank[op] = sum(known) / len(known) + tail
+        tails = [rank[reader] + mean[tensor] for tensor in lists.writes[op] for reader in lists.readers[tensor]]
+        rank[op] = sum(known) / len(known) + max(tails, default=0.0)
     return rank
 
 
@@ -31,47 +36,66 @@ def by_rank(problem: Problem, rank: Sequence[float]) -> list[int]:
     return sorted(problem.lists.order, key=lambda op: -rank[op])
 
 
-def list_order(problem: Problem, assignment: Sequence[int]) -> list[int]:
-    """Order a placement by list scheduling with upward rank, blocking transfers charged to the first consumer.
+def runnable(latency: Sequence[float]) -> list[int]:
+    """The processors that support an op, given its row of latencies."""
+    return [processor for processor, us in enumerate(latency) if us < math.inf]
 
-    A processor that becomes free takes its ready op of highest rank (ties by op index); an op is ready when all
-    its producers have finished.
+
+def stuck(problem: Problem, op: int) -> PlanningError:
+    """The error for an op that no processor can serve where everything else is."""
+    return PlanningError(f"op '{problem.ops[op]}' cannot get its inputs on any processor that supports it")
+
+
+def list_order(problem: Problem, assignment: Sequence[int]) -> list[int]:
+    """Order a placement by list scheduling with upward rank.
+
+    A processor with room takes its ready op of highest rank (ties by op index); an op is ready when all its producers
+    have finished.
     """
-    lists = problem.lists
-    host, transfer = problem.host, lists.transfer
     rank = upward_rank(problem)
-    waiting = [len(before) for before in lists.before]
     ready: list[list[tuple[float, int]]] = [[] for _ in problem.processors]
-    for op, count in enumerate(waiting):
-        if count == 0:
-            heapq.heappush(ready[assignment[op]], (-rank[op], op))
-    free = [0.0] * host
-    cached: list[set[int]] = [set() for _ in range(host)]
-    running: list[tuple[float, int]] = []
-    sequence: list[int] = []
-    now = 0.0
-    while len(sequence) < len(problem.ops):
+
+    def begin(now: float, decoder: Decoder) -> list[int]:
+        begun: list[int] = []
         for processor, queue in enumerate(ready):
-            if queue and free[processor] <= now:
-                op = heapq.heappop(queue)[1]
-                sequence.append(op)
-                finish = now + lists.latency[op][processor]
-                for tensor in lists.reads[op]:
-                    producer = lists.producer[tensor]
-                    source = assignment[producer] if producer >= 0 else host
-                    if source != processor and tensor not in cached[processor]:
-                        cached[processor].add(tensor)
-                        finish += transfer[tensor][source][processor]
-                for rival in lists.rivals[processor]:
-                    if finish > free[rival]:
-                        free[rival] = finish
-                heapq.heappush(running, (finish, op))
-        if running:
-            now = running[0][0]
-            while running and running[0][0] <= now:
-                op = heapq.heappop(running)[1]
-                for later in lists.after[op]:
-                    waiting[later] -= 1
-                    if waiting[later] == 0:
-                        heapq.heappush(ready[assignment[later]], (-rank[later], later))
-    return sequence
+            if queue and decoder.room(queue[0][1], processor) <= now:
+                begun.append(heapq.heappop(queue)[1])
+                decoder.place(begun[-1], processor)
+        return begun
+
+    def push(op: int, now: float, decoder: Decoder) -> None:
+        heapq.heappush(ready[assignment[op]], (-rank[op], op))
+
+    return event_by_event(problem, push, begin).sequence
+
+
+def event_by_event(
+    problem: Problem,
+    push: Callable[[int, float, Decoder], None],
+    begin: Callable[[float, Decoder], list[int]],
+) -> Decoder:
+    """Play what a runtime does: whenever ops have finished, push those that became ready, and begin what can begin.
+
+    Args:
+        problem: the problem.
+        push: of an op that became ready, now, beside what runs.
+        begin: places what begins now; says what that is.
+    """
+    lists, decoder = problem.lists, Decoder(problem)
+    waiting = [len(before) for before in lists.before]
+    events: list[tuple[float, int]] = []
+    now = 0.0
+    for op in lists.order:
+        if waiting[op] == 0:
+            push(op, now, decoder)
+    while len(decoder.sequence) < len(problem.ops):
+        while begun := begin(now, decoder):  # a processor may have room for several
+            for op in begun:
+                heapq.heappush(events, (decoder.finish[op], op))
+        now = events[0][0]
+        while events and events[0][0] <= now:
+            for later in lists.after[heapq.heappop(events)[1]]:
+                waiting[later] -= 1
+                if waiting[later] == 0:
+                    push(later, now, decoder)
+    return decoder

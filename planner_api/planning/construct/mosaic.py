@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 from planner_api.planning.budget import Budget
-from planner_api.planning.construct.partial import stuck
+from planner_api.planning.construct.listing import stuck
 from planner_api.planning.construct.rounds import in_rounds
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem

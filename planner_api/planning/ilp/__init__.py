@@ -10,12 +10,11 @@ from dataclasses import replace
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct import greedy
 from planner_api.planning.construct.listing import list_order
-from planner_api.planning.construct.partial import Partial
 from planner_api.planning.highs import SolverFailed, run
 from planner_api.planning.ilp.model import Window
 from planner_api.planning.ilp.partition import partition
 from planner_api.planning.ilp.start import ends, greedy_order, start
-from planner_api.planning.judge.simulator import simulate
+from planner_api.planning.judge.simulator import Decoder, simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import Problem
 
@@ -43,7 +42,7 @@ def solve(problem: Problem, budget: Budget) -> Solution:
     """
     lists = problem.lists
     parts = partition(lists.order, lists.before)
-    fixed = Partial(problem)
+    fixed = Decoder(problem)
     unproven = 0
     for done, part in enumerate(parts):
         if budget.left() <= 0:
@@ -69,8 +68,8 @@ def solve(problem: Problem, budget: Budget) -> Solution:
 
 
 def solve_part(
-    problem: Problem, fixed: Partial, part: Sequence[int], seconds: float = math.inf, nodes: int | None = None
-) -> tuple[Partial, bool]:
+    problem: Problem, fixed: Decoder, part: Sequence[int], seconds: float = math.inf, nodes: int | None = None
+) -> tuple[Decoder, bool]:
     """Append a part, a convex window in topological order, to a schedule, which is left as it is, at its optimum.
 
     Returns:

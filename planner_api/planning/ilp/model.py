@@ -19,8 +19,8 @@ from collections.abc import Collection, Sequence
 
 import networkx as nx
 
-from planner_api.planning.construct.partial import Partial
 from planner_api.planning.highs import Program
+from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.problem import Problem
 
 
@@ -34,11 +34,12 @@ class Window:
         limit: a makespan in microseconds that is known to be reachable; the tighter, the smaller the big-Ms.
     """
 
-    def __init__(self, problem: Problem, fixed: Partial, ops: Sequence[int], limit: float) -> None:
+    def __init__(self, problem: Problem, fixed: Decoder, ops: Sequence[int], limit: float) -> None:
         self.problem, self.fixed, self.ops = problem, fixed, list(ops)
         self.lists = problem.lists
         self.m = len(self.ops)
-        self.base = min(fixed.free)
+        self.free = [fixed.free(processor) for processor in range(problem.host)]
+        self.base = min(self.free)
         self.limit = limit - self.base
         self.index = {op: i for i, op in enumerate(self.ops)}
         self.program = Program()
@@ -71,7 +72,7 @@ class Window:
             outside = [e for e in lists.before[op] if e not in self.index]
             release = max((self.fixed.finish[e] for e in outside), default=0.0) - self.base
             places = [p for p, us in enumerate(lists.latency[op]) if us < math.inf]
-            free = min(self.fixed.free[p] for p in places) - self.base
+            free = min(self.free[p] for p in places) - self.base
             inside = [self.head[k] + shortest[k] for k in self.earlier[i]]
             self.head[i] = max(0.0, release, free, *inside)
         for i in reversed(range(self.m)):
@@ -144,13 +145,14 @@ class Window:
                 if not here:
                     continue
                 if maker is None:
-                    if not self.fixed.is_there(tensor, target):
-                        self._from_outside(tensor, target, here)
+                    source = self.fixed.home[producer] if producer >= 0 else self.problem.host
+                    if source != target and (tensor, target) not in self.fixed.taken:
+                        self._from_outside(tensor, source, target, here)
                 elif any(p != target for p in self.on[maker]):
                     self._from_inside(tensor, target, here, maker)
 
-    def _from_outside(self, tensor: int, target: int, here: list[int]) -> None:
-        cost = self.lists.transfer[tensor][self.fixed.source(tensor)][target]
+    def _from_outside(self, tensor: int, source: int, target: int, here: list[int]) -> None:
+        cost = self.lists.transfer[tensor][source][target]
         if cost == 0.0:
             return
         if cost == math.inf:
@@ -206,7 +208,7 @@ class Window:
 
     def _timing_rows(self) -> None:
         """Eqs 1, 2 and 3."""
-        program, free = self.program, self.fixed.free
+        program, free = self.program, self.free
         for i, op in enumerate(self.ops):
             spends = [(column, -us) for terms in self.spends[i].values() for column, us in terms]
             program.row([(self.finish[i], 1.0), (self.start[i], -1.0), *spends], 0.0, 0.0)
@@ -255,7 +257,7 @@ class Window:
 
     def _wait(self, clique: list[int], head: float) -> list[tuple[int, float]]:
         """Minus the time from ``head`` until the clique is free, if the window uses it at all."""
-        wait = min(self.fixed.free[p] for p in clique) - self.base - head
+        wait = min(self.free[p] for p in clique) - self.base - head
         if wait <= 0.0:
             return []
         used = self.program.column(0.0, 1.0)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
-from planner_api.planning.construct.partial import Partial, runnable, stuck
+from planner_api.planning.construct.finish import placed
+from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.problem import Problem
 
 
-def ends(part: Sequence[int]) -> Callable[[Partial], float]:
+def ends(part: Sequence[int]) -> Callable[[Decoder], float]:
     """The function that says when the last op of the part finishes."""
-    return lambda partial: max(partial.finish[op] for op in part)
+    return lambda decoder: max(decoder.finish[op] for op in part)
 
 
-def start(problem: Problem, fixed: Partial, part: Sequence[int]) -> Partial:
+def start(problem: Problem, fixed: Decoder, part: Sequence[int]) -> Decoder:
     """Append a part to a schedule: the best of two greedy orders.
 
     Raises:
@@ -23,19 +23,13 @@ def start(problem: Problem, fixed: Partial, part: Sequence[int]) -> Partial:
     return min((greedy_order(problem, fixed, order) for order in _orders(problem, part)), key=ends(part))
 
 
-def greedy_order(problem: Problem, fixed: Partial, order: Sequence[int]) -> Partial:
+def greedy_order(problem: Problem, fixed: Decoder, order: Sequence[int]) -> Decoder:
     """Append ops to a schedule, each where it finishes first.
 
     Raises:
         PlanningError: an op's inputs cannot reach any processor that supports it.
     """
-    partial = fixed.copy()
-    for op in order:
-        end, processor = min((partial.interval(op, p)[1], p) for p in runnable(problem.lists.latency[op]))
-        if math.isinf(end):
-            raise stuck(problem, op)
-        partial.place(op, processor)
-    return partial
+    return placed(fixed.copy(), order, range(problem.host))
 
 
 def _orders(problem: Problem, part: Sequence[int]) -> list[list[int]]:

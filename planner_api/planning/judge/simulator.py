@@ -121,9 +121,25 @@ class Times(NamedTuple):
     queued: list[Move]
     taken: list[int]
 
+    @property
+    def fetching_us(self) -> float:
+        """What it spends on moves of its own."""
+        return sum([move.finish_us - move.start_us for move in self.fetched])
+
+
+class Placed(NamedTuple):
+    """What placing one op changed, to take it back: queues, resources, latest end, arrivals, takings, moves."""
+
+    queues: list[float]
+    lines: list[list[tuple[float, float]]]
+    latest: float
+    there: list[tuple[int, int]]
+    taken: list[tuple[int, int]]
+    moves: int
+
 
 class Decoder:
-    """A schedule that grows op by op, in sequence order."""
+    """A schedule that grows op by op, in sequence order: the one answer to "when would it start"."""
 
     def __init__(self, problem: Problem) -> None:
         machine = problem.machine
@@ -141,13 +157,14 @@ class Decoder:
         length = line_length(problem)
         self.lines = [Line(length) for _ in range(machine.uses.shape[1])]
         self.queues = [0.0] * len(machine.queues)
-        self.latest = 0.0
+        self.floor = self.latest = 0.0
         self.start, self.finish, self.done = [0.0] * n, [0.0] * n, [0.0] * n
         self.home = [-1] * n
         self.sequence: list[int] = []
         self.there: dict[tuple[int, int], float] = {}
         self.taken: set[tuple[int, int]] = set()
         self.moves: list[Move] = []
+        self.log: list[Placed] = []
 
     def copy(self) -> Decoder:
         """The same schedule, to go on with in another way."""
@@ -156,14 +173,15 @@ class Decoder:
         other.queues, other.start, other.finish, other.done = (
             list(times) for times in (self.queues, self.start, self.finish, self.done)
         )
-        other.home, other.sequence, other.moves = list(self.home), list(self.sequence), list(self.moves)
+        other.home, other.sequence = list(self.home), list(self.sequence)
+        other.moves, other.log = list(self.moves), list(self.log)
         other.there, other.taken = dict(self.there), set(self.taken)
         return other
 
     def times(self, op: int, here: int) -> Times:
         """When an op would run on a processor if it were placed there next; ``inf`` where it cannot."""
         lists, target = self.lists, self.at[here]
-        begin = 0.0
+        begin = self.floor
         queues: dict[int, float] = {}
         fetches: list[tuple[int, int, float]] = []
         queued: list[Move] = []
@@ -193,9 +211,8 @@ class Decoder:
                 arrived = queues[queue] = sent + cost
                 queued.append(Move(tensor, source, target, sent, arrived))
             begin = max(begin, arrived)
-        share = 1.0 if self.whole else float(self.problem.shares[op, here])
-        for resource in self.uses[here]:
-            begin = max(begin, self.lines[resource].fits(share))
+        paid = self.launch[here] if taken else 0.0
+        begin = self.opening(op, here, begin, paid + sum([cost for _, _, cost in fetches]))
         now = begin
         fetched: list[Move] = []
         for tensor, source, cost in fetches:
@@ -204,7 +221,7 @@ class Decoder:
         if taken:
             now += self.launch[here]
         if self.slowdown[here] > 1.0:
-            now += lists.latency[op][here] * (1.0 + (self.slowdown[here] - 1.0) * self._pressure(here, share, begin))
+            now += lists.latency[op][here] * (1.0 + (self.slowdown[here] - 1.0) * self._pressure(op, here, begin))
         else:
             now += lists.latency[op][here]
         return Times(begin, now, fetched, queued, taken)
@@ -220,18 +237,21 @@ class Decoder:
                 names = self.problem.ops
                 raise ValueError(f"op '{names[op]}' stands before '{names[earlier]}', which it reads from")
         times = self.times(op, here)
+        arrived = [(move.tensor, move.target) for move in (*times.queued, *times.fetched)]
+        held = [self.lines[resource].counted.copy() for resource in self.uses[here]]
+        undo = Placed(self.queues.copy(), held, self.latest, arrived, [(t, here) for t in times.taken], len(self.moves))
+        self.log.append(undo)
         for move in times.queued:
             self.queues[self.busy[move.source][move.target]] = move.finish_us
         for move in (*times.queued, *times.fetched):
             self.there[move.tensor, move.target] = move.finish_us
             self.moves.append(move)
-        self.taken.update((tensor, here) for tensor in times.taken)
+        self.taken.update(undo.taken)
         self.start[op], self.finish[op], self.done[op], self.home[op] = times.start, times.finish, times.finish, here
         self.sequence.append(op)
         self.latest = max(self.latest, times.finish)
-        share = 1.0 if self.whole else float(self.problem.shares[op, here])
         for resource in self.uses[here]:
-            self.lines[resource].add(times.finish, share)
+            self.lines[resource].add(times.finish, self.share(op, here))
         source = self.at[here]
         for tensor in self.lists.writes[op]:
             if self.problem.is_output[tensor] and source != self.host:
@@ -240,16 +260,50 @@ class Decoder:
                 self.done[op] = max(self.done[op], sent + cost)
                 if queue >= 0:
                     self.queues[queue] = self.there[tensor, self.host] = sent + cost
+                    arrived.append((tensor, self.host))
                     self.moves.append(Move(tensor, source, self.host, sent, sent + cost))
 
-    def _pressure(self, here: int, share: float, at: float) -> float:
+    def take_back(self) -> None:
+        """Undo the last `place`."""
+        op, undo = self.sequence.pop(), self.log.pop()
+        for resource, counted in zip(self.uses[self.home[op]], undo.lines, strict=True):
+            self.lines[resource].counted = counted
+        for arrival in undo.there:
+            del self.there[arrival]
+        self.taken.difference_update(undo.taken)
+        del self.moves[undo.moves :]
+        self.queues, self.latest, self.home[op] = undo.queues, undo.latest, -1
+
+    def wait(self, until: float) -> None:
+        """Let nothing that is placed from now on start before ``until``."""
+        self.floor = max(self.floor, until)
+
+    def share(self, op: int, here: int) -> float:
+        """What an op takes of each resource of a processor."""
+        return 1.0 if self.whole else float(self.problem.shares[op, here])
+
+    def room(self, op: int, here: int) -> float:
+        """From when on the resources of a processor have room for an op, behind all that stands."""
+        share = self.share(op, here)
+        return max([self.lines[resource].fits(share) for resource in self.uses[here]])
+
+    def free(self, here: int) -> float:
+        """When nothing takes any of a processor's resources any more."""
+        return max([self.lines[resource].counted[0][0] if self.lines[resource].counted else 0.0
+                    for resource in self.uses[here]])  # fmt: skip
+
+    def opening(self, op: int, here: int, begin: float, paid: float) -> float:
+        """When an op that could begin at ``begin``, and pays so much beside its latency, gets its resources."""
+        return max(begin, self.room(op, here))
+
+    def _pressure(self, op: int, here: int, at: float) -> float:
         """How much of what the op leaves of its memory's resources is taken when it starts, from 0 to 1."""
         if at >= self.latest:
             return 0.0
         taken = 0.0
         for resource in self.near[here]:
             taken += self.lines[resource].taken(at)
-        room = len(self.near[here]) - share * len(self.uses[here])
+        room = len(self.near[here]) - self.share(op, here) * len(self.uses[here])
         return min(taken / room, 1.0) if room > 1e-9 else 0.0
 
     def schedule(self) -> Schedule:
