@@ -39,9 +39,9 @@ from hope_schema import (
 from hope_zoo import shipped
 from planner_api.planning import Budget, Machine, PlanningError, Problem, build_problem, check, optimise
 from planner_api.planning.bound import lower_bound
-from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.ilp import PART_SECONDS, solve_part
 from planner_api.planning.ilp.partition import partition
+from planner_api.planning.judge.simulator import Decoder
 from planner_api.planning.methods import solve
 
 SPECIAL = ("Conv2D", "separable_conv2d", "depthwise")
