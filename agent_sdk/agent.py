@@ -23,7 +23,7 @@ from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
 from agent_sdk.errors import ModelError, OpenShapeError, ProcessorError, UnplannableError, refuse_unless_seconds
 from agent_sdk.files import Kept
-from agent_sdk.model import Model, Shapes, Source, located, read_network
+from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located, read_network
 from agent_sdk.obtaining import A_LITTLE_S, Obtainer, Wanted, always
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.blocking import BlockingPlanner
@@ -45,7 +45,7 @@ from agent_sdk.selection.crashes import Crashes, told
 from agent_sdk.selection.opening import Opener
 from agent_sdk.selection.starts import Start, Starts, start_after
 from agent_sdk.selection.trial import PLAN
-from agent_sdk.selection.whole import Openable, fingerprint, open_whole, openable
+from agent_sdk.selection.whole import open_whole
 from agent_sdk.session import Session
 from agent_sdk.travel import (
     TravellingPlan,
@@ -198,29 +198,31 @@ class Agent(Closes):
             refuse_unfit(travelling, self.soc.name, specs, shapes or {})
             shapes = travelling.shapes
         self.progress.phase(f"reading {_shown(source)}")
-        file = openable(located(source, seed))
-        reference = Reference(file, partial(self._refuse_unjudged, file))
-        start = travelling.start if travelling is not None else self._starts.known(file, shapes) if background else None
+        shapes = {name: tuple(sizes) for name, sizes in shapes.items()} if shapes else shapes
+        content = Content(located(source, seed))
+        reference = Reference(content, partial(self._refuse_unjudged, content))
+        known = self._starts.known(content, shapes) if background else None
+        start = travelling.start if travelling is not None else known
         plans = Plans(
             Path(_shown(source)).stem,
-            partial(read_network, source, seed=seed),
+            partial(read_network, content, name=bare_name(source)),
             partial(
                 self._prepare,
                 reference,
                 deterministic=deterministic,
                 all_rivals=all_rivals,
                 plan=travelling,
-                begun=partial(self._starts.keep, file, shapes),
+                begun=partial(self._starts.keep, content, shapes),
             ),
             self._renew if travelling is None else None,
-            partial(self._whole, file, shapes, start),
+            partial(self._whole, content, shapes, start),
             self._starter,
             shapes=shapes,
             deterministic=deterministic,
         )
-        session = Session(file, plans, reference)
+        session = Session(content, plans, reference)
         self._sessions.add(session)
-        if travelling is not None and fingerprint(file) != travelling.fingerprint:
+        if travelling is not None and content.fingerprint != travelling.fingerprint:
             refuse_other_network(travelling, plans.network.bind(travelling.shapes), _shown(source))
         try:
             if background and not (start is not None and start.planned) and plans.opens():
@@ -284,23 +286,25 @@ class Agent(Closes):
         obtainer = replace(obtainer, planned=planned, notes=(*obtainer.notes, *notes))
         return replace(self._opener, obtainer=obtainer, processors=processors)
 
-    def _whole(self, file: Openable, shapes: Shapes | None, start: Start | None, fastest: bool) -> WholeNetwork:
+    def _whole(self, content: Content, shapes: Shapes | None, start: Start | None, fastest: bool) -> WholeNetwork:
         """The whole network on the fastest runtime, which is remembered, or at once on the likeliest."""
         threads = len(self.soc.cores)
         if not fastest:
             first = start.runtime if start is not None else "onnxruntime"
-            return open_whole(file, self._runtimes, threads, shapes, first=first)
-        crashed = self._crashes.at_file(file)
+            with content.opened() as file:
+                return open_whole(file, self._runtimes, threads, shapes, first=first)
+        crashed = self._crashes.at_file(content)
         usable = self._runtimes - {gone.runtime for gone in crashed}
         if crashed and not usable:
             raise ModelError("; ".join(told(crashed)))
-        opened = open_whole(file, usable, threads, shapes)
-        self._starts.keep(file, shapes, Start(runtime=opened.runtime))
+        with content.opened() as file:
+            opened = open_whole(file, usable, threads, shapes)
+        self._starts.keep(content, shapes, Start(runtime=opened.runtime))
         return opened
 
-    def _refuse_unjudged(self, file: Openable) -> None:
+    def _refuse_unjudged(self, content: Content) -> None:
         """Raise ModelError where ONNX Runtime crashes at a file, which then nothing can judge."""
-        crashed = {gone: how for gone, how in self._crashes.at_file(file).items() if gone.runtime == "onnxruntime"}
+        crashed = {gone: how for gone, how in self._crashes.at_file(content).items() if gone.runtime == "onnxruntime"}
         if crashed:
             raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
 
@@ -314,7 +318,7 @@ class Agent(Closes):
         if served is None:
             raise UnplannableError(f"'{session.name}' has no plan to export: {'; '.join(session.notes)}")
         used = [self.device.processors[name].spec for name in served.reply.plan.processors_used]
-        write_plan(Path(path), pack_plan(session.name, fingerprint(session.file), prepared, served.reply, used))
+        write_plan(Path(path), pack_plan(session.name, session.content.fingerprint, prepared, served.reply, used))
 
     def refresh(self, session: Session) -> bool:
         """Ask the planner for newer versions of a session's plans and take them up; say whether any was.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
 
+from agent_sdk.errors import UnplannableError
+from agent_sdk.model import Content
 from agent_sdk.runtimes.ort.whole import WholeOrt
 
 
@@ -22,14 +21,12 @@ class Reference:
     """One thread of ONNX Runtime with its own defaults, loaded for each answer and freed after it.
 
     Args:
-        file: the network as it was given; nothing that we made of it.
+        content: the network as it was given; nothing that we made of it.
         refuse_crashing: raises ModelError where ONNX Runtime is known to crash at the file.
     """
 
-    def __init__(
-        self, file: str | os.PathLike[str] | bytes, refuse_crashing: Callable[[], None] = never_crashes
-    ) -> None:
-        self._file = file
+    def __init__(self, content: Content, refuse_crashing: Callable[[], None] = never_crashes) -> None:
+        self._content = content
         self._refuse_crashing = refuse_crashing
 
     def outputs(self, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,7 +35,7 @@ class Reference:
         Raises ModelError, InputError for a feed that is refused, or what loading a ``WholeOrt`` raises.
         """
         self._refuse_crashing()
-        with closing(WholeOrt(self._file, 1)) as whole:
+        with self._content.opened() as file, closing(WholeOrt(file, 1)) as whole:
             return whole.run(feed)
 
     def inside(self, feed: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -46,8 +43,9 @@ class Reference:
 
         The file is loaded with these as further outputs: the network's own outputs are not taken from there.
         """
-        proto = self._parsed() if names else None
-        if proto is None:
+        try:
+            proto = self._content.proto() if names else onnx.ModelProto()
+        except UnplannableError:  # in a runtime's own format, or too large to be written with other outputs
             return {}
         computed = {name for node in proto.graph.node for name in node.output}
         shown = [name for name in dict.fromkeys(names) if name in computed]
@@ -56,17 +54,6 @@ class Reference:
         self._refuse_crashing()
         listed = {info.name for info in proto.graph.output}
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in shown if name not in listed)
-        folder = None if isinstance(self._file, bytes) else Path(os.path.realpath(self._file)).parent
-        with closing(WholeOrt(proto.SerializeToString(), 1, weights=folder)) as whole:
+        with closing(WholeOrt(bytes(proto.SerializeToString()), 1)) as whole:
             found = whole.run(feed)
         return {name: found[name] for name in shown}
-
-    def _parsed(self) -> onnx.ModelProto | None:
-        """The graph, without weights that lie beside it; None for a file that is no ONNX."""
-        data = self._file if isinstance(self._file, bytes) else Path(self._file).read_bytes()
-        proto = onnx.ModelProto()
-        try:
-            proto.ParseFromString(data)
-        except DecodeError:
-            return None
-        return proto

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, overload
 
 from agent_sdk.binding import IoBinding
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError
-from agent_sdk.errors import InputError, UnplannableError
+from agent_sdk.errors import InputError, ModelError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.feeds import draw, feeds_of_ports
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.measure.timing import timed
-from agent_sdk.model import Port, Shapes
+from agent_sdk.model import Content, Port, Shapes
 from agent_sdk.model.ports import bound
 from agent_sdk.plans import Feed, Plans, Stats
 from agent_sdk.prepared import Prepared
 from agent_sdk.reference import Reference
 from agent_sdk.rounding import FLOAT32
-from agent_sdk.selection.whole import Openable
 from agent_sdk.verify import Verdict, relative_error
 from hope_schema import Plan
 
@@ -37,13 +37,13 @@ class Session(Closes, Forks):
     ``run(feed)`` a dictionary.
 
     Args:
-        file: what runtimes load.
+        content: the network as it was loaded; closed with this.
         plans: what answers.
         reference: what judges answers.
     """
 
-    def __init__(self, file: Openable, plans: Plans, reference: Reference) -> None:
-        self.file = file
+    def __init__(self, content: Content, plans: Plans, reference: Reference) -> None:
+        self.content = content
         self.plans = plans
         self.reference = reference
         self.in_child()
@@ -198,7 +198,10 @@ class Session(Closes, Forks):
         if self.plans.last is not None:
             return draw(self.plans.last.model, seed)
         inputs = bound(self.plans.whole.inputs, self.plans.shapes)
-        feeds = feeds_of_ports(inputs, self.plans.network)
+        network = None
+        with suppress(ModelError):  # what cannot be read runs as a whole; its inputs are drawn by their types
+            network = self.plans.network
+        feeds = feeds_of_ports(inputs, network)
         if feeds is None:
             ports = ", ".join(f"{port.name} {list(port.shape)}" for port in inputs if port.is_open)
             shapes = f"shapes of {ports} (--shape INPUT=SIZES), or " if ports else ""
@@ -224,3 +227,4 @@ class Session(Closes, Forks):
         """Free everything, after what is under way. Idempotent."""
         self._async.shutdown(cancel_futures=True)
         self.plans.close()
+        self.content.close()

@@ -18,6 +18,7 @@ from onnx import helper
 from pydantic import ValidationError
 
 from agent_sdk.errors import InputError, ModelError, printable
+from agent_sdk.model.content import Content, Source
 from agent_sdk.model.dtypes import DTYPE, value_info
 from agent_sdk.model.fold import StaticGraph, fold
 from agent_sdk.model.infer import schema_of
@@ -25,7 +26,7 @@ from agent_sdk.model.nodes import op_id, reads, subgraphs, type_of
 from agent_sdk.model.opaque import OPAQUE, anatomy, grouped, named
 from agent_sdk.model.ports import Port, port_of
 from agent_sdk.model.shapes import Shapes, bind, free_inputs
-from agent_sdk.model.source import load_proto
+from agent_sdk.model.source import self_contained
 from hope_schema import ModelGraph, Op, Tensor
 from hope_schema.graph import AttributeValue
 
@@ -37,9 +38,6 @@ NORMALISING_AXIS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 """Types that normalise over their axis and all behind it, or from operator set 13 on over the axis alone."""
 MAX_TEXT = 4096
 """Most characters of a textual attribute."""
-
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto
-"""A model: a file's path, the name of a zoo network, an ONNX file's bytes, or a proto."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,23 +81,29 @@ def read_model(source: Source, *, shapes: Shapes | None = None, name: str | None
     return read_network(source, name=name, seed=seed).bound_in_place(shapes)
 
 
-def read_network(source: Source, *, name: str | None = None, seed: int = 0) -> Network:
-    """Read an ONNX model: a zoo network's name, a file's path, a file's bytes, or a ModelProto (copied, not changed).
+def read_network(source: Source | Content, *, name: str | None = None, seed: int = 0) -> Network:
+    """Read an ONNX model: a zoo network's name, a file's path, a file's bytes, a ModelProto, or what was held of these.
 
     ``name`` overrides the file's or graph's own name; ``seed`` chooses the weights of a zoo network. A file called like
     a zoo network is meant by ``./lstm`` or a Path. Raises ModelError: no such file, not ONNX, cut off, too large;
     UnknownNameError for a bare name that is neither a zoo network nor a file.
     """
-    name = name or (source if isinstance(source, str) and _is_bare(source) else None)
-    proto, found_name, path = load_proto(located(source, seed))
-    return Network(proto=proto, name=name or printable(found_name) or "model", path=path)
+    if not isinstance(source, Content):
+        with Content(located(source, seed)) as content:
+            return read_network(content, name=name or bare_name(source))
+    proto = self_contained(source.proto(), source.where)
+    return Network(proto, name or printable(source.name or proto.graph.name) or "model", source.path)
+
+
+def bare_name(source: Source) -> str | None:
+    """The name of a zoo network, where that was given."""
+    return source if isinstance(source, str) and _is_bare(source) else None
 
 
 def located(source: Source, seed: int = 0) -> Source:
     """What a runtime could load itself: a zoo network's file instead of its name. Raises like ``read_network``."""
-    if isinstance(source, str) and _is_bare(source):
-        return _zoo_network(source, seed) or source
-    return source
+    name = bare_name(source)
+    return source if name is None else _zoo_network(name, seed) or source
 
 
 @dataclass(frozen=True, eq=False)

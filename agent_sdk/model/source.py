@@ -1,17 +1,14 @@
-"""From what a caller holds (a path, bytes, a ModelProto) to one self-contained ModelProto that we may change."""
+"""From a file's bytes to one self-contained ModelProto that we may change."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from copy import deepcopy
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError
 from onnx import external_data_helper, inliner, numpy_helper
 
 from agent_sdk.errors import ModelError, UnplannableError
@@ -34,24 +31,11 @@ NARROW_BITS = {
 """Element types of which several share a byte."""
 
 
-def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str, Path | None]:
-    """Return the model with all its weights inside and local functions inlined, what to call it, and its path.
+def self_contained(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
+    """The same model with its local functions inlined and sparse weights written out; ``proto`` is used up.
 
-    The ModelProto belongs to the caller of this function: it is never one that was passed in.
-    Raises ModelError when there is no such file, or it is not a whole ONNX model of at most MAX_MODEL_BYTES.
+    ``where`` is what to call it. Raises ModelError for what is not a whole ONNX model of at most MAX_MODEL_BYTES.
     """
-    path: Path | None = None
-    if isinstance(source, onnx.ModelProto):
-        proto = deepcopy(source)
-        name = proto.graph.name or "model"
-    elif isinstance(source, bytes):
-        proto = _parse(source, "the given bytes")
-        name = proto.graph.name or "model"
-    else:
-        path = Path(source)
-        proto = _parse(_read(path), f"'{path}'")
-        name = path.stem
-    where = f"'{path}'" if path else "the given model"
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output or proto.graph.input):
         raise ModelError(f"{where} is not an ONNX model, or it was cut off: it holds no graph")
     if not proto.opset_import:
@@ -59,7 +43,6 @@ def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tupl
     texts = (proto.graph.name, *(entry.domain for entry in proto.opset_import), *_names(proto.graph))
     if any(isinstance(text, bytes) for text in texts):  # protobuf hands out bytes for text that is not UTF-8
         raise ModelError(f"{where} is damaged: some of its names are not valid text")
-    _load_external(proto, path.parent if path else None, where)
     _make_dense(proto.graph, where)
     if proto.functions:
         _check_expansion(proto, where)
@@ -67,7 +50,7 @@ def load_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tupl
             proto = inliner.inline_local_functions(proto)
         except (ValueError, RuntimeError, onnx.checker.ValidationError) as error:
             raise ModelError(f"{where}: its local functions cannot be inlined: {error}") from error
-    return proto, name, path
+    return proto
 
 
 def _check_expansion(proto: onnx.ModelProto, where: str) -> None:
@@ -102,23 +85,8 @@ def _key(domain: str, name: str, overload: str) -> FunctionId:
     return "" if domain in DEFAULT_DOMAINS else domain, name, overload
 
 
-def _read(path: Path) -> bytes:
-    try:
-        if path.is_dir():
-            raise ModelError(f"'{path}' is a directory, not a model file")
-        if not path.is_file():
-            raise ModelError(f"there is no model file '{path}'")
-        size = path.stat().st_size
-        if size > MAX_MODEL_BYTES:
-            raise ModelError(f"'{path}' has {size} bytes; a model may have at most {MAX_MODEL_BYTES}")
-        return path.read_bytes()
-    except (OSError, ValueError) as error:
-        if isinstance(error, ModelError):
-            raise
-        raise ModelError(f"the model file '{path}' cannot be read: {error}") from error
-
-
-def _parse(data: bytes, where: str) -> onnx.ModelProto:
+def parse(data: bytes, where: str) -> onnx.ModelProto:
+    """Parse a file's bytes. Raises ModelError."""
     if not data:
         raise ModelError(f"{where} is empty, not an ONNX model")
     if len(data) > MAX_MODEL_BYTES:
@@ -156,29 +124,30 @@ def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
             yield from _names(inner)
 
 
-def _load_external(proto: onnx.ModelProto, folder: Path | None, where: str) -> None:
-    """Read weights that lie in files beside the model; ``onnx`` itself refuses paths that leave the folder."""
-    external = [tensor for tensor in tensors(proto.graph) if external_data_helper.uses_external_data(tensor)]
-    if external and folder is None:
-        raise ModelError(f"{where} keeps weights in external files: give its path, not its bytes")
+def load_external(proto: onnx.ModelProto, read: Callable[[str, int, int], bytes], where: str) -> None:
+    """Put weights that lie in other files inside; ``read`` gives a file's bytes by location, offset and length.
+
+    Raises ModelError for files that are shorter than is declared, UnplannableError for more weights than are cut.
+    """
     left = MAX_MODEL_BYTES
     try:
-        for tensor in external:
+        for tensor in filter(external_data_helper.uses_external_data, tensors(proto.graph)):
             expected = expected_bytes(tensor)
-            # NOTE: a tensor without a length takes the rest of its file; bound it before a byte is read.
             info = external_data_helper.ExternalDataInfo(tensor)
-            if info.length is None:
-                tensor.external_data.add(key="length", value=str(expected))
-            elif info.length != expected:
+            offset = info.offset or 0
+            if info.length is not None and info.length != expected:
                 raise ModelError(f"{where}: weights '{tensor.name}' need {expected} bytes, {info.length} are declared")
             left -= expected
             if left < 0:
                 raise UnplannableError(
                     f"{where} has more than {MAX_MODEL_BYTES} bytes of weights, the most a plan cuts"
                 )
-            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+            if offset < 0 or len(data := read(info.location, offset, expected)) != expected:
+                raise ModelError(f"{where}: its external weights '{info.location}' end before '{tensor.name}' does")
+            tensor.raw_data = data
             tensor.ClearField("data_location")
-    except (OSError, ValueError, EncodeError, onnx.checker.ValidationError) as error:
+            del tensor.external_data[:]
+    except (OSError, ValueError) as error:
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"{where}: its external weights cannot be read: {error}") from error

@@ -8,11 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from agent_sdk.model import Model
+from agent_sdk.model import Content, Model
 from agent_sdk.model.weights import GRAPH_FILE, LightModels
 from agent_sdk.runtimes.base import PACKAGES, Compiler, OutOfMemory, Package, Processor
 from agent_sdk.runtimes.probe import Probes
-from agent_sdk.selection.whole import Openable, content_digest
 
 CORES: Final[Mapping[Package, str]] = {"onnxruntime": "CPUExecutionProvider", "openvino": "CPU"}
 """What each package calls the cores."""
@@ -42,15 +41,15 @@ class Crashes:
             return self._probes.crashes(self._compilers, model.graph.model_hash, file)
         return {}
 
-    def at_file(self, file: Openable) -> Crashed:
-        """Who crashes at a file that is compiled as it is, for the cores."""
+    def at_file(self, content: Content) -> Crashed:
+        """Who crashes at a file that is compiled as it is, for the cores. Raises ModelError where it has changed."""
         compilers = {own._replace(target=CORES[own.runtime]) for own in self._compilers}
-        with tempfile.NamedTemporaryFile(suffix=".onnx") as own:
+        with content.opened() as file, tempfile.NamedTemporaryFile(suffix=".onnx") as own:
             if isinstance(file, bytes):
                 own.write(file)
                 own.flush()
             path = Path(own.name if isinstance(file, bytes) else file)
-            return self._probes.crashes(compilers, content_digest(file), path) if path.is_file() else {}
+            return self._probes.crashes(compilers, content.digest, path)
 
 
 def told(crashed: Crashed) -> list[str]:

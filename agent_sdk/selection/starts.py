@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from agent_sdk.model import Shapes
+from agent_sdk.model import Content, Shapes
 from agent_sdk.records import Records
 from agent_sdk.runtimes.base import Package
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.trial import plain_runtime
-from agent_sdk.selection.whole import Openable, content_digest
 from hope_schema.base import Contract
 from hope_schema.hashing import digest
 
@@ -47,22 +44,14 @@ class Starts:
         self._records = Records(directory, Start, MAX_STARTS)
         self._kinds = sorted(kinds)
 
-    def known(self, source: Openable, shapes: Shapes | None) -> Start | None:
+    def known(self, content: Content, shapes: Shapes | None) -> Start | None:
         """How to begin, if that is known."""
-        return self._records.get(self._key(source, shapes))
+        return self._records.get(self._key(content, shapes))
 
-    def keep(self, source: Openable, shapes: Shapes | None, start: Start) -> None:
+    def keep(self, content: Content, shapes: Shapes | None, start: Start) -> None:
         """Remember how to begin."""
-        self._records.keep(self._key(source, shapes), start)
+        self._records.keep(self._key(content, shapes), start)
 
-    def _key(self, source: Openable, shapes: Shapes | None) -> str:
-        """By what tells files apart without reading them: a wrong guess costs time, never the answer."""
-        if isinstance(source, bytes):
-            named: list[object] = [content_digest(source)]
-        else:
-            named = [os.path.realpath(source)]
-            with suppress(OSError):  # whoever loads it says that it is not there
-                about = os.stat(source)
-                named += [about.st_size, about.st_mtime_ns]
+    def _key(self, content: Content, shapes: Shapes | None) -> str:
         bound = sorted((name, [*shape]) for name, shape in (shapes or {}).items())
-        return digest([named, bound, self._kinds])[:32]
+        return digest([content.known_by, bound, self._kinds])[:32]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.util import find_spec
-from io import BufferedReader, BytesIO
 from typing import Final
 
 import numpy as np
-import onnx
 
 from agent_sdk.errors import ExecutionError, InputError, ModelError
 from agent_sdk.feeds import feeds_of_ports
@@ -27,48 +23,8 @@ from agent_sdk.verify import relative_error
 
 ROUNDS: Final = 5
 """Timed runs of each, in turns; the median counts."""
-ENDS_BYTES: Final = 64 * 1024
-"""Of a file's beginning and of its end, where its graph stands; what lies between is weights."""
-
 Openable = str | os.PathLike[str] | bytes
-
-
-def openable(source: Openable | onnx.ModelProto) -> Openable:
-    """What a runtime can load: the file itself where there is one, because its weights may lie beside it."""
-    if isinstance(source, onnx.ModelProto):
-        return bytes(source.SerializeToString())
-    return source
-
-
-def content_digest(source: Openable) -> str:
-    """SHA-256 of a network's file. Raises ModelError where that cannot be read."""
-    with _opened(source) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def fingerprint(source: Openable) -> str:
-    """SHA-256 of a network's file's size, beginning and end. Raises ModelError where that cannot be read.
-
-    It tells networks apart at once, however large they are, and nearly always; for certain their graphs do.
-    """
-    with _opened(source) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - ENDS_BYTES, 0))
-        end = file.read()
-        file.seek(0)
-        return hashlib.sha256(b"%d " % size + file.read(ENDS_BYTES) + end).hexdigest()
-
-
-@contextmanager
-def _opened(source: Openable) -> Iterator[BytesIO | BufferedReader]:
-    if isinstance(source, bytes):
-        yield BytesIO(source)
-        return
-    try:
-        with open(source, "rb") as file:
-            yield file
-    except OSError as error:
-        raise ModelError(f"the model file '{os.fspath(source)}' cannot be read: {error.strerror}") from error
+"""What a runtime loads a network from, as ``Content.opened`` gives it: a path, or the bytes of a file."""
 
 
 def open_whole(

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk.feeds import draw
-from agent_sdk.model import Model, extract, read_model
+from agent_sdk.model import Content, Model, extract, read_model
 from agent_sdk.reference import Reference
 
 
@@ -83,11 +83,11 @@ def one_op_model(op: str = "Relu", domain: str = "", shape: tuple[int | str, ...
 def expected(source: bytes, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return inputs and what the whole model makes of them."""
     inputs = draw(read_model(source), seed)
-    return inputs, Reference(source).outputs(inputs)
+    return inputs, Reference(Content(source)).outputs(inputs)
 
 
 def computed(model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return what ONNX Runtime makes of a model as it was read: to compare pieces of it with the whole of it."""
     graph = model.graph
     all_of_it = extract(model, [op.id for op in graph.ops], graph.inputs, graph.outputs)
-    return Reference(all_of_it.SerializeToString()).outputs(inputs)
+    return Reference(Content(all_of_it)).outputs(inputs)

@@ -20,10 +20,10 @@ from agent_sdk import Agent
 from agent_sdk import agent as agent_module
 from agent_sdk.cli import main
 from agent_sdk.errors import InputError, ModelError, PlanMismatchError
+from agent_sdk.model.content import ENDS_BYTES
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.plans import Plans
 from agent_sdk.selection.trial import PLAN
-from agent_sdk.selection.whole import ENDS_BYTES
 from agent_sdk.travel import MARK
 from agent_sdk.verify import relative_error
 from tests.agent.haste import measure_hastily
@@ -147,7 +147,7 @@ def test_a_plan_of_something_else_is_refused(exported: Path, tmp_path: Path) -> 
             agent.load(other, plan=tmp_path / "none.plan")
         with pytest.raises(InputError, match=r"cannot be read: .*; export it again: hope-agent plan export"):
             agent.load(other, plan=tmp_path)
-        with pytest.raises(ModelError, match=r"none\.onnx' cannot be read"):
+        with pytest.raises(ModelError, match=r"no model file .*none\.onnx"):
             agent.load(tmp_path / "none.onnx", plan=plan)
         with pytest.raises(PlanMismatchError, match=r"for the shapes x=1,3,16,16; export one of those that are wanted"):
             agent.load(exported / "net.onnx", plan=plan, shapes={"x": (2, 3, 16, 16)})
@@ -259,12 +259,12 @@ def test_the_next_start_of_a_pinned_network_begins_with_the_fastest(
     shapes = {"x": (1, 3, 8, 8)}
     with agent.load(source, shapes=shapes, deterministic=True) as cold:
         first = cold.run(feed)
-        until(lambda: agent._starts.known(source, shapes) is not None)
+        until(lambda: agent._starts.known(cold.content, shapes) is not None)
         assert cold.stats.switches == 0
         assert (cold.run(feed)["y"] == first["y"]).all()
-    start = agent._starts.known(source, shapes)
+    start = agent._starts.known(cold.content, shapes)
     assert start is not None
-    agent._starts.keep(source, shapes, start.model_copy(update={"planned": True}))
+    agent._starts.keep(cold.content, shapes, start.model_copy(update={"planned": True}))
     with agent.load(source, shapes=shapes, deterministic=True) as warm:
         assert not warm.stats.answered
         assert relative_error(warm.run(feed), right(source, feed)) < 1e-5

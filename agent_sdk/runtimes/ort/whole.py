@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import onnxruntime as ort
@@ -21,21 +20,16 @@ REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Mis
 
 
 class WholeOrt(WholeNetwork):
-    """One session on so many threads. Raises CompilationFailed or OutOfMemory.
-
-    ``weights`` is the folder of a network's external data where the network itself is given as bytes.
-    """
+    """One session on so many threads. Raises CompilationFailed or OutOfMemory."""
 
     runtime: Package = "onnxruntime"
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int, *, weights: Path | None = None) -> None:
+    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int) -> None:
         super().__init__()
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
         options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
-        if weights is not None:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
         try:
             self._session: ort.InferenceSession | None = ort.InferenceSession(
                 source if isinstance(source, bytes) else os.fspath(source), options, providers=["CPUExecutionProvider"]

@@ -11,7 +11,7 @@ from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.explain import Explanation, explain
 from agent_sdk.feeds import draw
-from agent_sdk.model import read_model
+from agent_sdk.model import Content, read_model
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.prepared import Opened, Prepared
 from agent_sdk.reference import Reference
@@ -112,7 +112,7 @@ def test_what_is_computed_in_parts_says_so(agent: Agent) -> None:
     device = agent.device
     with Executor(build_program(plan, model, device.processors), device) as executor:
         opened = Opened(Obtained(None, "single", False), plan, Serving({PLAN: executor}, {}), ())
-        explanation = explain(Prepared(model, Reference(b""), opened), draw(model, 0), runs=1, notes=())
+        explanation = explain(Prepared(model, Reference(Content(b"")), opened), draw(model, 0), runs=1, notes=())
     said = {row.op: row.why for row in explanation.ops}
     assert "part 0 to 3 of 'stem_r' along axis 1" in said["stem_r[1:0:3]"]
     assert "part 3 to 8 of 'stem_r' along axis 1" in said["stem_r[1:3:8]"]
@@ -129,7 +129,7 @@ def test_what_stays_whole_says_why(agent: Agent) -> None:
     plan = plan_of(model, super_ops, range(len(super_ops)), ["ort@0"] * len(super_ops), ("ort@0",), cuts)
     with Executor(build_program(plan, model, agent.device.processors), agent.device) as executor:
         opened = Opened(Obtained(None, "single", False), plan, Serving({PLAN: executor}, {}), ())
-        explanation = explain(Prepared(model, Reference(b""), opened), draw(model, 0), runs=1, notes=())
+        explanation = explain(Prepared(model, Reference(Content(b"")), opened), draw(model, 0), runs=1, notes=())
     whole = [row for row in explanation.ops if row.super_op in {op.id for op in merge(model.graph)} - {"stem_r"}]
     assert whole
     for row in whole:

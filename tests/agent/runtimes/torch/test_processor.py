@@ -21,7 +21,7 @@ from agent_sdk.device import discovery
 from agent_sdk.device.soc import Soc, accelerator_names
 from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.feeds import draw
-from agent_sdk.model import Model, read_model
+from agent_sdk.model import Content, Model, read_model
 from agent_sdk.reference import Reference
 from agent_sdk.runtimes.base import (
     CompilationFailed,
@@ -458,7 +458,7 @@ def test_a_plan_mixes_precisions() -> None:
     made = plan(model.graph, figures, rounds=2)
     assert set(made.processors_used) == {"cpu", "cpu/fp16"}
     with Device(own.values()) as device, Executor(build_program(made, model, own), device) as executor:
-        found = verdict(model, draw(model, 0), [executor], Reference(source))
+        found = verdict(model, draw(model, 0), [executor], Reference(Content(source)))
     assert found.correct
     assert 1e-6 < found.error < found.tolerance
     assert "float16" in found.cause

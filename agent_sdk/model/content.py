@@ -1,0 +1,229 @@
+"""A network as it was when it was loaded, for as long as a session lives, whatever becomes of its files meanwhile.
+
+Runtimes map files of weights, and would answer with whatever is written there later; so they are given the network with
+its weights inside. What has to be loaded by its path, because there are too many, is checked before and after.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import onnx
+from google.protobuf.message import EncodeError
+from onnx import external_data_helper
+
+from agent_sdk.closing import Closes
+from agent_sdk.errors import ModelError, UnplannableError, printable
+from agent_sdk.model.held import HeldFile
+from agent_sdk.model.source import MAX_MODEL_BYTES, load_external, parse, tensors
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+"""A model: a file's path, the name of a zoo network, an ONNX file's bytes, or a proto."""
+
+MAX_OPEN: Final = 32
+"""Files of one network that are kept open; further ones are found again by their path, and must be the same file."""
+ENDS_BYTES: Final = 64 * 1024
+"""Of a file's beginning and of its end, where its graph stands; what lies between is weights."""
+EXTERNAL: Final = b"location"
+"""What a file says that keeps weights in other files; one that does not say it anywhere keeps none."""
+RUNTIMES_OWN: Final = b"ORTM"
+"""What ONNX Runtime's own format has at bytes 4 to 8."""
+
+
+class Content(Closes):
+    """A network's file, or what stood for one, and the files beside it that hold its weights.
+
+    Args:
+        source: a path, the bytes of a file, or a proto, which is copied now.
+
+    Attributes:
+        path: where it was, absolute; None where there was no file.
+        name: what to call it.
+
+    Raises ModelError where there is nothing that could be read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.path: Path | None = None
+        self._file: HeldFile | None = None
+        self._data = b""
+        self._beside: dict[str, HeldFile] = {}
+        self._missing: ModelError | None = None
+        if isinstance(source, onnx.ModelProto):
+            self.name, self._data = source.graph.name or "model", _serialised(source)
+        elif isinstance(source, bytes):
+            self.name, self._data = "", source
+        else:
+            given = Path(source)
+            self.path, self.name = Path(os.path.abspath(given)), given.stem
+            self._file = _held(given, self.path)
+        self.where = "the given model" if self.path is None else f"'{given}'"
+        self._hold_beside()
+
+    def close(self) -> None:
+        """Let go of the files. Idempotent."""
+        for file in self._files:
+            file.close()
+
+    @property
+    def _files(self) -> list[HeldFile]:
+        return [*filter(None, [self._file]), *self._beside.values()]
+
+    @property
+    def known_by(self) -> list[object]:
+        """What tells it apart without reading files: a wrong guess costs time, never the answer."""
+        return [part for file in self._files for part in file.known_by] if self._file is not None else [self.digest]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the network's file, without those beside it. Raises ModelError."""
+        return hashlib.sha256(self._data).hexdigest() if self._file is None else self._file.digest()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the size, beginning and end of the network's file. Raises ModelError.
+
+        It tells networks apart at once, however large they are, and nearly always; for certain their graphs do.
+        """
+        size = len(self._data) if self._file is None else self._file.size
+        ends = self._read(0, ENDS_BYTES) + self._read(max(size - ENDS_BYTES, 0), ENDS_BYTES)
+        return hashlib.sha256(b"%d " % size + ends).hexdigest()
+
+    def _read(self, offset: int = 0, length: int | None = None) -> bytes:
+        if self._file is not None:
+            return self._file.read(offset, length)
+        return self._data[offset:] if length is None else self._data[offset : offset + length]
+
+    @property
+    def _runtimes_own(self) -> bool:
+        return self._read(4, 4) == RUNTIMES_OWN
+
+    def proto(self) -> onnx.ModelProto:
+        """The model with its weights inside, for the caller to change.
+
+        Raises ModelError where it is not a whole ONNX model, or has changed since; UnplannableError where it is more
+        than a plan cuts, or in a runtime's own format.
+        """
+        if self._runtimes_own:
+            raise UnplannableError(
+                f"{self.where} is in ONNX Runtime's own format, which that alone runs; "
+                "for a plan, give the .onnx file that it was made from"
+            )
+        proto = parse(self._read(), self.where)
+        if self._missing is not None:
+            raise self._missing
+        load_external(proto, self._weights, self.where)
+        for file in self._files:
+            file.digest()
+        return proto
+
+    @contextmanager
+    def opened(self) -> Iterator[str | bytes]:
+        """What a runtime loads the network from as it is: a path, or the bytes of a file, valid until the end.
+
+        Raises ModelError where the network has changed since it was loaded, or while the runtime read it.
+        """
+        if self._file is None:
+            yield self._data
+        elif self._runtimes_own or not os.path.exists(self._file.at):
+            yield self._file.read()
+        elif not self._beside and self._missing is None:
+            self._file.check()
+            yield self._file.at
+            self._file.check()
+        else:
+            yield from self._opened_beside()
+
+    def _opened_beside(self) -> Iterator[str | bytes]:
+        """With the weights inside, so that what is in memory is nobody else's; where they are too many, the files."""
+        try:
+            with_weights = _serialised(self.proto())
+        except UnplannableError:
+            with_weights = b""
+        except ModelError as error:
+            if error is not self._missing:
+                raise
+            with_weights = b""
+        if with_weights:
+            yield with_weights
+            return
+        for turn in range(2):
+            for file in self._files:
+                file.check(by_path=True)
+            if turn == 0:
+                yield str(self.path)
+
+    def _hold_beside(self) -> None:
+        """Open the files of weights; where one cannot be, a runtime may still load the network by its path."""
+        if self._runtimes_own or not self._mentions(EXTERNAL):
+            return
+        try:
+            for tensor in tensors(parse(self._read(), self.where).graph):
+                if external_data_helper.uses_external_data(tensor):
+                    self._hold(external_data_helper.ExternalDataInfo(tensor).location)
+        except ModelError as error:
+            self._missing = error
+        except (OSError, ValueError) as error:
+            self._missing = ModelError(f"{self.where}: its external weights cannot be read: {error}")
+
+    def _mentions(self, text: bytes) -> bool:
+        return text in self._data if self._file is None else self._file.holds(text)
+
+    def _hold(self, location: str) -> None:
+        """Open a file beside the network's: below the folder of its path, or of the file that its path leads to.
+
+        Clients of model hubs keep both as links into one folder of files that are named by their digests.
+        """
+        if location in self._beside:
+            return
+        if self._file is None or self.path is None:
+            raise ModelError(f"{self.where} keeps weights in external files: give its path, not its bytes")
+        refused = ModelError(
+            f"{self.where}: its external weights '{printable(location)}' lie outside the model's folder"
+        )
+        if not location or os.path.isabs(location) or os.path.normpath(location).startswith(os.pardir):
+            raise refused
+        file = HeldFile(self.path.parent / location, keep=len(self._beside) + 1 < MAX_OPEN)
+        folders = (Path(os.path.realpath(self.path.parent)), self._file.real.parent)
+        if not any(file.real.is_relative_to(folder) for folder in folders):
+            file.close()
+            raise refused
+        self._beside[location] = file
+
+    def _weights(self, location: str, offset: int, length: int) -> bytes:
+        return self._beside[location].read(offset, length)
+
+
+def _held(given: Path, path: Path) -> HeldFile:
+    try:
+        if path.is_dir():
+            raise ModelError(f"'{given}' is a directory, not a model file")
+        if not path.is_file():
+            raise ModelError(f"there is no model file '{given}'")
+        file = HeldFile(path)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ModelError):
+            raise
+        what = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        cure = "; raise the limit (ulimit -n)" if getattr(error, "errno", 0) == errno.EMFILE else ""
+        raise ModelError(f"the model file '{given}' cannot be read: {what}{cure}") from error
+    if file.size > MAX_MODEL_BYTES:
+        file.close()
+        raise ModelError(f"'{given}' has {file.size} bytes; a model may have at most {MAX_MODEL_BYTES}")
+    return file
+
+
+def _serialised(proto: onnx.ModelProto) -> bytes:
+    try:
+        return bytes(proto.SerializeToString())
+    except (EncodeError, ValueError) as error:
+        raise UnplannableError(
+            f"the model has more than {MAX_MODEL_BYTES} bytes, the most that fit: {error}"
+        ) from error

@@ -1,0 +1,209 @@
+"""What was loaded answers, whatever becomes of its files, of a proto, or of the directory that paths begin in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from agent_sdk import Agent
+from agent_sdk.errors import ModelError
+from agent_sdk.model import Content, read_network
+from tests.agent.test_session_shapes import until
+
+SIZE = 64
+FEED = {"x": np.ones((1, SIZE), np.float32)}
+DATA = "net.onnx.data"
+
+
+def network(factor: float) -> onnx.ModelProto:
+    """Return a network that multiplies ones by a factor, with a weight and a bias."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, SIZE]) for name in "xy")
+    weights = [np.full((SIZE, SIZE), factor / 2 / SIZE, np.float32), np.full(SIZE, factor / 2, np.float32)]
+    held = [numpy_helper.from_array(array, name) for array, name in zip(weights, "wb", strict=True)]
+    graph = helper.make_graph(nodes, "net", [x], [y], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def save(factor: float, folder: Path, *, beside: bool) -> None:
+    """Write the network, its weights in the file or in one beside it, over what is there."""
+    folder.mkdir(exist_ok=True)
+    proto = network(factor)
+    if beside:
+        (folder / DATA).unlink(missing_ok=True)
+        onnx.save(proto, folder / "net.onnx", save_as_external_data=True, location=DATA, size_threshold=0)
+    else:
+        onnx.save(proto, folder / "net.onnx")
+
+
+def replace(folder: Path, beside: bool) -> None:
+    """Put other files in place of the old ones, as an update does."""
+    save(3.0, folder / "next", beside=beside)
+    for file in (folder / "next").iterdir():
+        os.replace(file, folder / file.name)
+
+
+def overwrite(folder: Path, beside: bool) -> None:
+    """Write other weights into the same files, and give these the times that they had."""
+    save(3.0, folder / "next", beside=beside)
+    for file in (folder / "next").iterdir():
+        old = folder / file.name
+        about = old.stat()
+        with old.open("r+b") as opened:
+            opened.write(file.read_bytes())
+        os.utime(old, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def truncate(folder: Path, beside: bool) -> None:
+    """Cut what holds the weights to nothing."""
+    os.truncate(folder / (DATA if beside else "net.onnx"), 0)
+
+
+def delete(folder: Path, beside: bool) -> None:
+    """Remove everything."""
+    shutil.rmtree(folder)
+
+
+def move(folder: Path, beside: bool) -> None:
+    """Move the files elsewhere and leave others in their place."""
+    for file in list(folder.iterdir()):
+        file.rename(folder / f"old-{file.name}")
+    save(3.0, folder, beside=beside)
+
+
+CHANGES = [replace, overwrite, truncate, delete, move]
+KEPT = [replace, delete]
+"""Changes after which the old content can still be read, also where nothing was read of it before."""
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["whole", "beside"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("planned", [False, True])
+def test_what_was_loaded_answers(
+    change: Callable[[Path, bool], None], beside: bool, planned: bool, agent: Agent, tmp_path: Path
+) -> None:
+    """Changed right after loading, or once a plan answers: every answer is that of the file as it was."""
+    folder = tmp_path / "net"
+    save(2.0, folder, beside=beside)
+    with agent.load(folder / "net.onnx") as session:
+        if planned:
+            session.run(FEED)
+            until(lambda: session.stats.prepared == 1)
+        change(folder, beside)
+        np.testing.assert_allclose(session.run(FEED)["y"], 2.0, rtol=1e-5)
+        until(lambda: session.stats.prepared == 1 or any("changed" in note for note in session.notes))
+        for _ in range(3):
+            np.testing.assert_allclose(session.run(FEED)["y"], 2.0, rtol=1e-5)
+        if change in KEPT:
+            assert session.stats.prepared == 1
+            assert session.verify(FEED).correct
+            assert not session.notes
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["whole", "beside"])
+def test_a_file_that_was_only_moved_is_the_same_file(beside: bool, tmp_path: Path) -> None:
+    """Once its digest is known, a new name and new rights change nothing; a byte does, whatever its times say."""
+    save(2.0, tmp_path, beside=beside)
+    with Content(tmp_path / "net.onnx") as content:
+        content.proto()
+        for file in list(tmp_path.iterdir()):
+            file.rename(tmp_path / f"old-{file.name}")
+            (tmp_path / f"old-{file.name}").chmod(0o400)
+        assert content.proto() == network(2.0)
+        with content.opened() as file:
+            assert isinstance(file, bytes) == beside
+        weights = tmp_path / f"old-{DATA if beside else 'net.onnx'}"
+        about = weights.stat()
+        weights.chmod(0o600)
+        with weights.open("r+b") as opened:
+            opened.seek(-1, os.SEEK_END)
+            opened.write(b"\x01")
+        os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns))
+        with pytest.raises(ModelError, match="has changed since it was loaded"):
+            content.proto()
+        with pytest.raises(ModelError, match="has changed since it was loaded"), content.opened():
+            pass
+
+
+def test_what_the_caller_holds_may_change(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proto, the shapes that were given, and the directory that a relative path begins in."""
+    save(2.0, tmp_path / "one", beside=True)
+    save(3.0, tmp_path / "two", beside=True)
+    proto, shapes = network(2.0), {"x": [1, SIZE]}
+    monkeypatch.chdir(tmp_path / "one")
+    with agent.load(proto, shapes=shapes) as held, agent.load("net.onnx") as relative:
+        shapes["x"][0] = 7
+        proto.graph.initializer[0].CopyFrom(network(3.0).graph.initializer[0])
+        monkeypatch.chdir(tmp_path / "two")
+        for session in (held, relative):
+            np.testing.assert_allclose(session.run(FEED)["y"], 2.0, rtol=1e-5)
+            until(lambda session=session: session.stats.prepared == 1)
+            np.testing.assert_allclose(session.run(FEED)["y"], 2.0, rtol=1e-5)
+            assert session.verify(FEED).correct
+
+
+def test_links_as_a_hub_client_lays_them_out(agent: Agent, tmp_path: Path) -> None:
+    """Network and weights are links into one folder of other names; where they lead later changes nothing."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0a1b" / "onnx"
+    snapshot.mkdir(parents=True)
+    for factor, suffix in ((2.0, "old"), (3.0, "new")):
+        save(factor, blobs, beside=True)
+        for name in ("net.onnx", DATA):
+            (blobs / name).rename(blobs / f"{name[-4:]}-{suffix}")
+    for suffix in ("old", "new"):
+        for name in ("net.onnx", DATA):
+            link = tmp_path / "link"
+            link.symlink_to(f"../../../blobs/{name[-4:]}-{suffix}")
+            if suffix == "old":
+                link.rename(snapshot / name)
+            else:
+                link.unlink()
+    with agent.load(snapshot / "net.onnx", background=False) as session:
+        assert not [note for note in session.notes if "whole" in note]
+        for name in ("net.onnx", DATA):
+            (snapshot / name).unlink()
+            (snapshot / name).symlink_to(f"../../../blobs/{name[-4:]}-new")
+        np.testing.assert_allclose(session.run(FEED)["y"], 2.0, rtol=1e-5)
+        assert session.verify(FEED).correct
+    with agent.load(snapshot / "net.onnx", background=False) as session:
+        np.testing.assert_allclose(session.run(FEED)["y"], 3.0, rtol=1e-5)
+
+
+def test_weights_in_many_files(tmp_path: Path) -> None:
+    """More files than are kept open are found again by their path, as long as they are the same ones."""
+    count = 40
+    proto = network(2.0)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(numpy_helper.from_array(np.full(4, k, np.float32), f"w{k}") for k in range(count))
+    onnx.save(
+        proto, tmp_path / "m.onnx", save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0,
+    )  # fmt: skip
+    before = len(os.listdir("/proc/self/fd"))
+    with Content(tmp_path / "m.onnx") as content:
+        assert len(os.listdir("/proc/self/fd")) - before < count
+        weights = [numpy_helper.to_array(tensor) for tensor in content.proto().graph.initializer]
+        assert [array.tolist() for array in weights] == [[float(k)] * 4 for k in range(count)]
+        os.replace(shutil.copy(tmp_path / f"w{count - 1}", tmp_path / "copy"), tmp_path / f"w{count - 1}")
+        with pytest.raises(ModelError, match=f"w{count - 1}.*has changed"):
+            content.proto()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_link_may_not_leave_the_folder(tmp_path: Path) -> None:
+    """Weights that a link leads to are read below the network's folder and nowhere else, nor from what is no file."""
+    save(2.0, tmp_path / "net", beside=True)
+    (tmp_path / "net" / DATA).rename(tmp_path / "elsewhere")
+    (tmp_path / "net" / DATA).symlink_to("../elsewhere")
+    with pytest.raises(ModelError, match=r"external weights.*outside the model's folder"):
+        read_network(tmp_path / "net" / "net.onnx")
+    (tmp_path / "net" / DATA).unlink()
+    os.mkfifo(tmp_path / "net" / DATA)
+    with pytest.raises(ModelError, match="not a file"):
+        read_network(tmp_path / "net" / "net.onnx")
