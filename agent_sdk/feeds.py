@@ -19,11 +19,10 @@ import onnx
 from agent_sdk.errors import InputError
 from agent_sdk.hard import hard_values
 from agent_sdk.model import Model, Network, Port
-from agent_sdk.model.dtypes import DTYPE
+from agent_sdk.model.dtypes import DTYPE, FOREIGN
 from agent_sdk.model.infer import ELEMENT_NAMES
 from agent_sdk.model.roles import Dims, Roles, Use
 from agent_sdk.runtimes.base import Segment
-from agent_sdk.runtimes.host import FOREIGN
 from hope_schema import TensorType
 
 ATTEMPTS: Final = 8

@@ -21,6 +21,9 @@ ELEMENT_TYPE: Final[Mapping[DType, int]] = {
 DTYPE: Final[Mapping[int, DType]] = {number: name for name, number in ELEMENT_TYPE.items()}
 """``TensorProto.DataType`` to NumPy name; types that cannot be planned (strings, complex, float8) are absent."""
 
+FOREIGN: Final = frozenset({"bfloat16", "int4", "uint4"})
+"""NumPy types only where another package registers them: ONNX Runtime refuses these, and 4 bits take a byte in them."""
+
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     """What declares a tensor."""

@@ -17,20 +17,21 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TypeProto, defs, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from agent_sdk.errors import ModelError, UnplannableError
 from agent_sdk.model.branches import Branch, taken
+from agent_sdk.model.budget import Budget, operations
 from agent_sdk.model.dtypes import DTYPE
 from agent_sdk.model.equal import identity, renames, repeatable
 from agent_sdk.model.infer import infer, is_static, schema_of
-from agent_sdk.model.nodes import DEFAULT_DOMAINS, describe, in_order, reads, rename, subgraphs
+from agent_sdk.model.lone import computed
+from agent_sdk.model.nodes import DEFAULT_DOMAINS, describe, in_order, needed, reads, rename, subgraphs
 from agent_sdk.model.shapes import MAX_DIMENSION
 from agent_sdk.model.source import MAX_NODES, expected_bytes, tensors
 from hope_schema import TensorType
 
 SHAPE_QUERIES = frozenset({"Shape", "Size"})
-"""Ops whose value is known as soon as their input's shape is."""
+"""Ops whose value is known as soon as their input's shape is, and which read no data."""
 BOUNDED_OPS = frozenset({"NonZero", "Unique", "Compress"})
 """Ops whose output's size depends on data but is bounded by their input's, so that they are safe to fold."""
 INDEX_BYTES = 8
@@ -39,8 +40,6 @@ COMPRESSED = frozenset({"DequantizeLinear"})
 """Ops on constants that runtimes take in as they are, because what they read is smaller than what they make."""
 MAX_OPSET = 10_000
 """Above every operator set's version number."""
-MAX_FOLDED_BYTES = 2**30
-"""Most bytes that folding may add: a file of a few bytes can ask for constants of any size."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,9 @@ def fold(proto: onnx.ModelProto) -> StaticGraph:
     for tensor in tensors(graph):
         _check_data(tensor)
     folder = _Folder(proto)
-    nodes = [kept for node in in_order(graph.node, folder.types.keys()) for kept in folder.keep(node)]
+    # NOTE: what no output needs is not looked at: a runtime drops it before it computes anything, and so may refuse it.
+    live = needed(graph.node, folder.kept_outputs)
+    nodes = [kept for node in in_order(live, folder.types.keys()) for kept in folder.keep(node)]
     return folder.result(nodes)
 
 
@@ -127,7 +128,7 @@ class _Folder:
         self.constants: dict[str, onnx.TensorProto] = {}
         self.types: dict[str, TypeProto] = {}
         self.origin: dict[str, str] = {}  # of what is hidden: the op by which it came to be so
-        self.folded_bytes = 0
+        self.budget = Budget()
         self.same: dict[str, str] = {}
         self.behind: dict[str, str] = {}
         self.first: dict[Hashable, onnx.NodeProto] = {}
@@ -188,7 +189,7 @@ class _Folder:
             if tensor.name in self.types:
                 raise ModelError(f"tensor '{tensor.name}' is produced twice")
             self._learn_constant(tensor)
-        nodes = list(branch.nodes)
+        nodes = needed(branch.nodes, branch.outputs.values())
         for output, inner in branch.outputs.items():
             if output in self.kept_outputs:
                 nodes.append(helper.make_node("Identity", [inner], [output]))
@@ -211,9 +212,8 @@ class _Folder:
         self.types |= {name: self._settled(name, kind) for name, kind in found.items()}
         hidden = any(map(self._is_hidden, wanted))
         if not self.kept_outputs.intersection(wanted) and (not hidden or node.op_type in BOUNDED_OPS):
-            constant = self._is_constant(node)
             asks = node.op_type in SHAPE_QUERIES and not self._is_hidden(node.input[0])
-            if (constant or asks) and self._evaluated(node, constant):
+            if self._asked_shape(node) if asks else self._is_constant(node) and self._evaluated(node):
                 return False
         if hidden:
             before = next((self.origin[name] for name in reads(node) if name in self.origin), describe(node))
@@ -278,46 +278,39 @@ class _Folder:
         self._learn_constant(value)
         return True
 
-    def _evaluated(self, node: onnx.NodeProto, constant: bool) -> bool:
-        """Replace the node by the values it computes; False where ``onnx`` cannot compute them."""
-        folded_bytes = self.folded_bytes + self._most_bytes(node)
-        if folded_bytes > MAX_FOLDED_BYTES:
-            raise ModelError(f"{describe(node)}: folding constants would take more than {MAX_FOLDED_BYTES} bytes")
-        names = list(dict.fromkeys(filter(None, node.input)))
-        if constant:
-            values = {name: numpy_helper.to_array(self.constants[name]) for name in names}
+    def _asked_shape(self, node: onnx.NodeProto) -> bool:
+        """Replace a question for a shape by its answer."""
+        shape = self._static(node.input[0], describe(node)).shape
+        if node.op_type == "Size":
+            value = np.array(math.prod(shape), np.int64)
         else:
-            # A shape query reads no data: a zero-stride view of the right shape stands in for the activation.
-            shape = self._static(names[0], describe(node)).shape
-            values = {names[0]: np.broadcast_to(np.zeros((), np.float32), shape)}
-        single = helper.make_graph(
-            [node],
-            "constant",
-            [helper.make_value_info(name, self.types[name]) for name in names],
-            [helper.make_value_info(name, self.types[name]) for name in node.output if name],
-        )
-        try:
-            with np.errstate(all="ignore"):
-                results = ReferenceEvaluator(single, opsets=dict(self.opsets)).run(None, values)
-                made = [self._tensor(*each) for each in zip(filter(None, node.output), results, strict=True)]
-        except Exception:  # noqa: BLE001  the evaluator raises what its operators raise; a runtime may know better
-            return False
-        for tensor in made:
-            self._learn_constant(tensor)
-        self.folded_bytes = folded_bytes
+            ends = {attribute.name: attribute.i for attribute in node.attribute}
+            value = np.array(shape[ends.get("start", 0) : ends.get("end")], np.int64)
+        self._learn_constant(numpy_helper.from_array(value, node.output[0]))
         return True
 
-    def _tensor(self, name: str, value: np.ndarray) -> onnx.TensorProto:
-        dtype = helper.tensor_dtype_to_np_dtype(self.types[name].tensor_type.elem_type)
-        return numpy_helper.from_array(np.ascontiguousarray(value, dtype).reshape(np.shape(value)), name)
+    def _evaluated(self, node: onnx.NodeProto) -> bool:
+        """Replace the node by the values that it computes; False where the runtime computes none.
 
-    def _most_bytes(self, node: onnx.NodeProto) -> int:
-        """How much memory the node's outputs can take."""
+        NOTE: their types are the runtime's too, whatever was inferred.
+        """
+        inputs = [tuple(self.constants[name].dims) if name else () for name in node.input]
+        size, elements = self._most(node)
+        self.budget.spend(node, size, operations(node, inputs, elements))
+        made = computed(node, self.constants, self.imports, self.ir_version)
+        for tensor in (made or {}).values():
+            self._learn_constant(tensor)
+        return made is not None
+
+    def _most(self, node: onnx.NodeProto) -> tuple[int, int]:
+        """How many bytes and elements the node's outputs can have."""
         if node.op_type not in BOUNDED_OPS:
-            return sum(self._static(name, describe(node)).bytes for name in node.output if name)
+            made = [self._static(name, describe(node)) for name in node.output if name]
+            return sum(kind.bytes for kind in made), sum(kind.elements for kind in made)
         shape = self._static(node.input[0], describe(node)).shape
         rows = len(shape) if node.op_type == "NonZero" else len(node.output)
-        return INDEX_BYTES * max(1, rows) * math.prod(shape)
+        elements = max(1, rows) * math.prod(shape)
+        return INDEX_BYTES * elements, elements
 
     def result(self, nodes: list[onnx.NodeProto]) -> StaticGraph:
         """Drop what no output needs, and check that every output is computed."""
@@ -333,16 +326,12 @@ class _Folder:
             if name not in produced:
                 raise ModelError(f"the model output '{name}' is produced by no op")
             self._static(name, self.origin.get(name, f"the model output '{name}'"))
-        needed = set(outputs)
-        live = []
-        for node in reversed(nodes):
-            if needed.intersection(node.output):
-                live.append(node)
-                needed.update(reads(node))
-        names = {*self.inputs, *(needed & self.constants.keys()), *(n for node in live for n in node.output if n)}
+        live = needed(nodes, outputs)
+        read = {name for node in live for name in reads(node)}
+        names = {*self.inputs, *(read & self.constants.keys()), *(n for node in live for n in node.output if n)}
         return StaticGraph(
-            nodes=tuple(reversed(live)),
-            constants={name: tensor for name, tensor in self.constants.items() if name in needed},
+            nodes=tuple(live),
+            constants={name: tensor for name, tensor in self.constants.items() if name in read},
             types={name: self._static(name, f"tensor '{name}'") for name in names if not self._is_hidden(name)},
             inputs=self.inputs,
             outputs=outputs,

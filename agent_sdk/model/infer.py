@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, TypeProto, checker, defs, helper, shape_inference
 
 from agent_sdk.errors import UnplannableError
+from agent_sdk.model.lone import Constants, Imports, Types, session_of
 from agent_sdk.model.nodes import DEFAULT_DOMAINS, describe, domain_of, reads, subgraphs
 
 MAX_HINT_ELEMENTS: Final = 4096
@@ -25,10 +25,6 @@ ELEMENT_NAMES: Final[Mapping[str, int]] = {"float": TensorProto.FLOAT, "double":
     name.lower(): number for name, number in TensorProto.DataType.items() if name not in ("FLOAT", "DOUBLE")
 }
 """ONNX Runtime's names of element types."""
-
-Types = Mapping[str, TypeProto]
-Hints = Mapping[str, TensorProto]
-Imports = list[onnx.OperatorSetIdProto]
 
 
 def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:
@@ -53,7 +49,7 @@ def infer(
     node: onnx.NodeProto,
     schema: defs.OpSchema | None,
     types: Types,
-    constants: Mapping[str, TensorProto],
+    constants: Constants,
     imports: Imports,
     ir_version: int,
 ) -> dict[str, TypeProto]:
@@ -94,10 +90,12 @@ def infer(
     return found
 
 
-def _asked(node: onnx.NodeProto, types: Types, hints: Hints, imports: Imports, ir_version: int) -> dict[str, TypeProto]:
+def _asked(
+    node: onnx.NodeProto, types: Types, hints: Constants, imports: Imports, ir_version: int
+) -> dict[str, TypeProto]:
     """What ONNX Runtime says of a node that stands alone."""
     wanted = [name for name in node.output if name]
-    outputs = {info.name: info for info in _session([node], types, hints, wanted, imports, ir_version).get_outputs()}
+    outputs = {info.name: info for info in session_of([node], types, hints, wanted, imports, ir_version).get_outputs()}
     found = {}
     for name in wanted:
         kind = _type(outputs[name].type)
@@ -112,31 +110,15 @@ def _asked(node: onnx.NodeProto, types: Types, hints: Hints, imports: Imports, i
     return found
 
 
-def _is_scalar(node: onnx.NodeProto, name: str, types: Types, hints: Hints, imports: Imports, ir_version: int) -> bool:
+def _is_scalar(
+    node: onnx.NodeProto, name: str, types: Types, hints: Constants, imports: Imports, ir_version: int
+) -> bool:
     length = helper.make_node("Shape", [name], [f"{name}/shape"])
     try:
-        session = _session([node, length], types, hints, [f"{name}/shape"], imports, ir_version)
+        session = session_of([node, length], types, hints, [f"{name}/shape"], imports, ir_version)
     except Exception:  # noqa: BLE001  a type that has no shape
         return False
     return bool(session.get_outputs()[0].shape == [0])
-
-
-def _session(
-    nodes: list[onnx.NodeProto], types: Types, hints: Hints, wanted: list[str], imports: Imports, ir_version: int
-) -> ort.InferenceSession:
-    graph = helper.make_graph(
-        nodes,
-        "node",
-        [helper.make_value_info(name, kind) for name, kind in types.items() if name not in hints],
-        [onnx.ValueInfoProto(name=name) for name in wanted],
-        list(hints.values()),
-    )
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    model = helper.make_model(graph, opset_imports=imports, ir_version=max(ir_version, 4))
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _type(text: str) -> TypeProto:

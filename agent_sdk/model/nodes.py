@@ -72,6 +72,20 @@ def reads(node: onnx.NodeProto) -> list[str]:
     return list(names)
 
 
+def needed(nodes: Iterable[onnx.NodeProto], wanted: Iterable[str]) -> list[onnx.NodeProto]:
+    """Those of the nodes, in their order, without which the wanted names are not computed."""
+    nodes = list(nodes)
+    writer = {name: node for node in nodes for name in node.output if name}
+    names = dict.fromkeys(wanted)
+    pending = list(names)
+    while pending:
+        node = writer.get(pending.pop())
+        new = [name for name in reads(node) if name not in names] if node is not None else []
+        names |= dict.fromkeys(new)
+        pending += new
+    return [node for node in nodes if any(name in names for name in node.output)]
+
+
 def captured(graph: onnx.GraphProto) -> list[str]:
     """The names that a subgraph takes from the graphs around it."""
     own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}

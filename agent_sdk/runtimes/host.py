@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from agent_sdk.device.cores import name_cores
 from agent_sdk.device.soc import Soc
+from agent_sdk.model.dtypes import FOREIGN
 from agent_sdk.native import address, library
 from agent_sdk.runtimes.base import Compiler, NativeCall, OutOfMemory, Place, Processor, UnsupportedOp
 from hope_schema import Processor as ProcessorSpec
@@ -14,8 +15,6 @@ from hope_schema import TensorType
 
 ALIGNMENT = 64
 """Bytes; a cache line, and what vector kernels of every CPU runtime like best."""
-FOREIGN = frozenset({"bfloat16", "int4", "uint4"})
-"""NumPy types only where another package registers them: ONNX Runtime refuses these, and 4 bits take a byte in them."""
 
 
 def numpy_dtype(kind: TensorType) -> np.dtype:

@@ -16,10 +16,9 @@ import numpy as np
 import openvino as ov
 from onnx import helper
 
-from agent_sdk.model.dtypes import ELEMENT_TYPE
+from agent_sdk.model.dtypes import ELEMENT_TYPE, FOREIGN
 from agent_sdk.native import address, library
 from agent_sdk.runtimes.base import NativeCall
-from agent_sdk.runtimes.host import FOREIGN
 
 FUNCTIONS: Final = (
     "ov_core_create",

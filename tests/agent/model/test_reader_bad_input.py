@@ -172,7 +172,7 @@ def test_small_files_cannot_ask_for_huge_constants() -> None:
 @pytest.mark.parametrize(("op", "outputs"), [("NonZero", ["a"]), ("Unique", ["a", "b", "c", "d"])])
 def test_indices_count_as_what_they_take(op: str, outputs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Ops that give indices per element are counted with these: they are many times what they index."""
-    monkeypatch.setattr(fold, "MAX_FOLDED_BYTES", 10_000)
+    monkeypatch.setattr(budget, "MAX_FOLDED_BYTES", 10_000)
     ones = numpy_helper.from_array(np.ones(1, np.int8))
     nodes = [
         helper.make_node("ConstantOfShape", ["s"], ["ones"], value=ones),
