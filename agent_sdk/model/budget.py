@@ -21,10 +21,12 @@ PRODUCTS: Final = frozenset({"MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"}
 """Ops that make an element from a row and a column."""
 WINDOWS: Final[Mapping[str, int]] = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "DeformConv": 1, "ConvTranspose": 1}
 """Ops that slide weights over their first input, and which input the weights are."""
+POOLS: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
+"""Ops that slide a window of a size that they tell."""
 EACH_WITH_ALL: Final = frozenset(
-    {"Attention", "AveragePool", "DFT", "Det", "Einsum", "GRU", "LRN", "LSTM", "LinearClassifier", "LinearRegressor"}
-    | {"LpPool", "MaxPool", "MaxRoiPool", "NonMaxSuppression", "RNN", "RoiAlign", "STFT", "SVMClassifier"}
-    | {"SVMRegressor", "TfIdfVectorizer", "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
+    {"Attention", "DFT", "Det", "Einsum", "GRU", "LRN", "LSTM", "LinearClassifier", "LinearRegressor", "MaxRoiPool"}
+    | {"NonMaxSuppression", "RNN", "RoiAlign", "STFT", "SVMClassifier", "SVMRegressor", "TfIdfVectorizer"}
+    | {"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
 )
 """Ops of which an output's element may take all elements of an input. All others touch each element a few times."""
 
@@ -66,6 +68,9 @@ def operations(node: onnx.NodeProto, inputs: Sequence[Shape], made: int) -> int:
     if kind in WINDOWS and len(inputs) > WINDOWS[kind]:
         weights = math.prod(inputs[WINDOWS[kind]][1:])
         return touched + weights * (given[0] if kind == "ConvTranspose" else made)
+    if kind in POOLS:
+        window = next((a.ints for a in node.attribute if a.name == "kernel_shape"), ())
+        return touched + made * math.prod(map(int, window))
     if kind in EACH_WITH_ALL:
         return touched + made * max(given, default=0)
     return touched

@@ -1,16 +1,20 @@
-"""The ONNX package's own tests of single operators, made in seconds."""
+"""The ONNX package's own tests of single operators, made in seconds, and their models with inputs as constants."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
+from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case import node
 from onnx.backend.test.case.test_case import TestCase as Case
 from onnx.reference.ops import op_pool_common
@@ -69,3 +73,44 @@ def _made(operator: str) -> list[Case]:
 def cases(every: int = 1) -> list[Case]:
     """The tests of one module in ``every``, by name."""
     return sorted((case for name in operators()[::every] for case in _made(name)), key=lambda case: str(case.name))
+
+
+FLAG = "flag"
+"""The one input that is left where all others are constants."""
+
+
+def over_constants(model: onnx.ModelProto, given: Mapping[str, Any]) -> onnx.ModelProto:
+    """The same model with these inputs as constants, as far as they are arrays, and each output chosen in the run.
+
+    The choice is between the output and itself: what is a constant is folded, and something is left to compute.
+    """
+    made = deepcopy(model)
+    graph = made.graph
+    left = []
+    for info in graph.input:
+        value, kind = given.get(info.name), info.type.tensor_type.elem_type
+        held = isinstance(value, np.ndarray) and numpy_helper.from_array(value).data_type == kind
+        if held:
+            graph.initializer.append(numpy_helper.from_array(value, info.name))
+        else:
+            left.append(info)
+    ends = list(graph.output)
+    for repeated, values in (
+        (graph.input, [*left, helper.make_tensor_value_info(FLAG, TensorProto.BOOL, [])]),
+        (graph.output, [onnx.ValueInfoProto(name=f"{info.name}/chosen", type=info.type) for info in ends]),
+    ):
+        del repeated[:]
+        repeated.extend(values)
+    for info in ends:
+        branches = {f"{branch}_branch": _named(info, branch) for branch in ("then", "else")}
+        graph.node.append(helper.make_node("If", [FLAG], [f"{info.name}/chosen"], **branches))
+    if not any(entry.domain in ("", "ai.onnx") for entry in made.opset_import):
+        made.opset_import.append(helper.make_opsetid("", 17))
+    made.ir_version = max(made.ir_version, 4)
+    return made
+
+
+def _named(info: onnx.ValueInfoProto, branch: str) -> onnx.GraphProto:
+    name = f"{info.name}/{branch}"
+    same = helper.make_node("Identity", [info.name], [name])
+    return helper.make_graph([same], branch, [], [onnx.ValueInfoProto(name=name, type=info.type)])

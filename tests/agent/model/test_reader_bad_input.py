@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from agent_sdk.errors import HopeError
-from agent_sdk.model import ModelError, fold, read_model, source
+from agent_sdk.model import ModelError, budget, read_model, source
 from tests import CAMPAIGN
 from tests.agent.model.random_models import RandomModel
 from tests.agent.model.test_opaque import ALL as OPAQUE_MODELS
