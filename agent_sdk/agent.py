@@ -39,6 +39,7 @@ from agent_sdk.progress import ProgressListener
 from agent_sdk.reference import Reference
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.torch.choice import PRECISIONS
 from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.crashes import Crashes, told
@@ -216,6 +217,7 @@ class Agent(Closes):
             ),
             self._renew if travelling is None else None,
             partial(self._whole, content, shapes, start),
+            partial(self._plain, content),
             self._starter,
             shapes=shapes,
             deterministic=deterministic,
@@ -307,6 +309,12 @@ class Agent(Closes):
         crashed = {gone: how for gone, how in self._crashes.at_file(content).items() if gone.runtime == "onnxruntime"}
         if crashed:
             raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
+
+    def _plain(self, content: Content) -> WholeOrt:
+        """The whole network in ONNX Runtime. Raises ModelError where that crashes at it."""
+        self._refuse_unjudged(content)
+        with content.opened() as file:
+            return WholeOrt(file, len(self.soc.cores))
 
     def export_plan(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Write the plan of the shapes that ran last, for ``load(model, plan=path)`` on devices of this kind.

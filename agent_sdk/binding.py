@@ -1,69 +1,255 @@
-"""Arrays that stay put from run to run, by the names that ONNX Runtime's users know."""
+"""What stays bound from run to run, by the names that ONNX Runtime's users know.
+
+What lies in the host's memory in a type that NumPy has is read and written where it stands, by whoever answers. All
+else (another device, another type) is ONNX Runtime's: the same calls are made on a binding of its own session.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import ctypes
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any, Final
 
 import numpy as np
+import onnx
+import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from agent_sdk.errors import InputError
+from agent_sdk.plans import Plans
+
+NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {
+    "tensor(float)": np.dtype("float32"),
+    "tensor(double)": np.dtype("float64"),
+    **{
+        f"tensor({name})": np.dtype(name)
+        for name in ("float16", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+    },
+}
+"""Types of tensors whose elements NumPy has, by ONNX Runtime's names."""
+HOST: Final = "cpu"
+"""What ONNX Runtime calls the host's memory."""
 
 
-class IoBinding:
-    """What one caller's runs read and write; made by ``Session.io_binding``, used by one thread at a time.
+class BindingError(InputError, RuntimeError):
+    """What cannot be bound; ONNX Runtime raises a RuntimeError there."""
 
-    An input that is bound is read where it stands, as it is at each run. An output goes to the array that is bound for
-    it, or to a new one each time.
 
-    Args:
-        inputs: names of what has to be given.
-        outputs: names of what is computed.
+@dataclass(frozen=True)
+class _Bound:
+    """How an input or output is bound.
 
     Attributes:
-        feed: what is read, by input.
-        into: what is written, by output.
+        repeat: makes the same call on a binding of ONNX Runtime's.
+        on_host: whether it lies in the host's memory, in a type that NumPy has.
+        array: where it lies there; None for an output that goes to new memory.
+        value: the OrtValue that was bound, if it was one.
     """
 
-    def __init__(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        self._inputs, self._outputs = inputs, outputs
-        self.feed: dict[str, np.ndarray] = {}
-        self.into: dict[str, np.ndarray] = {}
-        self._wanted: dict[str, None] = {}
+    repeat: Callable[[ort.IOBinding], None]
+    on_host: bool
+    array: np.ndarray | None = None
+    value: ort.OrtValue | None = None
+
+
+class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no types
+    """What one caller's runs read and write; made by ``Session.io_binding``, used by one thread at a time.
+
+    What is bound is read as it is at each run. An output goes to the memory that is bound for it, or to new memory
+    each time.
+
+    Args:
+        plans: what answers the runs.
+    """
+
+    def __init__(self, plans: Plans) -> None:
+        self.plans = plans
+        self._inputs: dict[str, _Bound] = {}
+        self._outputs: dict[str, _Bound] = {}
         self._made: dict[str, Any] = {}
+        self._theirs: ort.IOBinding | None = None
 
-    def bind_cpu_input(self, name: str, array: np.ndarray) -> None:
-        """Read an input from this array from now on. Raises InputError for a name that is none."""
-        _known("input", name, self._inputs)
-        self.feed[name] = array
+    # What runs read
 
-    def bind_output(self, name: str, array: np.ndarray | None = None) -> None:
-        """Want an output, in this array or in a new one each time. Raises InputError for a name that is none."""
-        _known("output", name, self._outputs)
-        self._wanted[name] = None
-        if array is None:
-            self.into.pop(name, None)
-        else:
-            self.into[name] = array
+    def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
+        """Read an input from this array from now on. Raises BindingError."""
+        if not isinstance(arr_on_cpu, np.ndarray):
+            raise BindingError(f"input '{name}' is bound to a {type(arr_on_cpu).__name__}, not to an array of NumPy's")
+        repeat = methodcaller("bind_cpu_input", name, arr_on_cpu)
+        self._bind("input", self._inputs, name, _Bound(repeat, on_host=True, array=arr_on_cpu))
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Read an input from this memory from now on; the caller keeps it. Raises BindingError."""
+        repeat = methodcaller("bind_input", name, device_type, device_id, element_type, shape, buffer_ptr)
+        array = _at(buffer_ptr, _numpy_type(element_type), shape) if device_type == HOST else None
+        self._bind("input", self._inputs, name, _Bound(repeat, array is not None, array))
+
+    def bind_ortvalue_input(self, name: str, ortvalue: ort.OrtValue) -> None:
+        """Read an input from this value from now on. Raises BindingError."""
+        array = host_array(ortvalue)
+        repeat = methodcaller("bind_ortvalue_input", name, ortvalue)
+        self._bind("input", self._inputs, name, _Bound(repeat, array is not None, array, ortvalue))
 
     def clear_binding_inputs(self) -> None:
         """Read nothing any more."""
-        self.feed.clear()
+        self._inputs.clear()
+
+    def synchronize_inputs(self) -> None:
+        """Wait for copies under way; there are none on the host."""
+        if self._theirs is not None:
+            self._theirs.synchronize_inputs()
+
+    # What runs write
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = HOST,
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Want an output, in new memory each time, or in this memory, which the caller keeps.
+
+        Raises BindingError, or InputError for memory without a type and a shape.
+        """
+        repeat = methodcaller("bind_output", name, device_type, device_id, element_type, shape, buffer_ptr)
+        array = None
+        on_host = device_type == HOST
+        if buffer_ptr is not None:
+            if element_type is None or shape is None:
+                raise InputError(f"output '{name}' is bound to memory: `element_type` and `shape` are to be given too")
+            array = _at(buffer_ptr, _numpy_type(element_type), shape) if on_host else None
+            on_host = array is not None
+        self._bind("output", self._outputs, name, _Bound(repeat, on_host, array))
+
+    def bind_ortvalue_output(self, name: str, ortvalue: ort.OrtValue) -> None:
+        """Want an output in this value. Raises BindingError."""
+        array = host_array(ortvalue)
+        repeat = methodcaller("bind_ortvalue_output", name, ortvalue)
+        self._bind("output", self._outputs, name, _Bound(repeat, array is not None, array, ortvalue))
 
     def clear_binding_outputs(self) -> None:
-        """Want nothing in particular any more: all outputs, in new arrays."""
-        self.into.clear()
-        self._wanted.clear()
+        """Want nothing any more."""
+        self._outputs.clear()
+
+    def synchronize_outputs(self) -> None:
+        """Wait for copies under way; there are none on the host."""
+        if self._theirs is not None:
+            self._theirs.synchronize_outputs()
+
+    def _bind(self, what: str, kept: dict[str, _Bound], name: str, bound: _Bound) -> None:
+        known = [port.name for port in (self.plans.inputs if what == "input" else self.plans.outputs)]
+        if name not in known and what == "input":
+            known += [port.name for port in self.plans.about.optional]
+        if name not in known:
+            raise BindingError(f"there is no {what} '{name}'; {what}s: {', '.join(known)}")
+        kept[name] = bound
+
+    # A run, and what it made
+
+    @property
+    def on_host(self) -> bool:
+        """Whether all that is bound lies in the host's memory, in types that NumPy has."""
+        return all(bound.on_host for bound in (*self._inputs.values(), *self._outputs.values()))
+
+    @property
+    def wanted(self) -> list[str]:
+        """The outputs that are bound."""
+        return list(self._outputs)
+
+    @property
+    def feed(self) -> dict[str, Any]:
+        """What a run reads, by input."""
+        return {name: bound.array for name, bound in self._inputs.items()}
+
+    @property
+    def into(self) -> dict[str, np.ndarray]:
+        """Where a run writes, by output. Raises BindingError where no output is wanted."""
+        if not self._outputs:
+            raise BindingError("no output is bound: at least one should be")
+        return {name: bound.array for name, bound in self._outputs.items() if bound.array is not None}
 
     def take(self, made: dict[str, Any]) -> None:
         """Keep what a run made."""
-        self._made = made
+        self._made, self._theirs = made, None
+
+    def run_on(self, session: ort.InferenceSession, run_options: ort.RunOptions | None = None) -> None:
+        """Bind all of it for ONNX Runtime's own session, and run that. Raises what that raises."""
+        theirs = session.io_binding()
+        for bound in (*self._inputs.values(), *self._outputs.values()):
+            bound.repeat(theirs)
+        session.run_with_iobinding(theirs, run_options)
+        self._made, self._theirs = {}, theirs
+
+    def get_outputs(self) -> list[ort.OrtValue]:
+        """What the last run made, in the order in which outputs were bound, where it stands."""
+        if self._theirs is not None:
+            return list(self._theirs.get_outputs())
+        return [
+            ort.OrtValue.ortvalue_from_numpy(self._made[name]) if bound.value is None else bound.value
+            for name, bound in self._outputs.items()
+            if name in self._made
+        ]
+
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """The same as ONNX Runtime's own list."""
+        if self._theirs is not None:
+            return self._theirs.get_outputs_as_ortvaluevector()
+        values = OrtValueVector()
+        for value in self.get_outputs():
+            values.push_back(value._get_c_value())
+        return values
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """What the last run made, in the order in which outputs were bound; all of it where none was."""
-        return [self._made[name] for name in self._wanted or self._made]
+        """What the last run made, in arrays that no later run overwrites."""
+        if self._theirs is not None:
+            return list(self._theirs.copy_outputs_to_cpu())
+        return [
+            self._made[name] if bound.array is None else np.array(self._made[name])
+            for name, bound in self._outputs.items()
+            if name in self._made
+        ]
 
 
-def _known(what: str, name: str, names: Sequence[str]) -> None:
-    if name not in names:
-        raise InputError(f"there is no {what} '{name}'; {what}s: {', '.join(names)}")
+def host_array(value: Any) -> np.ndarray | None:
+    """A tensor as an array over its own memory; None where that is not the host's, or NumPy lacks its type."""
+    try:
+        here = value.is_tensor() and value.device_name() == HOST
+        kind = NUMPY_TYPES.get(value.data_type()) if here else None
+        array = None if kind is None else _at(value.data_ptr(), kind, value.shape())
+    except AttributeError:
+        raise BindingError(f"an OrtValue is to be given, not a {type(value).__name__}") from None
+    return array
+
+
+def is_numeric(made: object) -> bool:
+    """Whether an output is a tensor of a type that NumPy has."""
+    return isinstance(made, np.ndarray) and made.dtype in NUMPY_TYPES.values()
+
+
+def _numpy_type(element_type: Any) -> np.dtype[Any] | None:
+    """NumPy's type for what ONNX Runtime takes: a type of NumPy's, or ONNX's number of one; None where it has none."""
+    with suppress(KeyError, TypeError):
+        number = isinstance(element_type, int)
+        kind = onnx.helper.tensor_dtype_to_np_dtype(element_type) if number else np.dtype(element_type)
+        return kind if kind in NUMPY_TYPES.values() else None
+    return None
+
+
+def _at(pointer: int, kind: np.dtype[Any] | None, shape: Sequence[int]) -> np.ndarray | None:
+    """The array that lies at an address; None for a type that NumPy lacks."""
+    if kind is None:
+        return None
+    size = math.prod(shape) * kind.itemsize
+    if size == 0:
+        return np.empty(tuple(shape), kind)
+    memory = memoryview((ctypes.c_char * size).from_address(pointer)).cast("B")
+    return np.ndarray(tuple(shape), kind, memory)

@@ -11,7 +11,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,8 +23,10 @@ from agent_sdk.engine.bound import NEW, check_output
 from agent_sdk.errors import HopeError, ModelError, OpenShapeError, ProcessorError, UnplannableError
 from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.model import Model, Network, Port, Shapes
+from agent_sdk.model.ports import About
 from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import rounding
+from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.whole import WholeNetwork
 
 KEPT: Final = 8
@@ -65,6 +67,7 @@ class Plans(Closes, Forks):
         renew: takes up a newer plan, if there is one; None where nobody may be asked.
         whole: loads the network as it is, on the fastest runtime, or at once on the likeliest. Raises ModelError where
             all refuse it.
+        plain: loads the network as it is in ONNX Runtime. Raises ModelError or CompilationFailed.
         starter: a thread that is there already, to start others: who starts one waits until it runs, which takes
             milliseconds where the cores are busy.
         shapes: those that the network was loaded with; empty where none were given.
@@ -83,6 +86,7 @@ class Plans(Closes, Forks):
         prepare: Callable[..., Prepared],
         renew: Callable[..., bool] | None,
         whole: Callable[[bool], WholeNetwork],
+        plain: Callable[[], WholeOrt],
         starter: Executor,
         *,
         shapes: Shapes | None = None,
@@ -94,6 +98,7 @@ class Plans(Closes, Forks):
         self._prepare = prepare
         self._renew = renew
         self._open_whole = whole
+        self._open_plain = plain
         self._starter = starter
         self.shapes = shapes or {}
         self._deterministic = deterministic
@@ -103,6 +108,8 @@ class Plans(Closes, Forks):
         self._lock = threading.RLock()
         self._closed = False
         self._whole: WholeNetwork | None = None
+        self._plain: WholeOrt | None = None
+        self._about: About | None = None
         self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._tried: set[ShapeKey] = set()
         self._planned = True
@@ -159,7 +166,7 @@ class Plans(Closes, Forks):
                 # Other shapes, or a newer plan, may have taken its place since it was looked up.
                 if self._closed or (serving is prepared.serving and prepared in self._ready.values()):
                     raise
-        whole = self._whole or self.whole
+        whole = self.plain if self._gives_optional(feed) else self._whole or self.whole
         outputs = whole.run(feed)
         self._first_answer.set()
         self._plan_for(feed)
@@ -169,6 +176,10 @@ class Plans(Closes, Forks):
             check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
             array[...] = outputs[name]
         return {**outputs, **into}
+
+    def _gives_optional(self, feed: Feed) -> bool:
+        """Whether an initialiser is given that is an input too: plans have its own value in them."""
+        return len(feed) > len(self.inputs) and any(port.name in feed for port in self.about.optional)
 
     @property
     def whole(self) -> WholeNetwork:
@@ -181,7 +192,39 @@ class Plans(Closes, Forks):
                 if self._closed:
                     raise DeviceClosedError("the session is closed")
                 self._whole = self._open_whole(fastest)
+                if isinstance(self._whole, WholeOrt):
+                    self._about = self._whole.about
             return self._whole
+
+    @property
+    def plain(self) -> WholeOrt:
+        """The whole network in ONNX Runtime, for what only that does; loaded when first needed, and then kept.
+
+        It is the one that answers where that is ONNX Runtime. Raises ModelError or CompilationFailed.
+        """
+        with self._lock:
+            if self._plain is None:
+                if self._closed:
+                    raise DeviceClosedError("the session is closed")
+                self._plain = self._whole if isinstance(self._whole, WholeOrt) else self._open_plain()
+                self._about = self._plain.about
+            return self._plain
+
+    @property
+    def about(self) -> About:
+        """What ONNX Runtime says of the file. Raises ModelError or CompilationFailed where that refuses it."""
+        with self._lock:
+            if self._about is None:
+                with closing(self._open_plain()) as plain:
+                    self._about = plain.about
+            return self._about
+
+    def ends(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+        """Inputs and outputs as ONNX Runtime has them; where that refuses the file, as the file has them."""
+        try:
+            return self.about.inputs, self.about.outputs
+        except (ModelError, ProcessorError):
+            return self.inputs, self.outputs
 
     def opens(self) -> bool:
         """Load the whole network at once on the likeliest runtime; whether any takes it."""
@@ -279,6 +322,8 @@ class Plans(Closes, Forks):
 
     def at(self, feed: Feed) -> Prepared | None:
         """What is ready for inputs of these shapes; None where the whole network answers them."""
+        if self._gives_optional(feed):
+            return None
         key = self._key_of(feed)
         if key is None:
             return self.last
@@ -336,7 +381,7 @@ class Plans(Closes, Forks):
                 if not self.network.is_open:  # replaced for good; runs in progress end on it
                     with self._lock:
                         whole, self._whole = self._whole, None
-                    if whole is not None:
+                    if whole is not None and whole is not self._plain:
                         whole.close()
             if prepared.obtained.preliminary and self._renew is not None:
                 self._renew(prepared)
@@ -400,12 +445,13 @@ class Plans(Closes, Forks):
             self._closed = True
             self._first_answer.set()
             ready, self._ready = list(self._ready.values()), OrderedDict()
-            whole, self._whole = self._whole, None
+            wholes = {whole for whole in (self._whole, self._plain) if whole is not None}
+            self._whole = self._plain = None
         if self.forked:
             return
-        with ExitStack() as closing:
-            if whole is not None:
-                closing.callback(whole.close)
+        with ExitStack() as ending:
+            for whole in wholes:
+                ending.callback(whole.close)
             for prepared in ready:
-                closing.callback(prepared.close)
-            closing.callback(self._pool.shutdown, cancel_futures=True)
+                ending.callback(prepared.close)
+            ending.callback(self._pool.shutdown, cancel_futures=True)

@@ -9,7 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, overload
 
-from agent_sdk.binding import IoBinding
+import onnxruntime as ort
+
+from agent_sdk.binding import IOBinding, host_array, is_numeric
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import InputError, ModelError, UnplannableError
@@ -17,8 +19,8 @@ from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.feeds import draw, feeds_of_ports
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.measure.timing import timed
-from agent_sdk.model import Content, Port, Shapes
-from agent_sdk.model.ports import bound
+from agent_sdk.model import Content, Shapes
+from agent_sdk.model.ports import ModelMetadata, NodeArg, bound, node_args
 from agent_sdk.plans import Feed, Plans, Stats
 from agent_sdk.prepared import Prepared
 from agent_sdk.reference import Reference
@@ -63,13 +65,25 @@ class Session(Closes, Forks):
 
     # What it takes and gives
 
-    def get_inputs(self) -> tuple[Port, ...]:
+    def get_inputs(self) -> list[NodeArg]:
         """What has to be given, as the file has it: symbols stand where any size may come."""
-        return self.plans.inputs
+        return node_args(self.plans.ends()[0])
 
-    def get_outputs(self) -> tuple[Port, ...]:
-        """What is computed."""
-        return self.plans.outputs
+    def get_outputs(self) -> list[NodeArg]:
+        """What is computed, in the shapes that ONNX Runtime infers."""
+        return node_args(self.plans.ends()[1])
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """What may be given as well: initialisers that are inputs too. ONNX Runtime answers where one is."""
+        return node_args(self.plans.about.optional)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the file says of itself."""
+        return self.plans.about.metadata
+
+    def get_session_options(self) -> ort.SessionOptions:
+        """The options of ONNX Runtime's own session of this file, which is opened for that; see ``plain``."""
+        return self.plain.get_session_options()
 
     def get_providers(self) -> list[str]:
         """What answered last, or will answer: processors, or the runtime that runs the whole network."""
@@ -84,7 +98,7 @@ class Session(Closes, Forks):
         self,
         output_names: Sequence[str] | None,
         input_feed: Feed,
-        run_options: object = None,
+        run_options: ort.RunOptions | None = None,
         *,
         timeout_s: float | None = None,
     ) -> list[Any]: ...
@@ -92,38 +106,75 @@ class Session(Closes, Forks):
         self,
         output_names: Feed | Sequence[str] | None,
         input_feed: Feed | None = None,
-        run_options: object = None,
+        run_options: ort.RunOptions | None = None,
         *,
         timeout_s: float | None = None,
     ) -> dict[str, Any] | list[Any]:
         """Compute the outputs: by name with ``run(feed)``, as a list with ``run(names or None, feed)``.
 
-        ``run_options`` is there for callers of ONNX Runtime and not looked at. ``timeout_s`` bounds runs of a plan; a
-        runtime that runs the whole network cannot be stopped. Raises InputError (FeedError), or what ``Executor.run``
-        raises.
+        A run with ``run_options`` is ONNX Runtime's own: they may stop it, or change it. ``timeout_s`` bounds runs of a
+        plan; a runtime that runs the whole network cannot be stopped. Raises InputError (FeedError), or what
+        ``Executor.run`` raises.
         """
         if input_feed is None:
             if not isinstance(output_names, (dict, Mapping)):
                 raise InputError("run takes a mapping of inputs, or a list of output names and a mapping of inputs")
             return self.plans.run(output_names, timeout_s=timeout_s)
-        known = [port.name for port in self.get_outputs()]
-        names = list(output_names or known)
-        for name in names:
-            if name not in known:
-                raise InputError(f"there is no output '{name}'; outputs: {', '.join(known)}")
-        found = self.plans.run(input_feed, timeout_s=timeout_s)
+        names = self._names(output_names)
+        if run_options is not None:
+            found = self.plans.plain.run(input_feed, names, run_options)
+        else:
+            found = self.plans.run(input_feed, timeout_s=timeout_s)
         return [found[name] for name in names]
 
-    def io_binding(self) -> IoBinding:
-        """Nothing bound yet, for ``run_with_iobinding``."""
-        return IoBinding(*([port.name for port in ports] for ports in (self.get_inputs(), self.get_outputs())))
+    def _names(self, output_names: object) -> list[str]:
+        known = [port.name for port in self.plans.outputs]
+        if isinstance(output_names, str) or not isinstance(output_names, Sequence | None):
+            raise InputError(f"the names of outputs are to be a list, not {output_names!r}")
+        for name in output_names or ():
+            if name not in known:
+                raise InputError(f"there is no output '{name}'; outputs: {', '.join(known)}")
+        return list(output_names or known)
 
-    def run_with_iobinding(self, binding: IoBinding, run_options: object = None) -> None:
-        """Compute the outputs from and into the arrays that are bound; raises like ``run``.
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, ort.OrtValue],
+        run_options: ort.RunOptions | None = None,
+    ) -> list[ort.OrtValue]:
+        """Compute the outputs from values of ONNX Runtime's, as such; raises like ``run``.
 
-        ``run_options`` is not looked at.
+        It is ONNX Runtime's own run where a value lies on another device, or is no tensor of a type that NumPy has.
         """
-        binding.take(self.plans.run(binding.feed, into=binding.into))
+        feed = {name: host_array(value) for name, value in input_dict_ort_values.items()}
+        if run_options is None and all(array is not None for array in feed.values()):
+            made = self.run(output_names, feed)
+            if all(map(is_numeric, made)):
+                return [ort.OrtValue.ortvalue_from_numpy(array) for array in made]
+        return list(self.plain.run_with_ort_values(output_names, input_dict_ort_values, run_options))
+
+    def io_binding(self) -> IOBinding:
+        """Nothing bound yet, for ``run_with_iobinding``."""
+        return IOBinding(self.plans)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: ort.RunOptions | None = None) -> None:
+        """Compute the outputs from and into what is bound; raises like ``run``.
+
+        It is ONNX Runtime's own run where something lies on another device, or is no tensor of a type that NumPy has.
+        """
+        if iobinding.plans is not self.plans:
+            raise InputError("a binding is used with the session that made it")
+        if run_options is None and iobinding.on_host:
+            made = self.plans.run(iobinding.feed, into=iobinding.into)
+            if all(is_numeric(made[name]) for name in iobinding.wanted):
+                iobinding.take(made)
+                return
+        iobinding.run_on(self.plain, run_options)
+
+    @property
+    def plain(self) -> ort.InferenceSession:
+        """ONNX Runtime's own session of the file, for what only that does; opened when first needed, and then kept."""
+        return self.plans.plain.session
 
     def run_async(
         self,
@@ -131,12 +182,33 @@ class Session(Closes, Forks):
         input_feed: Feed,
         callback: Callable[[list[Any], Any, str], object],
         user_data: Any = None,
+        run_options: ort.RunOptions | None = None,
     ) -> None:
-        """Begin a run and return; ``callback(outputs, user_data, error)`` is called from another thread."""
+        """Begin a run and return; ``callback(outputs, user_data, error)`` is called from another thread.
+
+        Raises InputError where an input is missing, or DeviceClosedError.
+        """
+        self.begin(lambda: self.run(output_names, input_feed, run_options), input_feed, callback, user_data)
+
+    def begin(
+        self,
+        run: Callable[[], list[Any]],
+        input_feed: Feed,
+        callback: Callable[[list[Any], Any, str], object],
+        user_data: Any,
+    ) -> None:
+        """Have a run begin on a thread of this session's; see ``run_async``."""
+        missing = [
+            port.name
+            for port in self.plans.inputs
+            if port.name not in input_feed and not port.type.startswith("optional")
+        ]
+        if missing:
+            raise InputError(f"missing inputs: {', '.join(missing)}; given: {', '.join(input_feed) or 'none'}")
 
         def work() -> None:
             try:
-                outputs, failure = self.run(output_names, input_feed), ""
+                outputs, failure = run(), ""
             except Exception as error:  # noqa: BLE001  the callback is who is told
                 outputs, failure = [], str(error) or type(error).__name__
             callback(outputs, user_data, failure)

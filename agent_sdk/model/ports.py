@@ -38,6 +38,56 @@ class Port:
         return not all(isinstance(size, int) for size in self.shape)
 
 
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as an application is told of it.
+
+    Attributes:
+        name: the tensor's name.
+        type: such as ``tensor(float)`` or ``seq(tensor(int64))``.
+        shape: sizes; a symbol's name, or None, where they are open. The caller's own: changing it changes nothing.
+    """
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a file says of itself."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
+@dataclass(frozen=True)
+class About:
+    """What ONNX Runtime says of a file.
+
+    Attributes:
+        inputs: what has to be given.
+        outputs: what is computed, in the shapes that it infers.
+        metadata: what the file says of itself.
+        optional: initialisers that may be given as inputs.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    metadata: ModelMetadata
+    optional: tuple[Port, ...]
+
+
+def node_args(ports: Iterable[Port]) -> list[NodeArg]:
+    """What applications are told of ports."""
+    return [NodeArg(port.name, port.type, list(port.shape)) for port in ports]
+
+
 def bound(ports: Iterable[Port], shapes: Mapping[str, Sequence[int]]) -> tuple[Port, ...]:
     """The same ports with these shapes, and with what they give a symbol wherever that recurs."""
     ports = tuple(ports)

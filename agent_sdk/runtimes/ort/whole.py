@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 import onnxruntime as ort
 from typing_extensions import override
 
 from agent_sdk.errors import InputError
-from agent_sdk.model import Port
+from agent_sdk.model.ports import About, ModelMetadata, Port
 from agent_sdk.runtimes.base import CompilationFailed, Package, ProcessorLost, machines_fault
 from agent_sdk.runtimes.ort.processor import SPIN_US
 from agent_sdk.runtimes.whole import WholeNetwork
@@ -20,7 +21,10 @@ REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Mis
 
 
 class WholeOrt(WholeNetwork):
-    """One session on so many threads. Raises CompilationFailed or OutOfMemory."""
+    """One session on so many threads. Raises CompilationFailed or OutOfMemory.
+
+    ``about`` is what ONNX Runtime says of the file.
+    """
 
     runtime: Package = "onnxruntime"
 
@@ -40,15 +44,31 @@ class WholeOrt(WholeNetwork):
             raise machines_fault(error, self.runtime, text) or refused from error
         self.inputs = tuple(map(_port, self._session.get_inputs()))
         self.outputs = tuple(map(_port, self._session.get_outputs()))
+        told = self._session.get_modelmeta()
+        metadata = ModelMetadata(**{field.name: getattr(told, field.name) for field in fields(ModelMetadata)})
+        optional = tuple(map(_port, self._session.get_overridable_initializers()))
+        self.about = About(self.inputs, self.outputs, metadata, optional)
 
-    @override
-    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def session(self) -> ort.InferenceSession:
+        """ONNX Runtime's own session. Raises ProcessorLost once this is closed."""
         session = self._session
         if session is None:
             raise ProcessorLost(f"{self.runtime}: the network was closed")
-        names = [port.name for port in self.outputs]
+        return session
+
+    @override
+    def run(
+        self,
+        feed: Mapping[str, Any],
+        names: Sequence[str] | None = None,
+        options: ort.RunOptions | None = None,
+    ) -> dict[str, Any]:
+        """Compute these outputs, or all; ``options`` are ONNX Runtime's. Raises InputError or ProcessorLost."""
+        session = self.session
+        names = names or [port.name for port in self.outputs]
         try:
-            return dict(zip(names, session.run(names, dict(feed)), strict=True))
+            return dict(zip(names, session.run(names, dict(feed), options), strict=True))
         except (ValueError, TypeError) as error:
             raise InputError(_line(error)) from error
         except Exception as error:
