@@ -39,7 +39,7 @@ def create_app(settings: Settings) -> App:
     """Return the application; its lifespan opens and closes the database.
 
     A request passes through: observation (id, metrics, log, errors), the console, which answers what is its own, the
-    guard (token, role, rate), the plans in memory, the reports, the routes. An embedded planner has the first and the
+    guard (token, role, rate), the routes. An embedded planner has the first and the
     last of them alone: nobody needs a token there, and it looks at what was uploaded before it answers with a plan.
 
     Raises:
@@ -53,8 +53,6 @@ def create_app(settings: Settings) -> App:
     else:
         # NOTE: imported here, because an agent with the planner inside needs none of it.
         from planner_api.devices.guard import Guard
-        from planner_api.devices.layer import ReportLayer
-        from planner_api.plans.layer import PlanLayer
         from planner_api.service import Service
         from planner_api.web.rate import RateLimit
 
@@ -64,8 +62,7 @@ def create_app(settings: Settings) -> App:
         per_token = RateLimit(settings.rate_per_token, settings.burst_per_token)
         per_address = RateLimit(settings.rate_per_address, settings.burst_per_address)
         required = settings.tokens_required
-        layers = PlanLayer(ReportLayer(api, service.reports), service.plan_cache)
-        inner = Guard(layers, service.tokens, required=required, per_token=per_token, per_address=per_address)
+        inner = Guard(api, service.tokens, required=required, per_token=per_token, per_address=per_address)
         if settings.console:
             from planner_api.console.app import Console
 

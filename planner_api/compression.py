@@ -1,13 +1,10 @@
-"""Compression of what the planner stores: one place for formats and levels."""
+"""Compression of what the planner stores: one place for format and level."""
 
 from __future__ import annotations
-
-import gzip
 
 import zstandard
 
 ZSTD_LEVEL = 3
-GZIP_LEVEL = 6
 
 
 def zstd(data: bytes | bytearray) -> bytes:
@@ -15,11 +12,6 @@ def zstd(data: bytes | bytearray) -> bytes:
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(data)
 
 
-def gzipped(data: bytes | bytearray) -> bytes:
-    """Compress with gzip; the same bytes always give the same result (no clock in the header)."""
-    return gzip.compress(data, compresslevel=GZIP_LEVEL, mtime=0)
-
-
 def unzstd(data: bytes) -> bytes:
-    """Return what ``zstd`` compressed. Only for our own rows: uploads go through ``http.body.inflate``."""
+    """Return what ``zstd`` compressed. Only for our own rows: uploads go through ``web.body.inflate``."""
     return zstandard.ZstdDecompressor().decompress(data)

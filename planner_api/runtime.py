@@ -15,7 +15,6 @@ from planner_api.plans.cache import PlanCache
 from planner_api.plans.making import InCall, Making
 from planner_api.plans.service import Plans
 from planner_api.profiles.service import Profiles
-from planner_api.rollout.splits import Splits
 from planner_api.settings import Settings
 from planner_api.web.reader import Reader
 
@@ -60,8 +59,7 @@ class Planner:
         self.plan_cache = PlanCache(settings.plan_cache_bytes)
         self.events.on_plan(self.plan_cache.forget)
         self.profiles = Profiles(self.database, settings, self.quotas)
-        self.splits = Splits(self.database, self.plan_cache)
-        self.plans = Plans(self.database, self.profiles, self.plan_cache, self.events, self.build_making(), self.splits)
+        self.plans = Plans(self.database, self.profiles, self.plan_cache, self.events, self.build_making())
 
     def build_making(self) -> Making:
         """How this planner's plans come to be."""

@@ -20,6 +20,7 @@ from planner_api.profiles.repository import count_waiting
 from planner_api.rollout import counting
 from planner_api.rollout.repository import count_by_state
 from planner_api.rollout.service import Releases
+from planner_api.rollout.splits import Splits
 from planner_api.runtime import Planner
 from planner_api.settings import Settings
 from planner_api.web.metrics import Gauge, Metrics
@@ -53,6 +54,8 @@ class Service(Planner):
         self.overviews = Overviews(self.database)
         self.provider = _provider(settings)
         self.reports = Reports(self.database, counting.listen)
+        self.splits = Splits(self.database, self.plan_cache)
+        self.plans.choose = self.splits.plan_version
         self.releases = Releases(self.database, self.splits)
         self._chores: list[asyncio.Task[None]] = []
         self._worker: asyncio.Task[None] | None = None

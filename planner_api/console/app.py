@@ -10,12 +10,13 @@ from urllib.parse import quote
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
 from planner_api.console import session as sessions
-from planner_api.console.assets import PREFIX
 from planner_api.console.overview import Overviews
 from planner_api.console.pages import (
     audit,
@@ -31,7 +32,7 @@ from planner_api.console.pages import (
     sign_in,
     tokens,
 )
-from planner_api.console.rendering import ASSETS, render
+from planner_api.console.rendering import FOLDER, STATIC, render
 from planner_api.console.session import HOME, Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
 from planner_api.db.engine import Database
 from planner_api.devices.guard import address_of, refuse_for
@@ -66,6 +67,8 @@ SECURITY: Headers = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 ]
+SMALL_BYTES = 1024
+"""Answers below this are not worth compressing."""
 HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -134,7 +137,7 @@ class Console:
             PlannerError: a request that is not admitted.
         """
         scope, path = request.scope, request.url.path
-        if path.startswith(PREFIX):
+        if path.startswith(f"{STATIC}/"):
             return None
         changes = request.method not in ("GET", "HEAD")
         if changes:
@@ -211,9 +214,6 @@ def _pages(planner: Planner) -> FastAPI:
         pages.include_router(page.router, prefix=HOME)
     for kind in (PlannerError, RequestValidationError, HTTPException, Exception):
         pages.add_exception_handler(kind, _refuse)
-
-    @pages.get(PREFIX + "{name}")
-    async def asset(request: Request, name: str) -> Response:
-        return ASSETS.answer(request, name)
-
+    pages.mount(STATIC, StaticFiles(directory=FOLDER / "static"))
+    pages.add_middleware(GZipMiddleware, minimum_size=SMALL_BYTES)
     return pages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hope_schema.wording import TITLES, duration, reason
-from planner_api.compression import gzipped
-from planner_api.console.assets import Assets, takes_gzip
 
 FOLDER = Path(__file__).parent
 UNSEEN = (
@@ -28,10 +27,12 @@ LONG = 20
 """Characters of a word that fit on every line; a longer one breaks where it does not fit on one alone."""
 LONGEST = 400
 """Characters of a sentence."""
-SMALL_BYTES = 1024
-"""Pages below this are not worth compressing."""
-
-ASSETS = Assets(FOLDER / "static")
+STATIC = "/console/static"
+ASSETS = {
+    path.name: f"{STATIC}/{path.name}?{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    for path in (FOLDER / "static").iterdir()
+}
+"""Where style and scripts are to be had; the hash makes a browser ask anew for a file that changed."""
 SECTIONS = {
     "": "Fleet", "/devices": "Devices", "/groups": "Groups", "/models": "Models", "/plans": "Plans",
     "/profiles": "Profiles", "/releases": "Releases", "/queue": "Queue", "/tokens": "Tokens", "/audit": "Audit log",
@@ -49,10 +50,7 @@ def render(request: Request, template: str, *, code: int = 200, **context: Any) 
         planner=str(request.base_url).rstrip("/"),
         **context,
     )
-    body, headers = page.encode(), {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    if len(body) > SMALL_BYTES and takes_gzip(request):
-        body, headers["Content-Encoding"] = gzipped(body), "gzip"
-    return Response(body, status_code=code, media_type="text/html", headers=headers)
+    return Response(page, status_code=code, media_type="text/html", headers={"Cache-Control": "no-store"})
 
 
 def visible(value: Any) -> Any:
@@ -167,7 +165,7 @@ def _environment() -> Environment:
         "duration": duration, "percent": percent, "count": count, "ago": ago, "clip": clip, "short": short,
         "plural": plural, "reason": reason, "skew": skew, "command": command, "prose": prose,
     }  # fmt: skip
-    found.globals |= {"asset": ASSETS.url, "causes": TITLES, "section": section, "sections": SECTIONS}
+    found.globals |= {"asset": ASSETS.__getitem__, "causes": TITLES, "section": section, "sections": SECTIONS}
     return found
 
 

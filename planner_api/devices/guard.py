@@ -1,6 +1,6 @@
 """The guard in front of every route: who is it, may it, and not too often.
 
-Pure ASGI and, for a caller it knows, without a query. Whatever stands behind it, plans in memory too, need not ask.
+Pure ASGI and, for a caller it knows, without a query. Whatever stands behind it need not ask.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import structlog
+from cachetools import TTLCache
 
 from planner_api.db.engine import Database
 from planner_api.devices import repository
@@ -64,10 +65,9 @@ FLUSH_S = 30.0
 
 @dataclass(frozen=True)
 class Known:
-    """What is remembered of a token: its bearer, until when (monotonic), and when it expires (UTC)."""
+    """What is remembered of a token: its bearer, and when it expires (UTC)."""
 
     principal: Principal
-    until: float
     expires_at: float
 
 
@@ -76,8 +76,8 @@ class Tokens:
 
     def __init__(self, database: Database, events: Events) -> None:
         self._database = database
-        self._known: dict[str, Known] = {}
-        self._unknown: dict[str, float] = {}
+        self._known: TTLCache[str, Known] = TTLCache(MAX_KNOWN, KNOWN_S)
+        self._unknown: TTLCache[str, None] = TTLCache(MAX_UNKNOWN, UNKNOWN_S)
         self._forgotten = 0
         self._asked: Gathering[str, Known | None] = Gathering(self._ask, most=ASKED_AT_ONCE, apart_s=ASKED_APART_S)
         self._seen: set[str] = set()
@@ -94,15 +94,12 @@ class Tokens:
         await self._flush()
 
     def known(self, token_hash: str) -> Known | None:
-        """What is remembered of a token, unless that is too old."""
-        found = self._known.get(token_hash)
-        if found is None or found.until < time.monotonic():
-            return None
-        return found
+        """What is remembered of a token."""
+        return self._known.get(token_hash)
 
     async def look_up(self, token_hash: str) -> Known | None:
         """Ask the database, and remember the answer; None for a token that is unknown or revoked."""
-        if self._unknown.get(token_hash, 0.0) > time.monotonic():
+        if token_hash in self._unknown:
             return None
         return await self._asked.add(token_hash)
 
@@ -114,21 +111,16 @@ class Tokens:
         return [self._remember(each, rows.get(each), keep=forgotten == self._forgotten) for each in token_hashes]
 
     def _remember(self, token_hash: str, row: FoundToken | None, *, keep: bool) -> Known | None:
-        now = time.monotonic()
         if row is None:
-            if len(self._unknown) >= MAX_UNKNOWN:
-                self._unknown.clear()
-            self._unknown[token_hash] = now + UNKNOWN_S
+            self._unknown[token_hash] = None
             return None
         if row.scope == "device":
             principal = Principal("device", f"device:{row.device_id}", row.device_id)
         else:
             principal = bearer(row.scope, row.id)
         expires_at = row.expires_at.timestamp() if row.expires_at is not None else math.inf
-        found = Known(principal, now + KNOWN_S, expires_at)
+        found = Known(principal, expires_at)
         if keep:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
             self._known[token_hash] = found
         return found
 
@@ -243,17 +235,12 @@ def bearer_of(scope: Scope, why: str) -> str:
 
 def _authorization(scope: Scope) -> bytes | None:
     """The request's Authorization header; None without one. Raises UnauthorisedError for more than one."""
-    headers = scope["state"]["headers"]
-    given: bytes | None = headers.get(b"authorization")
-    if not headers:  # there is none, or one came twice
-        all_given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(all_given) > 1:
-            raise UnauthorisedError("the request has several Authorization headers; send one")
-        given = all_given[0] if all_given else None
-    return given
+    given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(given) > 1:
+        raise UnauthorisedError("the request has several Authorization headers; send one")
+    return given[0] if given else None
 
 
-@lru_cache(maxsize=10_000)
 def _hash_of(authorization: bytes) -> str:
     """The hash of a token. Raises UnauthorisedError for a header of another kind."""
     kind, _, token = authorization.partition(b" ")

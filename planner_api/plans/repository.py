@@ -10,14 +10,13 @@ from sqlalchemy import delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Job, PlanRequest
-from planner_api.compression import gzipped, unzstd
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import ModelRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
 from planner_api.db.upsert import add_all, insert_or_ignore
 from planner_api.plans.stored import StoredPlan
 
 _SERVED = (
-    PlanRow.version, PlanRow.served_version, PlanRow.provisional, PlanRow.etag, PlanRow.body_zstd, PlanRow.body_gzip,
+    PlanRow.version, PlanRow.served_version, PlanRow.provisional, PlanRow.etag, PlanRow.body_zstd,
 )  # fmt: skip
 _HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
 KEPT_VERSIONS = 20
@@ -27,11 +26,11 @@ KEPT_VERSIONS = 20
 async def find(session: AsyncSession, plan_id: str) -> StoredPlan | None:
     """Return the version of a plan that is served, most often the newest; None when there is none yet."""
     row = (await session.execute(select(*_SERVED).where(PlanRow.id == plan_id))).first()
-    if row is None or row.etag is None or row.body_zstd is None or row.body_gzip is None:
+    if row is None or row.etag is None or row.body_zstd is None:
         return None
     if row.served_version not in (None, row.version):
         return await find_version(session, plan_id, row.served_version)
-    return StoredPlan(plan_id, row.version, row.provisional, row.etag, row.body_zstd, row.body_gzip)
+    return StoredPlan(plan_id, row.version, row.provisional, row.etag, row.body_zstd)
 
 
 async def find_version(session: AsyncSession, plan_id: str, version: int) -> StoredPlan | None:
@@ -39,7 +38,7 @@ async def find_version(session: AsyncSession, plan_id: str, version: int) -> Sto
     row = await session.get(PlanVersionRow, (plan_id, version))
     if row is None:
         return None
-    return StoredPlan(plan_id, version, row.provisional, row.etag, row.body_zstd, gzipped(unzstd(row.body_zstd)))
+    return StoredPlan(plan_id, version, row.provisional, row.etag, row.body_zstd)
 
 
 async def served_version(session: AsyncSession, plan_id: str) -> int | None:

@@ -1,4 +1,4 @@
-"""``/plans`` over HTTP. Most plans in memory never come this far: ``plans/layer.py`` answers them."""
+"""``/plans`` over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from hope_schema import PlanDiff, PlanHistory, PlanReply, PlanRequest
 from planner_api.plans import history
-from planner_api.plans.stored import Answer
+from planner_api.plans.stored import StoredPlan, matches, reads_zstd
 from planner_api.plans.waits import preferred_wait
 from planner_api.web.body import read_message
 from planner_api.web.contract import describe
@@ -21,7 +21,7 @@ ID = r"^[A-Za-z0-9][A-Za-z0-9._:+@\-]*$"
 PlanId = Annotated[str, Path(max_length=128, pattern=ID, description="The plan's id")]
 MAX_VERSION = 2**31 - 1
 HEADERS = {
-    "ETag": "Strong tag of this version in this content coding.",
+    "ETag": "Weak tag of this version, the same in every content coding.",
     "Hope-Plan-Cache": "`hit`: the plan was there; `miss`: it was found for this request.",
     "Vary": "`Accept-Encoding`",
 }
@@ -51,9 +51,8 @@ async def request_plan(request: Request) -> Response:
     message = await read_message(request, PlanRequest)
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
     served = await planner.plans.plan(message, principal_of(request.scope), device_of(request.scope))
-    request.scope["state"]["plan_id"] = served.stored.plan_id
     stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)
-    response = _respond(stored.answer(_header(request, "accept-encoding"), hit=served.hit))
+    response = _respond(request, stored, hit=served.hit)
     if wait_s:
         response.headers["Preference-Applied"] = f"wait={wait_s:g}"
     return response
@@ -87,7 +86,7 @@ async def read_plan(
         stored = await planner.plans.get(plan_id, device_of(request.scope))
     else:
         stored = await history.stored(planner.database, plan_id, version)
-    return _respond(stored.answer(_header(request, "accept-encoding"), _header(request, "if-none-match")))
+    return _respond(request, stored)
 
 
 @router.get(
@@ -111,12 +110,17 @@ async def read_diff(
     return reply(await history.diff(request.app.state.planner.database, plan_id, other or plan_id, before, after))
 
 
-def _header(request: Request, name: str) -> bytes | None:
-    found = request.headers.get(name)
-    return None if found is None else found.encode("latin-1")
-
-
-def _respond(answer: Answer) -> Response:
-    response = Response(answer.body, status_code=answer.status)
-    response.raw_headers = [*answer.headers]
-    return response
+def _respond(request: Request, stored: StoredPlan, *, hit: bool = True) -> Response:
+    """Answer with a plan, as it is stored to who reads zstd; with 304 to a GET whose copy is this version."""
+    headers = {
+        "ETag": stored.etag,
+        "Vary": "Accept-Encoding",
+        "Cache-Control": "private, no-cache",
+        "Hope-Plan-Cache": "hit" if hit else "miss",
+    }
+    if request.method == "GET" and matches(request.headers.get("if-none-match", ""), stored.etag):
+        return Response(status_code=304, headers=headers)
+    if reads_zstd(request.headers.get("accept-encoding", "")):
+        headers["Content-Encoding"] = "zstd"
+        return Response(stored.body_zstd, headers=headers, media_type="application/json")
+    return Response(stored.body, headers=headers, media_type="application/json")

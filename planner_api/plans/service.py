@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +24,6 @@ from planner_api.plans.making import Making
 from planner_api.plans.stored import StoredPlan, serialise
 from planner_api.plans.waits import Waits
 from planner_api.profiles.service import Profiles
-from planner_api.rollout.splits import Splits
 from planner_api.shared import SharedCalls
 from planner_api.web.principal import ANONYMOUS, Principal
 
@@ -39,8 +39,16 @@ class Served:
     hit: bool
 
 
+Choose = Callable[[str, str | None], Awaitable[int | None]]
+"""The version of a plan (its id) that a device (its id, where it says one) gets; None: the one that all get."""
+
+
+async def same_for_all(_plan_id: str, _device_id: str | None) -> None:
+    """Every device gets the version that is served."""
+
+
 class Plans:
-    """Plans of all keys."""
+    """Plans of all keys. ``choose`` says which version a device gets while a release is under way."""
 
     def __init__(
         self,
@@ -49,17 +57,18 @@ class Plans:
         cache: PlanCache,
         events: Events,
         making: Making,
-        splits: Splits,
+        choose: Choose = same_for_all,
     ) -> None:
         self._database = database
         self._profiles = profiles
         self._cache = cache
         self._events = events
         self._making = making
-        self._splits = splits
+        self.choose = choose
         self.waits = Waits(events, self._newest)
         self._made: SharedCalls[Served] = SharedCalls()
         self._read: SharedCalls[StoredPlan | None] = SharedCalls()
+        self.hits: Counter[str] = Counter()
         self.misses: Counter[str] = Counter()
 
     async def get(self, wanted: str, device_id: str | None = None) -> StoredPlan:
@@ -72,7 +81,7 @@ class Plans:
                 request = await repository.request_of(session, wanted)
             assert request is not None
             return (await self.plan(request)).stored
-        self._cache.hit(wanted)
+        self.hits[wanted] += 1
         return stored
 
     async def plan(self, request: PlanRequest, caller: Principal = ANONYMOUS, device_id: str | None = None) -> Served:
@@ -90,7 +99,7 @@ class Plans:
         stored = await self._served(wanted, device_id)
         if stored is None or not await self._making.holds(wanted):
             return await self._made.get((wanted, caller.name), lambda: self._make(request, wanted, caller))
-        self._cache.hit(wanted)
+        self.hits[wanted] += 1
         return Served(stored, hit=True)
 
     async def _make(self, request: PlanRequest, wanted: str, caller: Principal) -> Served:
@@ -151,37 +160,41 @@ class Plans:
 
     async def flush_counts(self) -> None:
         """Add hits and misses since the last call to the plans' rows; they count on when that fails."""
-        hits, misses, self.misses = self._cache.take_hits(), self.misses, Counter()
+        hits, misses, self.hits, self.misses = self.hits, self.misses, Counter(), Counter()
         if not hits and not misses:
             return
         try:
             async with self._database.write() as session:
                 await repository.add_hits(session, hits, misses)
         except BaseException:
-            self._cache.hits.update(hits)
+            self.hits.update(hits)
             self.misses.update(misses)
             raise
 
     async def _served(self, wanted: str, device_id: str | None) -> StoredPlan | None:
-        """The version that a device gets: the same for all, but while a release is under way."""
-        split = self._splits.plans.get(wanted)
-        if split is None:
-            return await self._newest(wanted)
-        return await self._splits.stored(wanted, await self._splits.version(split, device_id))
+        """The version that a device gets."""
+        return await self._stored(wanted, await self.choose(wanted, device_id))
 
     async def _newest(self, wanted: str) -> StoredPlan | None:
+        """The version that is served."""
+        return await self._stored(wanted, None)
+
+    async def _stored(self, wanted: str, version: int | None) -> StoredPlan | None:
         """Find a plan that many requests may want at once (a release, a version they waited for) with one query."""
         generation = self._cache.generation
-        if (cached := self._cache.get(wanted)) is not None:
+        if (cached := self._cache.get(wanted, version)) is not None:
             return cached
         # Not together with a query that began before the last news: it may bring what the news superseded.
-        return await self._read.get((wanted, generation), lambda: self._find(wanted, generation))
+        return await self._read.get((wanted, version, generation), lambda: self._find(wanted, version, generation))
 
-    async def _find(self, wanted: str, generation: int) -> StoredPlan | None:
+    async def _find(self, wanted: str, version: int | None, generation: int) -> StoredPlan | None:
         async with self._database.read() as session:
-            stored = await repository.find(session, wanted)
+            if version is None:
+                stored = await repository.find(session, wanted)
+            else:
+                stored = await repository.find_version(session, wanted, version)
         if stored is not None:
-            self._cache.put(stored, generation)
+            self._cache.put(stored, generation, version)
         return stored
 
 
@@ -202,7 +215,7 @@ async def store_version(
         "found_by": found.method,
         "solve_us": solve_us,
     }
-    newest = {"body_gzip": stored.body_gzip, "checked_version": found.profile_version, "solved_at": now}
+    newest = {"checked_version": found.profile_version, "solved_at": now}
     with_status = {} if status is None else {"status": status}
     await repository.hold_back(session, stored.plan_id)
     await repository.store(session, stored.plan_id, {**both, **newest, **with_status})

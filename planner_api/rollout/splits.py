@@ -11,9 +11,7 @@ from hope_schema import GroupSelector
 from planner_api.db.engine import Database
 from planner_api.db.tables import ReleasePartRow, ReleaseRow
 from planner_api.devices.groups.choice import position, takes
-from planner_api.plans import repository as plan_rows
 from planner_api.plans.cache import PlanCache
-from planner_api.plans.stored import StoredPlan
 from planner_api.rollout import repository
 
 LATELY = timedelta(minutes=5)
@@ -37,17 +35,13 @@ class Split:
 
 
 class Splits:
-    """The releases under way, as this process knows them. Used from one event loop.
-
-    Their plans are kept out of the cache, so that nobody gets one without asking here.
-    """
+    """The releases under way, as this process knows them. Used from one event loop."""
 
     def __init__(self, database: Database, cache: PlanCache) -> None:
         self._database = database
         self._cache = cache
         self._known: dict[str, int] = {}
         self._labels: OrderedDict[str, dict[str, str]] = OrderedDict()
-        self._stored: dict[tuple[str, int], StoredPlan] = {}
         self.plans: dict[str, Split] = {}
         self.aliases: dict[tuple[str, str], Split] = {}
 
@@ -61,10 +55,9 @@ class Splits:
                 return
             parts = await repository.parts(session, [*revisions])
         self._take_in(rows, parts)
-        touched = {part.plan_id for part in parts if part.release_id in changed and part.plan_id is not None}
-        self._cache.divert(frozenset(self.plans), touched)
+        for plan_id in {part.plan_id for part in parts if part.release_id in changed and part.plan_id is not None}:
+            self._cache.forget(plan_id)
         self._labels.clear()
-        self._stored.clear()
         self._known = revisions
 
     def _take_in(self, rows: Iterable[ReleaseRow], parts: Iterable[ReleasePartRow]) -> None:
@@ -80,7 +73,17 @@ class Splits:
             if row.name is not None and row.alias is not None and row.before is not None and row.after is not None
         }
 
-    async def version(self, split: Split, device_id: str | None) -> int:
+    async def plan_version(self, plan_id: str, device_id: str | None) -> int | None:
+        """The version of a plan that a device gets; None for a plan that no release is moving."""
+        split = self.plans.get(plan_id)
+        return None if split is None else await self._version(split, device_id)
+
+    async def alias_version(self, name: str, alias: str, device_id: str | None) -> int | None:
+        """The version of a model that an alias means for a device; None for an alias that no release is moving."""
+        split = self.aliases.get((name, alias))
+        return None if split is None else await self._version(split, device_id)
+
+    async def _version(self, split: Split, device_id: str | None) -> int:
         """Return the version that a device gets; one that does not say who it is gets the version before."""
         if device_id is None or position(device_id, split.release_id) >= split.share:
             return split.before
@@ -90,17 +93,6 @@ class Splits:
             async with self._database.read() as session:
                 soc = await repository.soc(session, device_id)
         return split.after if takes(split.selector, split.group, device_id, soc or "", labels) else split.before
-
-    async def stored(self, plan_id: str, version: int) -> StoredPlan | None:
-        """Return a version of a plan under release."""
-        known = self._known
-        found = self._stored.get((plan_id, version))
-        if found is None:
-            async with self._database.read() as session:
-                found = await plan_rows.find_version(session, plan_id, version)
-            if found is not None and known is self._known:
-                self._stored[plan_id, version] = found
-        return found
 
     async def _labels_of(self, device_id: str) -> dict[str, str]:
         found = self._labels.get(device_id)

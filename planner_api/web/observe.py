@@ -42,14 +42,11 @@ class Observe:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serve one request."""
-        headers = dict(scope["headers"])
-        given = headers.get(REQUEST_ID)
+        given = dict(scope["headers"]).get(REQUEST_ID)
         if given is None or not GIVEN_ID.fullmatch(given):
             given = b"%b%06x" % (self._prefix, next(self._numbers))
         state = scope.setdefault("state", {})
         state["request_id"] = identity = given.decode()
-        # Where one of them came twice, no two readers shall take different ones.
-        state["headers"] = headers if len(headers) == len(scope["headers"]) else {}
         request_id.set(identity)
         status = 0
         started = time.perf_counter()

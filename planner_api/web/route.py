@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from planner_api.errors import InvalidError
 
@@ -31,11 +29,6 @@ class StrictRoute(APIRoute):
             return await handle(request)
 
         return strictly
-
-
-def route_to(router: APIRouter, endpoint: Callable[..., Any]) -> BaseRoute:
-    """The route of a router that ends at a function: what a layer that answers in its place counts requests under."""
-    return next(route for route in router.routes if getattr(route, "endpoint", None) is endpoint)
 
 
 def reply(message: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

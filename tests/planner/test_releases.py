@@ -307,7 +307,7 @@ def test_a_group_is_who_gets_it(api: Api) -> None:
 
 
 def test_an_untouched_key_is_served_from_memory(api: Api) -> None:
-    """A release of one plan keeps that one alone out of memory."""
+    """A release of one plan forgets that one alone."""
     api.learn(OTHER)
     other = api.plan(OTHER).plan_id
     api.client.get(f"/plans/{other}")

@@ -47,8 +47,8 @@ BODIES = {
 }
 
 
-def test_a_report_reads_the_same_by_either_way(sqlite_url: str) -> None:
-    """What the layer in front answers is what the route answers, which is left those in another coding."""
+def test_a_report_reads_the_same_in_any_coding(sqlite_url: str) -> None:
+    """A report is kept, or refused with the same words, whether it comes as JSON or in gzip."""
     with serving(sqlite_url) as api:
 
         def put(device: str, body: bytes, **headers: str) -> tuple[int, Any]:

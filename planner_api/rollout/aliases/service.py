@@ -90,13 +90,10 @@ async def resolve(
     """
     name, at, alias = reference.partition("@")
     name, _, number = name.partition(":")
-    split = splits.aliases.get((name, alias)) if splits is not None and at else None
-    version: int | None
+    moved = await splits.alias_version(name, alias, device_id) if splits is not None and at else None
     async with database.read() as session:
-        if splits is not None and split is not None:
-            version = await splits.version(split, device_id)
-        elif at:
-            version = await repository.alias(session, name, alias)
+        if at:
+            version = moved or await repository.alias(session, name, alias)
             if version is None:
                 cure = f"`hope-planner models show {name}` lists them"
                 raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
