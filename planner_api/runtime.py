@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from planner_api.db.engine import Database, parse_url
-from planner_api.db.migrate import HEAD, current_revision, serves, upgrade
+from planner_api.db.migrate import HEAD, SchemaError, current_revision, serves, upgrade
 from planner_api.devices.quota import Quotas
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.events import build_events
@@ -22,15 +22,11 @@ LARGE_BODIES = 16
 """Bodies above ``http.body.SMALL_BYTES`` that are taken in at once."""
 
 
-class SchemaError(RuntimeError):
-    """The database is not at the schema this planner needs; the message says what to run."""
-
-
 def prepare(database_url: str) -> None:
     """Bring a SQLite file to the newest schema; check that a PostgreSQL database, which others use too, is there.
 
     Raises:
-        SchemaError: a PostgreSQL database that was not migrated.
+        SchemaError: a PostgreSQL database that was not migrated, or any that an earlier planner wrote.
     """
     if parse_url(database_url).get_backend_name() == "sqlite":
         upgrade(database_url)

@@ -12,7 +12,7 @@ from sqlalchemy import NullPool, create_engine, text
 
 from benchmarks.service.stage import Stage
 from planner_api.db.engine import parse_url
-from planner_api.db.tables import PlanRow, PlanVersionRow, ProfileRow, ProfileVersionRow
+from planner_api.db.tables import PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow, ProfileRow, ProfileVersionRow
 
 SECRET = "hope_d_{device_id}"
 """The token of a device; real ones are random."""
@@ -61,6 +61,16 @@ async def copy_plan(
         "FROM plans, generate_series(0, :socs - 1) AS i WHERE plans.id = :plan_id",
         **given,
     )
+    for table in (PlanJobRow, PlanRestsOnRow):
+        names = table.__table__.columns.keys()
+        new = {"plan_id": ":prefix || i", "soc": "'soc-' || i"}
+        await run(
+            stage,
+            f"INSERT INTO {table.__tablename__} ({', '.join(names)}) "
+            f"SELECT {', '.join(new.get(name, f'known.{name}') for name in names)} "
+            f"FROM {table.__tablename__} AS known, generate_series(0, :socs - 1) AS i WHERE known.plan_id = :plan_id",
+            **given,
+        )
     names = PlanVersionRow.__table__.columns.keys()
     new = {"plan_id": ":prefix || i", "version": "v"}
     newest = "(SELECT * FROM plan_versions WHERE plan_id = :plan_id ORDER BY version DESC LIMIT 1) AS newest"

@@ -20,6 +20,7 @@ from planner_api.cli.profiles import run as run_profiles
 from planner_api.cli.tokens import add_commands as add_token_commands
 from planner_api.cli.tokens import run as run_tokens
 from planner_api.db.engine import DatabaseUrlError, parse_url, shown
+from planner_api.db.migrate import SchemaError
 from planner_api.errors import DatabaseAwayError, PlannerError
 from planner_api.settings import Settings, is_loopback, mistyped
 from planner_api.usage import UsageError
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, DatabaseUrlError, PlannerError) as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 2
-    except OSError as error:
+    except (OSError, SchemaError) as error:
         print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
         return 1
 
@@ -159,13 +160,9 @@ def _serve(options: argparse.Namespace) -> int:
     if settings.oidc_issuer is not None and find_spec("joserfc") is None:
         raise UsageError("HOPE_OIDC_ISSUER takes more than is installed: pip install 'hope-inference[oidc]'")
     from planner_api.cli.serve import Tls, serve
-    from planner_api.runtime import SchemaError, prepare
+    from planner_api.runtime import prepare
 
-    try:
-        prepare(settings.database_url)
-    except SchemaError as error:
-        print(f"hope-planner: {_one_line(error)}", file=sys.stderr)
-        return 1
+    prepare(settings.database_url)
     tls = Tls(options.tls_cert, options.tls_key) if options.tls_cert else None
     return serve(settings, options.host, options.port, tls)
 

@@ -20,10 +20,12 @@ from planner_api.db.tables import (
     ModelRow,
     ModelVersionRow,
     PlanRow,
+    PlanVersionRow,
     ProfileRow,
     SocRow,
     TokenRow,
 )
+from planner_api.plans.repository import SERVED, serves
 from planner_api.views.repository import plan_sums
 
 
@@ -221,9 +223,10 @@ async def plan(session: AsyncSession, plan_id: str) -> Any:
 async def siblings(session: AsyncSession, model_hash: str, limit: int) -> Sequence[Any]:
     """The finished plans of a model, the fastest first."""
     query = (
-        select(PlanRow.id, PlanRow.soc, PlanRow.frequency, PlanRow.version, PlanRow.makespan_us)
-        .where(PlanRow.model_hash == model_hash, PlanRow.version > 0)
-        .order_by(PlanRow.makespan_us, PlanRow.id)
+        select(PlanRow.id, PlanRow.soc, PlanRow.frequency, PlanRow.version, PlanVersionRow.makespan_us)
+        .join(PlanVersionRow, SERVED)
+        .where(serves(model_hash))
+        .order_by(PlanVersionRow.makespan_us, PlanRow.id)
         .limit(limit)
     )
     return (await session.execute(query)).all()

@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from planner_api.db.engine import sync_engine
+from planner_api.db.engine import shown, sync_engine
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0011"
+HEAD = "1.0001"
 """Newest revision; kept here so that an up-to-date database is recognised without importing Alembic."""
 EPOCH = "."
-"""Ends a revision's epoch (``1.0042``; none is epoch 0). Within an epoch revisions only add what older programs can
+"""Ends a revision's epoch (``1.0042``; the first had none). Within an epoch revisions only add what older programs can
 ignore: their replicas serve on while newer ones start. What takes away or tightens begins the next epoch."""
 MIGRATIONS = Path(__file__).with_name("migrations")
 """The revisions, which lie beside this file in a checkout and in a wheel."""
 MIGRATION_LOCK = 0x484F5045
 """PostgreSQL advisory lock that lets one of several starting replicas migrate while the others wait."""
+
+
+class SchemaError(RuntimeError):
+    """The database is not at the schema this planner needs; the message says what to do."""
 
 
 def alembic_config(connection: Connection | Engine | None = None) -> Config:
@@ -34,7 +38,11 @@ def alembic_config(connection: Connection | Engine | None = None) -> Config:
 
 
 def current_revision(url: str) -> str | None:
-    """Return the revision the database stands at; None for an empty one."""
+    """Return the revision the database stands at; None for an empty one.
+
+    Raises:
+        SchemaError: an earlier planner wrote it, and nothing leads from there to this one.
+    """
     engine = sync_engine(url)
     try:
         with engine.connect() as connection:
@@ -52,7 +60,11 @@ def serves(revision: str | None) -> bool:
 
 
 def upgrade(url: str, revision: str = "head") -> bool:
-    """Upgrade the database; return whether there was anything to do. Safe to call from many processes at once."""
+    """Upgrade the database; return whether there was anything to do. Safe to call from many processes at once.
+
+    Raises:
+        SchemaError: an earlier planner wrote it, and nothing leads from there to this one.
+    """
     engine = sync_engine(url)
     try:
         with engine.connect() as connection:
@@ -74,4 +86,10 @@ def upgrade(url: str, revision: str = "head") -> bool:
 def _revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
-    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if found is not None and EPOCH not in found:
+        raise SchemaError(
+            f"an earlier planner wrote the database {shown(connection.engine.url)} (revision {found}), and nothing "
+            "leads from there to this one: begin anew with an empty database"
+        )
+    return found

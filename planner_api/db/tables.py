@@ -223,7 +223,7 @@ class PlanRow(Base):
     objective: Mapped[str] = mapped_column(String(32))
 
     version: Mapped[int] = mapped_column(default=0)
-    """The newest; what stands below belongs to it, and ``plan_versions`` keeps those before it too."""
+    """The newest; ``plan_versions`` holds it and those before it."""
     served_version: Mapped[int | None]
     """The version that devices get; null: the newest."""
     refused_version: Mapped[int | None]
@@ -231,24 +231,12 @@ class PlanRow(Base):
     release_id: Mapped[str | None] = mapped_column(String(64), index=True)
     """The release under way, if there is one: never two."""
     provisional: Mapped[bool] = mapped_column(default=True)
-    etag: Mapped[str | None] = mapped_column(String(80))
-    """Strong ETag of the reply, with its quotes."""
-    body_zstd: Mapped[bytes | None]
-    """The ``PlanReply`` as JSON, compressed with zstd; ``body_gzip`` is the same JSON in gzip."""
-    body_gzip: Mapped[bytes | None]
-    profile_version: Mapped[int | None]
-    checked_version: Mapped[int | None]
-    """Newest profile version that was found to be close enough to ``profile_version``."""
-    makespan_us: Mapped[float | None]
-    lower_bound_us: Mapped[float | None]
-    gap: Mapped[float | None]
-    found_by: Mapped[str | None] = mapped_column(String(128))
-    solve_us: Mapped[float | None]
+    """Whether the newest version is a first one, which a better one follows."""
     hits: Mapped[int] = mapped_column(BigInteger, default=0)
     misses: Mapped[int] = mapped_column(BigInteger, default=0)
     created_at: Mapped[datetime]
     solved_at: Mapped[datetime | None]
-    """When the body of this version was stored."""
+    """When the newest version was stored."""
 
     status: Mapped[str] = mapped_column(String(16), default="queued")
     priority: Mapped[int] = mapped_column(Integer, default=0)
@@ -266,6 +254,31 @@ class PlanRow(Base):
     """``Principal.name`` of who asked for it first; its queued solves are counted together."""
 
 
+class PlanJobRow(Base):
+    """A model that a plan serves, by its position among the plan's jobs: the plan is found under each of them."""
+
+    __tablename__ = "plan_jobs"
+
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    model_hash: Mapped[str] = mapped_column(ForeignKey("models.hash", ondelete="CASCADE"), index=True)
+
+
+class PlanRestsOnRow(Base):
+    """A profile that the newest version of a plan rests on."""
+
+    __tablename__ = "plan_rests_on"
+    __table_args__ = (Index(None, "soc", "frequency"),)
+
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    soc: Mapped[str] = mapped_column(String(128), primary_key=True)
+    frequency: Mapped[str] = mapped_column(String(128), primary_key=True)
+    profile_version: Mapped[int | None]
+    """Null before the first version of the plan."""
+    checked_version: Mapped[int | None]
+    """Newest version of the profile that was found to be close enough to ``profile_version``."""
+
+
 class PlanVersionRow(Base):
     """A version of a plan as it was stored, and what devices measured of it; the newest ones of a plan are kept."""
 
@@ -275,7 +288,9 @@ class PlanVersionRow(Base):
     version: Mapped[int] = mapped_column(primary_key=True)
     provisional: Mapped[bool]
     etag: Mapped[str] = mapped_column(String(80))
+    """Weak ETag of the reply, with its quotes."""
     body_zstd: Mapped[bytes]
+    """The ``PlanReply`` as JSON, compressed with zstd."""
     profile_version: Mapped[int]
     makespan_us: Mapped[float]
     lower_bound_us: Mapped[float]

@@ -193,5 +193,5 @@ class Queued(Making):
                 return False
             close = await self.still_holds(session, request, plan_id)
         async with self._database.write() as session:
-            await repository.store(session, plan_id, {"checked_version": version})
+            await repository.rest_on(session, plan_id, checked_version=version)
             return not close and await self._queue.enqueue(session, plan_id)

@@ -6,39 +6,42 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import Job, PlanRequest
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import ModelRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
+from planner_api.db.tables import ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
 from planner_api.db.upsert import add_all, insert_or_ignore
 from planner_api.plans.stored import StoredPlan
 
-_SERVED = (
-    PlanRow.version, PlanRow.served_version, PlanRow.provisional, PlanRow.etag, PlanRow.body_zstd,
-)  # fmt: skip
+SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (
+    PlanVersionRow.version == func.coalesce(PlanRow.served_version, PlanRow.version)
+)
+"""Joins a plan with the version that devices get."""
 _HISTORY = [column for name, column in PlanVersionRow.__table__.columns.items() if name not in ("etag", "body_zstd")]
 KEPT_VERSIONS = 20
 """Versions kept of a plan, the newest ones; one that is served or replaced by a release is kept beside them."""
 
 
+def serves(model_hash: str) -> ColumnElement[bool]:
+    """Whether a plan serves a model, alone or beside others."""
+    return exists().where(PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == model_hash)
+
+
 async def find(session: AsyncSession, plan_id: str) -> StoredPlan | None:
     """Return the version of a plan that is served, most often the newest; None when there is none yet."""
-    row = (await session.execute(select(*_SERVED).where(PlanRow.id == plan_id))).first()
-    if row is None or row.etag is None or row.body_zstd is None:
-        return None
-    if row.served_version not in (None, row.version):
-        return await find_version(session, plan_id, row.served_version)
-    return StoredPlan(plan_id, row.version, row.provisional, row.etag, row.body_zstd)
+    query = select(PlanVersionRow).join(PlanRow, SERVED).where(PlanRow.id == plan_id)
+    return _stored(await session.scalar(query))
 
 
 async def find_version(session: AsyncSession, plan_id: str, version: int) -> StoredPlan | None:
     """Return one version of a plan; None when it is not kept (any more)."""
-    row = await session.get(PlanVersionRow, (plan_id, version))
-    if row is None:
-        return None
-    return StoredPlan(plan_id, version, row.provisional, row.etag, row.body_zstd)
+    return _stored(await session.get(PlanVersionRow, (plan_id, version)))
+
+
+def _stored(row: PlanVersionRow | None) -> StoredPlan | None:
+    return None if row is None else StoredPlan(row.plan_id, row.version, row.provisional, row.etag, row.body_zstd)
 
 
 async def served_version(session: AsyncSession, plan_id: str) -> int | None:
@@ -66,8 +69,13 @@ async def standing(session: AsyncSession, plan_id: str) -> tuple[str | None, str
 
 
 async def basis(session: AsyncSession, plan_id: str) -> int | None:
-    """Return the profile version a plan rests on; None when it has no body."""
-    return await session.scalar(select(PlanRow.profile_version).where(PlanRow.id == plan_id))
+    """Return the profile version that a plan rests on; None when it has no version."""
+    return await session.scalar(select(PlanRestsOnRow.profile_version).where(PlanRestsOnRow.plan_id == plan_id))
+
+
+async def rest_on(session: WriteSession, plan_id: str, **versions: int) -> None:
+    """Say on which ``profile_version`` a plan rests, and up to which ``checked_version`` it was compared."""
+    await session.execute(update(PlanRestsOnRow).where(PlanRestsOnRow.plan_id == plan_id).values(**versions))
 
 
 async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
@@ -107,10 +115,19 @@ async def insert(
         "method": request.method,
         "objective": request.objective,
         "created_at": now,
-        "checked_version": profile_version,
         "asked_by": asked_by,
     }
-    return await insert_or_ignore(session, PlanRow, values, ["id"])
+    if not await insert_or_ignore(session, PlanRow, values, ["id"]):
+        return False
+    session.add_all(
+        PlanJobRow(plan_id=plan_id, position=position, model_hash=job.model_hash)
+        for position, job in enumerate(request.jobs)
+    )
+    session.add(
+        PlanRestsOnRow(plan_id=plan_id, soc=request.soc, frequency=request.frequency, checked_version=profile_version)
+    )
+    await session.flush()
+    return True
 
 
 async def count_queued(session: AsyncSession, asked_by: str) -> int:
@@ -141,16 +158,16 @@ async def hold_back(session: WriteSession, plan_id: str) -> None:
     await session.execute(held.values(served_version=PlanRow.version))
 
 
-async def keep_version(session: WriteSession, values: Mapping[str, Any]) -> None:
+async def keep_version(session: WriteSession, row: PlanVersionRow) -> None:
     """Keep a version, and forget the oldest beyond those that are kept."""
-    session.add(PlanVersionRow(**values))
+    session.add(row)
     await session.flush()
-    served = select(PlanRow.served_version).where(PlanRow.id == values["plan_id"]).scalar_subquery()
-    under_release = exists().where(PlanRow.id == values["plan_id"], PlanRow.release_id.is_not(None))
+    served = select(PlanRow.served_version).where(PlanRow.id == row.plan_id).scalar_subquery()
+    under_release = exists().where(PlanRow.id == row.plan_id, PlanRow.release_id.is_not(None))
     await session.execute(
         delete(PlanVersionRow).where(
-            PlanVersionRow.plan_id == values["plan_id"],
-            PlanVersionRow.version <= values["version"] - KEPT_VERSIONS,
+            PlanVersionRow.plan_id == row.plan_id,
+            PlanVersionRow.version <= row.version - KEPT_VERSIONS,
             PlanVersionRow.version != func.coalesce(served, 0),
             ~under_release,
         )
@@ -162,15 +179,17 @@ async def outdated(session: AsyncSession, after: str, limit: int) -> Sequence[tu
 
     In the order of their ids, from the one that follows ``after``.
     """
+    rests = PlanRestsOnRow
     query = (
         select(PlanRow.id, ProfileRow.version)
-        .join(SocRow, SocRow.name == PlanRow.soc)
-        .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == PlanRow.frequency))
+        .join(rests, rests.plan_id == PlanRow.id)
+        .join(SocRow, SocRow.name == rests.soc)
+        .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == rests.frequency))
         .where(
             PlanRow.id > after,
             PlanRow.status.in_(("done", "failed")),
-            or_(PlanRow.checked_version.is_(None), PlanRow.checked_version < ProfileRow.version),
-            or_(PlanRow.profile_version.is_(None), PlanRow.profile_version < ProfileRow.version),
+            or_(rests.checked_version.is_(None), rests.checked_version < ProfileRow.version),
+            or_(rests.profile_version.is_(None), rests.profile_version < ProfileRow.version),
         )
         .order_by(PlanRow.id)
         .limit(limit)

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from pydantic import ValidationError
 
 from hope_schema import ModelGraph, Plan, PlanRequest, Profile
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.tables import PlanVersionRow
 from planner_api.errors import InvalidError, UnavailableError, plan_unknown
 from planner_api.jobs.events import Events
 from planner_api.plans import repository
@@ -203,23 +203,29 @@ async def store_version(
 ) -> None:
     """Write a version of a plan into its row, which the caller holds locked, and beside those before it."""
     now = datetime.now(UTC)
-    both: dict[str, Any] = {
-        "version": stored.version,
-        "provisional": stored.provisional,
-        "etag": stored.etag,
-        "body_zstd": stored.body_zstd,
-        "profile_version": found.profile_version,
-        "makespan_us": found.makespan_us,
-        "lower_bound_us": found.lower_bound_us,
-        "gap": found.gap,
-        "found_by": found.method,
-        "solve_us": solve_us,
-    }
-    newest = {"checked_version": found.profile_version, "solved_at": now}
+    newest = {"version": stored.version, "provisional": stored.provisional, "solved_at": now}
     with_status = {} if status is None else {"status": status}
     await repository.hold_back(session, stored.plan_id)
-    await repository.store(session, stored.plan_id, {**both, **newest, **with_status})
-    await repository.keep_version(session, {**both, "plan_id": stored.plan_id, "created_at": now})
+    await repository.store(session, stored.plan_id, {**newest, **with_status})
+    version = found.profile_version
+    await repository.rest_on(session, stored.plan_id, profile_version=version, checked_version=version)
+    await repository.keep_version(
+        session,
+        PlanVersionRow(
+            plan_id=stored.plan_id,
+            version=stored.version,
+            provisional=stored.provisional,
+            etag=stored.etag,
+            body_zstd=stored.body_zstd,
+            profile_version=version,
+            makespan_us=found.makespan_us,
+            lower_bound_us=found.lower_bound_us,
+            gap=found.gap,
+            found_by=found.method,
+            solve_us=solve_us,
+            created_at=now,
+        ),
+    )
 
 
 def _solve(

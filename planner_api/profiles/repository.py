@@ -18,7 +18,7 @@ from planner_api.db.tables import (
     ContributionRow,
     DeviceRow,
     InboxRow,
-    PlanRow,
+    PlanRestsOnRow,
     ProfileRow,
     ProfileVersionRow,
     SocRow,
@@ -305,10 +305,10 @@ async def _store_version(session: WriteSession, profile_id: int, version: int, b
         insert(ProfileVersionRow).values(profile_id=profile_id, version=version, body_zstd=body, created_at=now)
     )
     used = (
-        select(PlanRow.profile_version)
-        .join(SocRow, SocRow.name == PlanRow.soc)
-        .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == PlanRow.frequency))
-        .where(ProfileRow.id == profile_id, PlanRow.profile_version.is_not(None))
+        select(PlanRestsOnRow.profile_version)
+        .join(SocRow, SocRow.name == PlanRestsOnRow.soc)
+        .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == PlanRestsOnRow.frequency))
+        .where(ProfileRow.id == profile_id, PlanRestsOnRow.profile_version.is_not(None))
     )
     await session.execute(
         delete(ProfileVersionRow).where(

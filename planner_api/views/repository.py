@@ -16,11 +16,13 @@ from planner_api.db.tables import (
     FanoutPlanRow,
     FanoutRow,
     ModelRow,
+    PlanJobRow,
     PlanRow,
     PlanVersionRow,
     ProfileRow,
     SocRow,
 )
+from planner_api.plans.repository import SERVED, serves
 
 
 async def count(session: AsyncSession, table: type[ProfileRow | ModelRow]) -> int:
@@ -54,12 +56,6 @@ async def plan_totals(session: AsyncSession) -> Any:
     return (await session.execute(query)).one()
 
 
-_SERVED = (PlanVersionRow.plan_id == PlanRow.id) & (
-    PlanVersionRow.version == func.coalesce(PlanRow.served_version, PlanRow.version)
-)
-"""Joins a plan with the version that devices get."""
-
-
 async def median_drift(session: AsyncSession) -> float | None:
     """The logarithm of measured / predicted of the plan that the middle one of all reports is about.
 
@@ -72,7 +68,7 @@ async def median_drift(session: AsyncSession) -> float | None:
             func.sum(PlanVersionRow.timed).over(order_by=drift).label("so_far"),
             func.sum(PlanVersionRow.timed).over().label("whole"),
         )
-        .join(PlanRow, _SERVED)
+        .join(PlanRow, SERVED)
         .where(PlanVersionRow.timed > 0, PlanVersionRow.makespan_us > 0)
         .subquery()
     )
@@ -109,18 +105,24 @@ async def count_pairs(session: AsyncSession) -> int:
 
 
 def plan_sums() -> Subquery:
-    """What the plans of each model add up to; ``covered``: pairs of SoC and frequency that have a finished one."""
+    """What the plans that serve each model add up to; ``covered``: pairs of SoC and frequency with a finished one."""
     pair = PlanRow.soc + "\n" + PlanRow.frequency
-    sums = select(
-        PlanRow.model_hash,
-        func.count().label("plans"),
-        func.count(distinct(pair)).filter(PlanRow.status == "done").label("covered"),
-        func.count().filter(PlanRow.status == "failed").label("failed"),
-        func.max(PlanRow.gap).label("worst_gap"),
-        func.sum(PlanRow.hits).label("hits"),
-        func.sum(PlanRow.misses).label("misses"),
+    # A plan may run one model several times; it counts once.
+    serving = select(PlanJobRow.plan_id, PlanJobRow.model_hash).distinct().subquery()
+    sums = (
+        select(
+            serving.c.model_hash,
+            func.count().label("plans"),
+            func.count(distinct(pair)).filter(PlanRow.status == "done").label("covered"),
+            func.count().filter(PlanRow.status == "failed").label("failed"),
+            func.max(PlanVersionRow.gap).label("worst_gap"),
+            func.sum(PlanRow.hits).label("hits"),
+            func.sum(PlanRow.misses).label("misses"),
+        )
+        .join(PlanRow, PlanRow.id == serving.c.plan_id)
+        .outerjoin(PlanVersionRow, SERVED)
     )
-    return sums.group_by(PlanRow.model_hash).subquery()
+    return sums.group_by(serving.c.model_hash).subquery()
 
 
 async def models(session: AsyncSession, *, offset: int, limit: int) -> Page[Any]:
@@ -137,18 +139,21 @@ async def models(session: AsyncSession, *, offset: int, limit: int) -> Page[Any]
 
 _PLAN_COLUMNS = (
     PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.status, PlanRow.version,
-    PlanRow.provisional, PlanRow.makespan_us, PlanRow.gap, PlanRow.found_by, PlanRow.profile_version, PlanRow.solved_at,
-    PlanRow.hits, PlanRow.misses, PlanRow.error,
-    PlanVersionRow.timed, PlanVersionRow.log_sum, PlanVersionRow.makespan_us.label("predicted_us"),
+    PlanRow.provisional, PlanRow.solved_at, PlanRow.hits, PlanRow.misses, PlanRow.error,
+    PlanVersionRow.makespan_us, PlanVersionRow.gap, PlanVersionRow.found_by, PlanVersionRow.profile_version,
+    PlanVersionRow.timed, PlanVersionRow.log_sum,
 )  # fmt: skip
 
 
 async def plans(session: AsyncSession, *, where: Mapping[str, str], after: str = "", limit: int = 100) -> Page[Any]:
-    """Plans (without their bodies) in the order of their ids, with the reports on the version that devices get."""
-    query = select(*_PLAN_COLUMNS).outerjoin(PlanVersionRow, _SERVED)
+    """Plans in the order of their ids, with the figures of the version that devices get, but not its body.
+
+    ``where`` holds columns of a plan with their values; a ``model_hash`` is that of any model that the plan serves.
+    """
+    query = select(*_PLAN_COLUMNS).outerjoin(PlanVersionRow, SERVED)
     query = query.where(PlanRow.id > after).order_by(PlanRow.id)
     for name, value in where.items():
-        query = query.where(getattr(PlanRow, name) == value)
+        query = query.where(serves(value) if name == "model_hash" else getattr(PlanRow, name) == value)
     return await page_of_rows(session, query, limit)
 
 

@@ -193,6 +193,6 @@ def _rate(hits: int, misses: int) -> float | None:
 
 def _drift(row: Any) -> float | None:
     """Measured / predicted - 1, the geometric mean of all reports on the version."""
-    if not row.timed or not row.predicted_us:
+    if not row.timed or not row.makespan_us:
         return None
-    return math.expm1(row.log_sum / row.timed - math.log(row.predicted_us))
+    return math.expm1(row.log_sum / row.timed - math.log(row.makespan_us))

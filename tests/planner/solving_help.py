@@ -11,14 +11,14 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from hope_schema import Job, ModelGraph, Op, PlanReply, PlanRequest, Processor, Profile, Tensor
-from planner_api.compression import unzstd
+from hope_schema import Job, ModelGraph, Op, PlanRequest, Processor, Profile, Tensor
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.tables import ModelRow, PlanRow
 from planner_api.jobs.events import Events, build_events
 from planner_api.jobs.process import Solved
 from planner_api.jobs.queue import SolveQueue
 from planner_api.jobs.worker import Task, Worker, WorkerLimits
+from planner_api.plans.repository import find
 from planner_api.plans.store import RowPlanStore
 from tests.planner.samples import Api
 
@@ -98,11 +98,11 @@ class Store:
         return self.task
 
     async def store(self, session: WriteSession, plan_id: str, solved: Solved) -> int:
-        """Raise the version and remember the makespan."""
+        """Raise the version."""
         query = (
             update(PlanRow)
             .where(PlanRow.id == plan_id)
-            .values(version=PlanRow.version + 1, makespan_us=solved.plan.makespan_us, solved_at=datetime.now(UTC))
+            .values(version=PlanRow.version + 1, solved_at=datetime.now(UTC))
             .returning(PlanRow.version)
             .execution_options(synchronize_session=False)
         )
@@ -118,8 +118,9 @@ def improve(api: Api, wanted: str) -> int:
         store = RowPlanStore(planner.database)
         task = await store.load(wanted)
         async with planner.database.read() as session:
-            body = await session.scalar(select(PlanRow.body_zstd).where(PlanRow.id == wanted))
-        reply = PlanReply.model_validate_json(unzstd(body or b""))
+            stored = await find(session, wanted)
+        assert stored is not None
+        reply = stored.reply()
         assert task.request.model_hash == reply.plan.model_hash
         async with planner.database.write() as session:
             version = await store.store(session, wanted, Solved(reply.plan, 1234.5))

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import io
 import itertools
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import sqlalchemy as sa
 from alembic import command
 from alembic.script import ScriptDirectory
 from pytest_alembic.tests import (
@@ -24,20 +16,15 @@ from pytest_alembic.tests import (
     test_up_down_consistency,
     test_upgrade,
 )
-from sqlalchemy import JSON, Boolean, DateTime, Engine, Integer, MetaData, inspect, text
+from sqlalchemy import Engine, inspect, text
 
-from hope_schema import PlanReply, Profile
 from planner_api.cli.main import main
-from planner_api.compression import unzstd, zstd
 from planner_api.db.engine import sync_engine
 from planner_api.db.migrate import HEAD, current_revision, upgrade
 from planner_api.db.migrate import alembic_config as configuration
 from planner_api.db.tables import Base
-from planner_api.profiles.folding import estimate
-from planner_api.profiles.statistics import FAMILIES, VOTES, Statistics, device_hash
 from tests import CAMPAIGN
 from tests.planner.postgres import Postgres
-from tests.planner.samples import FREQUENCY, SOC, chain, serving
 
 __all__ = [
     "test_model_definitions_match_ddl",
@@ -143,124 +130,17 @@ def test_serve_refuses_a_database_that_was_not_migrated(postgres: Postgres, caps
     postgres.drop("unmigrated")
 
 
-SINCE_0001 = Path(__file__).parent / "data" / "revision_0001.json"
-"""Every row of a small planner at revision 0001: a model, a profile, a solved plan (version 2), a release, a token."""
-TOKEN = {"authorization": "Bearer hope_o_" + "0" * 43}
-
-
-def test_what_was_stored_at_the_first_revision_is_served(empty_url: str) -> None:
-    """After all migrations the profile is complete, the plan is served or made anew, and the token opens the door."""
-    upgrade(empty_url, "0001")
-    _fill(empty_url)
-    assert upgrade(empty_url) is (HEAD != "0001")
-    graph = chain()
-    with serving(empty_url, tokens_required=True) as api:
-        api.client.headers.update(TOKEN)
-        listed = api.client.get("/fleet/profiles").json()["profiles"]
-        assert [(each["soc"], each["frequency"], each["latencies"]) for each in listed] == [(SOC, FREQUENCY, 8)]
-        found = Profile.model_validate_json(api.client.get(f"/profiles/{SOC}/{FREQUENCY}").content).latencies
-        assert list(found.us) == [10.0 if kind.endswith("big") else 25.0 for kind in found.kind]
-        assert api.missing(graph).latencies == ()
-        solved = [each["plan_id"] for each in api.client.get("/fleet/plans").json()["plans"] if each["version"] == 2]
-        for plan_id in solved:
-            assert PlanReply.model_validate_json(api.client.get(f"/plans/{plan_id}").content).version >= 2
-        assert api.plan(graph).plan.makespan_us > 0
-        assert api.client.get("/devices/device-1").json()["soc"] == SOC
-
-
-def _fill(url: str) -> None:
-    """Put the stored rows into a database at revision 0001, as its own tables want them."""
-    engine, tables = sync_engine(url), MetaData()
-    tables.reflect(engine)
+def test_a_database_of_an_earlier_planner_is_refused(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``serve`` and ``migrate`` say of a database of an earlier planner in one sentence to begin anew, and leave it."""
+    engine = sync_engine(empty_url)
     with engine.begin() as connection:
-        for name, rows in json.loads(SINCE_0001.read_text()).items():
-            table = tables.tables[name]
-            for row in rows:
-                values = {key: _value(table.c[key].type, value, url) for key, value in row.items()}
-                connection.execute(table.insert().values(values))
-            if rows and "id" in table.c and isinstance(table.c["id"].type, Integer) and url.startswith("postgres"):
-                query = f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), (SELECT max(id) FROM {name}))"
-                connection.execute(text(query))
-    engine.dispose()
-
-
-def _value(kind: object, value: object, url: str) -> object:
-    """A value of the dump as a column of the reflected table takes it."""
-    if isinstance(value, dict):
-        return base64.b64decode(value["base64"])
-    if isinstance(value, str) and isinstance(kind, DateTime):
-        moment = datetime.fromisoformat(value)
-        return moment if url.startswith("sqlite") else moment.replace(tzinfo=UTC)
-    if isinstance(value, str) and isinstance(kind, JSON):
-        return json.loads(value)
-    return bool(value) if isinstance(kind, Boolean) and value is not None else value
-
-
-def test_figures_by_agreement_keeps_what_was_said(empty_url: str) -> None:
-    """0003 keeps every vote under its device's wider hash, drops absurd figures, and lets known SoCs go on counting."""
-
-    def narrow(name: str) -> int:
-        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little") or 1
-
-    upgrade(empty_url, "0002")
-    keys = [["sig", "ort-1/1xbig"], ["absurd", "ort-1/1xbig"]]
-    arrays: dict[str, Any] = {}
-    for family in FAMILIES:
-        count = len(keys) if family == "latencies" else 0
-        device, us = np.zeros((count, VOTES), dtype=np.uint32), np.full((count, VOTES), np.nan)
-        if count:
-            device[:, -2:] = [narrow("one"), narrow("gone")]
-            us[0, -2:], us[1, -2:] = (10.0, 12.0), (1e12, 5.0)
-        arrays |= {
-            f"{family}.device": device, f"{family}.us": us,
-            f"{family}.spread": np.zeros((count, VOTES), dtype=np.float32), f"{family}.settled": np.zeros((count, 3)),
-            f"{family}.count": np.ones(count, dtype=np.int64), f"{family}.published": np.full(count, np.nan),
-        }  # fmt: skip
-    head = {
-        "processors": {"{}": [narrow("one")]},
-        "channels": {},
-        **{family: [] for family in FAMILIES},
-        "latencies": keys,
-    }
-    arrays["head"] = np.frombuffer(json.dumps(head).encode(), dtype=np.uint8)
-    out = io.BytesIO()
-    np.savez(out, **arrays)
-    columns = {"signature": ["sig", "absurd"], "kind": ["k", "k"], "us": [10.0, 1e12], "spread_us": [0.0, 0.0]}
-    body = {
-        "latencies": {**columns, "count": [1, 1]}, "overheads": {"launch_us": {"k": 1e12}, "handover_us": 0.5},
-        "transfers": {"tensor": [], "source": [], "target": [], "us": [], "spread_us": [], "count": []},
-    }  # fmt: skip
-    engine, now = sync_engine(empty_url), datetime.now(UTC)
-    with engine.begin() as connection:
-
-        def add(table: str, **values: object) -> None:
-            rows = sa.Table(table, sa.MetaData(), autoload_with=connection)
-            connection.execute(sa.insert(rows).values(**values))
-
-        add("socs", id=1, name="soc", created_at=now)
-        add(
-            "profiles", id=1, soc_id=1, frequency="max", version=1, statistics=zstd(out.getvalue()), latencies=2,
-            transfers=0, devices=2, uploads=2, rejected=0, created_at=now, updated_at=now,
-        )  # fmt: skip
-        add("profile_versions", profile_id=1, version=1, body_zstd=zstd(json.dumps(body).encode()), created_at=now)
-        add(
-            "inbox", id=1, device_id="one", upload_id="u", soc="soc", frequency="max", rows=1, encoding="zstd",
-            received_at=now, folded_at=now,
-        )  # fmt: skip
-    assert upgrade(empty_url) is True
-    with engine.connect() as connection:
-        dumped = connection.execute(sa.text("SELECT statistics FROM profiles")).scalar_one()
-        stored = connection.execute(sa.text("SELECT body_zstd FROM profile_versions")).scalar_one()
-        said = connection.execute(sa.text("SELECT device_id, uploads FROM contributions")).all()
-        counted = connection.execute(sa.text("SELECT established_at IS NOT NULL FROM socs")).scalar_one()
-    statistics = Statistics.load(bytes(dumped))
-    votes = statistics.latencies
-    assert estimate(votes)[0].tolist() == [11.0, 5.0], "an absurd vote is gone, the others stand"
-    assert set(votes.device[0, :2].tolist()) == {device_hash("one"), narrow("gone")}
-    assert not votes.device[0, 2:].any()
-    assert statistics.processors == {"{}": [device_hash("one")]}
-    found = json.loads(unzstd(bytes(stored)))
-    assert (found["latencies"]["us"], found["overheads"]) == ([10.0], {"launch_us": {}, "handover_us": 0.5})
-    assert [tuple(row) for row in said] == [("one", 1)]
-    assert counted
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('0011')"))
+    for command_line in (["migrate"], ["serve", "--port", "0"]):
+        assert main([*command_line, "--database", empty_url]) == 1, command_line
+        refused = capsys.readouterr().err
+        assert "begin anew with an empty database" in refused.splitlines()[-1], command_line
+    assert inspect(engine).get_table_names() == ["alembic_version"]
     engine.dispose()

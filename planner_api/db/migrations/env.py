@@ -13,11 +13,6 @@ import planner_api.db.types
 from planner_api.db.tables import Base
 
 
-def ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Leave alone the tables of the job queue that programs of revision 0008 and before kept beside ours."""
-    return not (kind == "table" and name is not None and name.startswith("procrastinate_"))
-
-
 def render(kind: str, item: object, _autogen: AutogenContext) -> str | Literal[False]:
     """Write our own column types as the revision template imports them."""
     if kind == "type" and type(item).__module__ == planner_api.db.types.__name__:
@@ -33,7 +28,6 @@ def run(connection: Connection) -> None:
         render_as_batch=True,
         transactional_ddl=True,
         compare_type=True,
-        include_name=ours,
         render_item=render,
     )
     with context.begin_transaction():
