@@ -40,9 +40,10 @@ campaign: $(VENV)/.dev ## Run the slow campaigns (fuzz, soak, chaos, exports) wi
 	$(AUDIBLY) $(INSTALL) -e '.[campaign]'
 	HOPE_CAMPAIGN=1 $(BIN)/python -m pytest --timeout 3600
 
-lint: $(VENV)/.dev ## Ruff: style and formatting
+lint: $(VENV)/.dev ## Ruff: style and formatting; import-linter: which room may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(VENV)/.dev ## Mypy, strict where it matters most
 	$(BIN)/mypy

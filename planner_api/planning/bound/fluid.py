@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from planner_api.planning.bound.trivial import longest
+from planner_api.planning.bound.longest import longest
 from planner_api.planning.methods import Bound
 from planner_api.planning.problem import FloatArray, Problem
 from planner_api.planning.split.choices import choices_of

@@ -24,7 +24,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from planner_api.planning.bound.trivial import longest
+from planner_api.planning.bound.longest import longest
 from planner_api.planning.budget import Budget
 from planner_api.planning.highs import Program
 from planner_api.planning.methods import Bound
