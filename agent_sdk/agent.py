@@ -17,12 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agent_sdk.bench import Setting
+from agent_sdk.children import Children
 from agent_sdk.closing import Closes
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
 from agent_sdk.errors import ModelError, OpenShapeError, ProcessorError, UnplannableError, refuse_unless_seconds
+from agent_sdk.feeds import Drawn, Feed, feeds_of
 from agent_sdk.files import Kept
+from agent_sdk.measure.apart import Measuring
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located, read_network
 from agent_sdk.obtaining import A_LITTLE_S, Obtainer, Wanted, always
 from agent_sdk.paths import cache_directory, state_directory
@@ -42,7 +46,7 @@ from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.torch.choice import PRECISIONS
 from agent_sdk.runtimes.whole import WholeNetwork
-from agent_sdk.selection.crashes import Crashes, told
+from agent_sdk.selection.first_runs import FirstRuns, told
 from agent_sdk.selection.opening import Opener
 from agent_sdk.selection.starts import Start, Starts, start_after
 from agent_sdk.selection.trial import PLAN
@@ -59,6 +63,14 @@ from agent_sdk.travel import (
 )
 from hope_schema import MeasuredRun, PlanReply, Processor
 from hope_schema.plan import Method
+
+OwnFeed = Callable[[], Feed | None]
+"""What the application fed first, once there is such."""
+
+
+def nothing() -> Feed | None:
+    """The application has fed nothing yet."""
+    return None
 
 
 class Agent(Closes):
@@ -133,6 +145,16 @@ class Agent(Closes):
         self._supplier = PlanSupplier(lambda: BlockingPlanner(opening()), planner or EMBEDDED_URL, self._kept.path)
         frozen = FrozenGraphs(self._kept.folder("ort"))
         self._lights = frozen.lights
+        self._children = Children(
+            Setting(
+                processors=processors,
+                precision=precision,
+                soc=self.soc.name,
+                frequency=self.soc.frequency,
+                cores=self.soc.cores,
+                frozen=str(self._kept.folder("ort")),
+            )
+        )
         planned = discover(processors, soc=self.soc, frozen=frozen, precision=precision)
         self.planned = tuple(processor.spec for processor in planned)
         """The processors that plans are made for; the device also has the runtimes as their users run them."""
@@ -141,6 +163,7 @@ class Agent(Closes):
             supplier=self._supplier,
             device=self.device,
             planned=self.planned,
+            measuring=Measuring(self._children, self._lights, self.soc.name, self.soc.frequency, self.device_id),
             soc=self.soc,
             device_id=self.device_id,
             method=method,
@@ -151,9 +174,11 @@ class Agent(Closes):
             progress=progress,
         )
         self._field = None if embedded is not None else Field(obtainer.tell)
-        self._opener = Opener(obtainer, self.device.processors, self._field)
+        self._first_runs = FirstRuns(
+            self._kept.path / "first_runs", self.device.processors, self._lights, self._children
+        )
+        self._opener = Opener(obtainer, self.device.processors, self._first_runs, self._field)
         self._runtimes = {own.compiler.runtime for own in planned if own.compiler is not None}
-        self._crashes = Crashes(self._kept.path / "probes", self.device.processors.values(), frozen.lights)
         kinds = [processor.spec.kind for processor in self.device.processors.values()]
         self._starts = Starts(self._kept.path / "starts", kinds)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -222,7 +247,7 @@ class Agent(Closes):
             shapes=shapes,
             deterministic=deterministic,
         )
-        session = Session(content, plans, reference)
+        session = Session(content, plans, reference, self._first_runs)
         self._sessions.add(session)
         if travelling is not None and content.fingerprint != travelling.fingerprint:
             refuse_other_network(travelling, plans.network.bind(travelling.shapes), _shown(source))
@@ -249,6 +274,7 @@ class Agent(Closes):
         self,
         reference: Reference,
         model: Model,
+        own: OwnFeed = nothing,
         wanted: Wanted = always,
         *,
         behind: bool = False,
@@ -259,25 +285,37 @@ class Agent(Closes):
     ) -> Prepared:
         """Obtain a static model's plan, unless there is one, and make it ready to run. Raises like ``load``.
 
-        ``reference`` judges the answers; ``wanted`` is looked at while measuring. ``behind`` takes the plan that is on
-        disk, if any, and asks nobody, or else the first that the planner has. ``begun`` is told how the next start
-        should begin.
+        ``own`` gives what the application fed first, once there is such; ``reference`` judges the answers; ``wanted``
+        is looked at while measuring. ``behind`` takes the plan that is on disk, if any, and asks nobody, or else the
+        first that the planner has. ``begun`` is told how the next start should begin.
         """
         here = threading.main_thread()
-        opener = self._for(model)
+        drawn = self._drawn(model, reference, own)
+        model = replace(model, taken=drawn.fixed)
+        opener = self._for(model, drawn)
         obtained = unpack_plan(plan, model) if plan is not None else opener.obtainer.recall(model) if behind else None
         if obtained is None:
             obtained = self.obtain(
                 model, at_once=behind, wanted=lambda: wanted() and here.is_alive() and not self._closed
             )
         pinned = deterministic or rounding(model.graph).differs
-        opened = opener.opened(model, obtained, reference, all_rivals=all_rivals, pinned=pinned)
+        opened = opener.opened(model, obtained, reference, drawn, all_rivals=all_rivals, pinned=pinned)
         begun(start_after(opened.serving))
         return Prepared(model, reference, opened)
 
-    def _for(self, model: Model) -> Opener:
-        """What obtains and opens plans of a model: without a runtime whose compiler crashes at it."""
-        crashed = self._crashes.at_model(model)
+    def _drawn(self, model: Model, reference: Reference, own: OwnFeed) -> Drawn:
+        """Feeds to try a model with. Raises UnplannableError where ONNX Runtime takes none that is drawn, or given."""
+        feeds = feeds_of(model)
+        drawn = self._first_runs.drawn(feeds, reference.content, model.graph.model_hash)
+        if drawn is None and (given := own()) is not None:
+            return Drawn(feeds, own=given)
+        if drawn is None:
+            raise UnplannableError("ONNX Runtime takes no inputs that are drawn, so no plan can be tried")
+        return drawn
+
+    def _for(self, model: Model, drawn: Drawn | None = None) -> Opener:
+        """What obtains and opens plans of a model: without a runtime that crashes at it, or at what is drawn."""
+        crashed = self._first_runs.at_model(model, drawn.tried if drawn is not None else ())
         if not crashed:
             return self._opener
         notes, obtainer = told(crashed), self._opener.obtainer
@@ -295,7 +333,7 @@ class Agent(Closes):
             first = start.runtime if start is not None else "onnxruntime"
             with content.opened() as file:
                 return open_whole(file, self._runtimes, threads, shapes, first=first)
-        crashed = self._crashes.at_file(content)
+        crashed = self._first_runs.at_file(content)
         usable = self._runtimes - {gone.runtime for gone in crashed}
         if crashed and not usable:
             raise ModelError("; ".join(told(crashed)))
@@ -306,7 +344,8 @@ class Agent(Closes):
 
     def _refuse_unjudged(self, content: Content) -> None:
         """Raise ModelError where ONNX Runtime crashes at a file, which then nothing can judge."""
-        crashed = {gone: how for gone, how in self._crashes.at_file(content).items() if gone.runtime == "onnxruntime"}
+        crashes = self._first_runs.at_file(content)
+        crashed = {gone: how for gone, how in crashes.items() if gone.runtime == "onnxruntime"}
         if crashed:
             raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
 
@@ -347,7 +386,8 @@ class Agent(Closes):
             obtained = self.obtain(prepared.model)
             if obtained.plan is None or obtained.plan == prepared.obtained.plan:
                 return False
-            opened = self._for(prepared.model).opened(prepared.model, obtained, prepared.reference)
+            model, drawn = prepared.model, prepared.drawn
+            opened = self._for(model, drawn).opened(model, obtained, prepared.reference, drawn)
             if PLAN in opened.serving.contenders:
                 prepared.take_up(opened)
                 return True
@@ -369,6 +409,7 @@ class Agent(Closes):
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""
         self._closed = True
+        self._children.close()
         if self._field is not None:
             self._field.stop()
         with ExitStack() as closing:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 from zlib import crc32
 
@@ -17,7 +19,7 @@ import numpy as np
 import onnx
 
 from agent_sdk.errors import InputError
-from agent_sdk.hard import hard_values
+from agent_sdk.hard import TIES, hard_values
 from agent_sdk.model import Model, Network, Port
 from agent_sdk.model.dtypes import DTYPE, FOREIGN
 from agent_sdk.model.infer import ELEMENT_NAMES
@@ -31,6 +33,7 @@ FAR: Final = 1 << 20
 """An end that lies behind everything."""
 
 Feed = dict[str, np.ndarray]
+NOTHING: Final[Mapping[str, np.ndarray]] = MappingProxyType({})
 
 
 class Feeds:
@@ -40,19 +43,36 @@ class Feeds:
         nodes: of the graph, or of a piece of it.
         shapes: of its tensors, as far as they are known.
         inputs: what a feed holds.
+        taken: values of some of them that are not drawn.
     """
 
     def __init__(
-        self, nodes: Iterable[onnx.NodeProto], shapes: Mapping[str, Dims], inputs: Mapping[str, TensorType]
+        self,
+        nodes: Iterable[onnx.NodeProto],
+        shapes: Mapping[str, Dims],
+        inputs: Mapping[str, TensorType],
+        taken: Mapping[str, np.ndarray] = NOTHING,
     ) -> None:
-        self._nodes, self._shapes, self._inputs = nodes, shapes, inputs
+        self._nodes, self._shapes, self._inputs, self._taken = nodes, shapes, inputs, taken
 
     @cached_property
     def _roles(self) -> Roles:
         return Roles(self._nodes, self._shapes)
 
+    @cached_property
+    def demanding(self) -> bool:
+        """Whether an input is no data, so that a draw may be refused."""
+        return any(map(self.is_no_data, self._inputs))
+
+    def is_no_data(self, name: str) -> bool:
+        """Whether an input of a feed is for something else."""
+        return self.use(name, self._inputs[name]) is not None
+
     def feed(self, seed: int, attempt: int = 0, *, hard: bool = False) -> Feed:
-        """A feed. With ``hard`` its data are the largest, the smallest, equal ones ... of their type."""
+        """A feed. With ``hard`` its data are the largest, the smallest ... of their type.
+
+        NOTE: floats are ties, and often equal, but of ordinary size: of large ones a network magnifies the rounding.
+        """
         generator = np.random.default_rng(seed)
         return {name: self.tensor(name, kind, generator, attempt, hard=hard) for name, kind in self._inputs.items()}
 
@@ -69,13 +89,16 @@ class Feeds:
         if kind.dtype in FOREIGN:
             raise InputError(f"input '{name}' is {kind.dtype}, which NumPy cannot hold")
         dtype, use = np.dtype(kind.dtype), self.use(name, kind)
+        if name in self._taken and self._taken[name].shape == kind.shape:
+            return self._taken[name].astype(dtype)
         if use is not None:
             chosen = _chosen(use, kind.shape, dtype, attempt, np.random.default_rng((attempt, crc32(name.encode()))))
             whole = chosen.reshape(kind.shape) if chosen.size == kind.elements else np.broadcast_to(chosen, kind.shape)
             return whole.astype(dtype)
+        if hard and dtype.kind == "f":
+            return generator.choice(TIES, kind.shape).astype(dtype)
         if hard:
-            seed = int(generator.integers(1 << 32))
-            return hard_values(kind.dtype, kind.elements, seed).reshape(kind.shape)
+            return hard_values(kind.dtype, kind.elements, int(generator.integers(1 << 32))).reshape(kind.shape)
         drawn = generator.standard_normal(kind.shape) if dtype.kind == "f" else generator.integers(0, 2, kind.shape)
         return np.asarray(drawn).astype(dtype)
 
@@ -84,10 +107,46 @@ class Feeds:
         return next(iter(self._roles.of(name, integer="int" in kind.dtype)), None)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Feeds that plain ONNX Runtime takes, as was found out on the file, or one that the application gave.
+
+    Attributes:
+        feeds: draw them.
+        attempt: the one that is taken.
+        hard: whether hard values are taken too.
+        own: what the application gave, because nothing that is drawn is taken.
+    """
+
+    feeds: Feeds
+    attempt: int = 0
+    hard: bool = False
+    own: Feed | None = None
+
+    def feed(self, seed: int = 0) -> Feed:
+        """A feed that is taken."""
+        return self.feeds.feed(seed, self.attempt) if self.own is None else self.own
+
+    @property
+    def fixed(self) -> Feed:
+        """Values of inputs that may not have any: what is no data, and all that the application gave but floats."""
+        return {
+            name: value
+            for name, value in self.feed().items()
+            if (value.dtype.kind != "f" and self.own is not None) or self.feeds.is_no_data(name)
+        }
+
+    @property
+    def tried(self) -> list[Feed]:
+        """The feeds to try: an ordinary one first, then a hard one."""
+        return [self.feed(), *([self.feeds.feed(0, self.attempt, hard=True)] if self.hard else [])]
+
+
 def feeds_of(model: Model) -> Feeds:
     """Feeds of a model of static shapes."""
     tensors = model.graph.tensor
-    return Feeds(model.proto.graph.node, _known(model), {name: tensors[name].type for name in model.graph.inputs})
+    inputs = {name: tensors[name].type for name in model.graph.inputs}
+    return Feeds(model.proto.graph.node, _known(model), inputs, model.taken)
 
 
 def feeds_of_ports(ports: Iterable[Port], network: Network | None) -> Feeds | None:
@@ -112,7 +171,7 @@ def feeds_of_segment(segment: Segment) -> Feeds:
     """Feeds of a piece of a model."""
     model, tensor = segment.model, segment.model.graph.tensor
     nodes = [model.proto.graph.node[index] for op in segment.ops for index in model.nodes[op]]
-    return Feeds(nodes, _known(model), {name: tensor[name].type for name in segment.inputs})
+    return Feeds(nodes, _known(model), {name: tensor[name].type for name in segment.inputs}, model.taken)
 
 
 def draw(model: Model, seed: int = 0) -> Feed:

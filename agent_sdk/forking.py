@@ -46,8 +46,18 @@ class TemporaryFolder:
     """
 
     def __init__(self, prefix: str = "hope-", directory: Path | None = None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=directory))
-        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
+        self._hold(Path(tempfile.mkdtemp(prefix=prefix, dir=directory)), os.getpid())
+
+    @classmethod
+    def of_another(cls, path: Path) -> TemporaryFolder:
+        """A folder that another process has made, and removes."""
+        folder = cls.__new__(cls)
+        folder._hold(path, 0)
+        return folder
+
+    def _hold(self, path: Path, owner: int) -> None:
+        self.path = path
+        self.remove = weakref.finalize(self, _remove, path, owner)
 
     def __enter__(self) -> Path:
         return self.path

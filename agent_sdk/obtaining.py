@@ -22,7 +22,7 @@ from agent_sdk.errors import (
     UnplannableError,
 )
 from agent_sdk.files import one_at_a_time
-from agent_sdk.measure.profiler import profile
+from agent_sdk.measure.apart import Measuring
 from agent_sdk.model import Model
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.embedded import mend
@@ -66,6 +66,7 @@ class Obtainer:
         supplier: the conversation with the planner, and the disk.
         device: what plans are carried out on.
         planned: the processors that plans are made for.
+        measuring: measures for it.
         soc: the SoC that figures belong to.
         device_id: who measured them.
         method: how the planner plans.
@@ -79,6 +80,7 @@ class Obtainer:
     supplier: PlanSupplier
     device: Device
     planned: tuple[Processor, ...]
+    measuring: Measuring
     soc: Soc
     device_id: str
     method: Method
@@ -234,16 +236,8 @@ class Obtainer:
                     raise DeviceClosedError("what is being measured is not wanted any more")
                 self.progress.step(what)
 
-            observations = profile(
-                model,
-                [self.device.processors[spec.id] for spec in self.planned],
-                missing,
-                soc=self.soc.name,
-                frequency=self.soc.frequency,
-                device_id=self.device_id,
-                budget_s=budget_s,
-                progress=step,
-            )
+            processors = [self.device.processors[spec.id] for spec in self.planned]
+            observations = self.measuring.measured(model, processors, missing, budget_s, step)
             measured.seconds = time.perf_counter() - began
             measured.signatures = len(set(observations.latencies.signature))
             kept = self.supplier.hold(observations)

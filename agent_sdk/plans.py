@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -112,6 +113,7 @@ class Plans(Closes, Forks):
         self._about: About | None = None
         self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._tried: set[ShapeKey] = set()
+        self._fed: OrderedDict[ShapeKey, Feed] = OrderedDict()
         self._planned = True
         self._preparing, self._reading = threading.Lock(), threading.Lock()
         self._first_answer = threading.Event()
@@ -168,6 +170,7 @@ class Plans(Closes, Forks):
                     raise
         whole = self.plain if self._gives_optional(feed) else self._whole or self.whole
         outputs = whole.run(feed)
+        self._keep(feed)
         self._first_answer.set()
         self._plan_for(feed)
         with self._lock:
@@ -334,6 +337,21 @@ class Plans(Closes, Forks):
                 self.last = prepared
             return prepared
 
+    def _keep(self, feed: Feed) -> None:
+        """Keep a copy of what was fed first at these shapes: a plan is tried with it where nothing can be drawn."""
+        key = self._key_of(feed) or ()
+        with self._lock:
+            if key not in self._fed and self._planned and not self._closed:
+                self._fed[key] = {name: np.array(value) for name, value in feed.items()}
+                while len(self._fed) > KEPT:
+                    self._fed.popitem(last=False)
+
+    def _own(self, shapes: Shapes | None) -> Feed | None:
+        """What was fed first at these shapes, once something was; None where the session is closed before."""
+        self._first_answer.wait()
+        with self._lock:
+            return self._fed.get(self._key(shapes) if shapes and self.network.is_open else ())
+
     def _plan_for(self, feed: Feed) -> None:
         """Begin to make a plan for inputs that the whole network took; those that it refused cost none."""
         key = self._key_of(feed)
@@ -370,7 +388,7 @@ class Plans(Closes, Forks):
                     self._note(stays)
                     if again:
                         return
-                prepared = self._prepare(model, lambda: not self._closed, behind=True)
+                prepared = self._prepare(model, partial(self._own, shapes), lambda: not self._closed, behind=True)
                 if prepared.serving.pinned:
                     prepared.close()
                     self._note(stays)

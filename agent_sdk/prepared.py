@@ -12,6 +12,7 @@ from typing import Any
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError, Executor
 from agent_sdk.errors import ExecutionError
+from agent_sdk.feeds import Drawn
 from agent_sdk.model import Model
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.reference import Reference
@@ -29,12 +30,14 @@ class Opened:
         obtained: how its plan was come by.
         plan: what stands for it.
         serving: who answers.
+        drawn: what it was tried with.
         notes: what was to be said.
     """
 
     obtained: Obtained
     plan: Plan
     serving: Serving
+    drawn: Drawn
     notes: tuple[str, ...]
 
 
@@ -46,6 +49,7 @@ class Prepared(Closes):
         reference: the file that it was read from.
         obtained: how the plan was come by.
         plan: the planner's plan; without one, the single processor that ran fastest, as a plan.
+        drawn: feeds that it takes.
         serving: the plan and its rivals by name, whichever is fastest of which answers.
         notes: everything that was not as it should be, in sentences.
     """
@@ -58,6 +62,7 @@ class Prepared(Closes):
 
     def _set(self, opened: Opened) -> None:
         self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
+        self.drawn = opened.drawn
         self.notes = list(opened.notes)
 
     def judged(

@@ -26,7 +26,7 @@ class Reference:
     """
 
     def __init__(self, content: Content, refuse_crashing: Callable[[], None] = never_crashes) -> None:
-        self._content = content
+        self.content = content
         self._refuse_crashing = refuse_crashing
 
     def outputs(self, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Reference:
         Raises ModelError, InputError for a feed that is refused, or what loading a ``WholeOrt`` raises.
         """
         self._refuse_crashing()
-        with self._content.opened() as file, closing(WholeOrt(file, 1)) as whole:
+        with self.content.opened() as file, closing(WholeOrt(file, 1)) as whole:
             return whole.run(feed)
 
     def inside(self, feed: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Reference:
         The file is loaded with these as further outputs: the network's own outputs are not taken from there.
         """
         try:
-            proto = self._content.proto() if names else onnx.ModelProto()
+            proto = self.content.proto() if names else onnx.ModelProto()
         except UnplannableError:  # in a runtime's own format, or too large to be written with other outputs
             return {}
         computed = {name for node in proto.graph.node for name in node.output}

@@ -16,7 +16,7 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import InputError, ModelError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
-from agent_sdk.feeds import draw, feeds_of_ports
+from agent_sdk.feeds import feeds_of_ports
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.measure.timing import timed
 from agent_sdk.model import Content, Shapes
@@ -25,8 +25,10 @@ from agent_sdk.plans import Feed, Plans, Stats
 from agent_sdk.prepared import Prepared
 from agent_sdk.reference import Reference
 from agent_sdk.rounding import FLOAT32
+from agent_sdk.selection.first_runs import FirstRuns
 from agent_sdk.verify import Verdict, relative_error
 from hope_schema import Plan
+from hope_schema.hashing import digest
 
 ASYNC_THREADS: Final = 4
 """Runs that ``run_async`` has under way at the same time."""
@@ -42,12 +44,14 @@ class Session(Closes, Forks):
         content: the network as it was loaded; closed with this.
         plans: what answers.
         reference: what judges answers.
+        first_runs: where a feed that is drawn runs first.
     """
 
-    def __init__(self, content: Content, plans: Plans, reference: Reference) -> None:
+    def __init__(self, content: Content, plans: Plans, reference: Reference, first_runs: FirstRuns) -> None:
         self.content = content
         self.plans = plans
         self.reference = reference
+        self._first_runs = first_runs
         self.in_child()
         watch_forks(self)
 
@@ -268,7 +272,7 @@ class Session(Closes, Forks):
     def draw(self, seed: int = 0) -> Feed:
         """Random inputs, of the shapes that ran last, else of the file's. Raises InputError where none can be drawn."""
         if self.plans.last is not None:
-            return draw(self.plans.last.model, seed)
+            return self.plans.last.drawn.feed(seed)
         inputs = bound(self.plans.whole.inputs, self.plans.shapes)
         network = None
         with suppress(ModelError):  # what cannot be read runs as a whole; its inputs are drawn by their types
@@ -278,7 +282,11 @@ class Session(Closes, Forks):
             ports = ", ".join(f"{port.name} {list(port.shape)}" for port in inputs if port.is_open)
             shapes = f"shapes of {ports} (--shape INPUT=SIZES), or " if ports else ""
             raise InputError(f"no inputs can be drawn for '{self.name}': give {shapes}some (--input FILE.npz)")
-        return feeds.feed(seed)
+        known = digest([self.content.digest, *((port.name, port.shape) for port in inputs)])
+        drawn = self._first_runs.drawn(feeds, self.content, known)
+        if drawn is None:
+            raise InputError(f"ONNX Runtime takes no inputs that are drawn for '{self.name}': give some")
+        return drawn.feed(seed)
 
     # The plan of the shapes that ran last
 

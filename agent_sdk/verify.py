@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -173,6 +173,12 @@ def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> floa
     is all zero, the largest absolute difference counts.
     """
     return max((_error(ours.get(name), right) for name, right in expected.items()), default=0.0)
+
+
+def all_finite(values: Iterable[Any]) -> bool:
+    """Whether no number among these is infinite or none."""
+    arrays = [np.asarray(value) for value in values]
+    return all(bool(np.isfinite(array).all()) for array in arrays if array.dtype.kind in "fc")
 
 
 def _error(got: Any, right: Any) -> float:

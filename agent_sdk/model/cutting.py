@@ -125,6 +125,7 @@ def cut_model(model: Model, cuts: Sequence[Cut], folder: Path | None = None) -> 
         name=model.name,
         nodes=nodes,
         path=model.path,
+        taken=model.taken,
         source=model,
         cuts=tuple(cuts),
         made=tuple(made),

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 from pydantic import ValidationError
@@ -46,7 +47,8 @@ class Model:
 
     ``graph`` is what the planner sees; ``proto`` is the same with weights, its nodes in topological order; ``nodes``
     tells by op id which of them an op stands for: one, or several for an opaque op. ``path`` is where it was read from,
-    if from a file. Do not change ``proto``.
+    if from a file. ``taken`` holds values that ONNX Runtime is known to take of inputs that may not have any: what is
+    measured of the model is measured on these. Do not change ``proto``.
     """
 
     graph: ModelGraph
@@ -54,6 +56,7 @@ class Model:
     name: str
     nodes: Mapping[str, tuple[int, ...]] = field(repr=False)
     path: Path | None = None
+    taken: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @cached_property
     def content_digest(self) -> str:

@@ -95,6 +95,11 @@ class LightModels(Forks):
             light, folder = self._open[model]
             return light, folder.path
 
+    def adopt(self, model: Model, light: Model, folder: Path) -> None:
+        """Use a light form that another process has made, and will remove."""
+        with self._lock:
+            self._open[model] = light, TemporaryFolder.of_another(folder)
+
     def close(self) -> None:
         """Remove every folder, for a program may end without taking anything down. Idempotent."""
         with self._lock:
@@ -170,7 +175,7 @@ def lightened_parts(model: CutModel, folder: Path) -> Model:
             proto.graph.initializer.append(tensor if in_file else parts.keep(tensor))
     path = folder / f"{name}.onnx"
     path.write_bytes(proto.SerializeToString())
-    return Model(model.graph, proto, model.name, model.nodes, path)
+    return Model(model.graph, proto, model.name, model.nodes, path, model.taken)
 
 
 class WeightsFile(Closes):

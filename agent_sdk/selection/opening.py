@@ -11,7 +11,7 @@ from typing import Any, Final
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, InputError, ModelError, ProcessorError, UnplannableError
-from agent_sdk.feeds import draw
+from agent_sdk.feeds import Drawn, Feed
 from agent_sdk.measure.truth import TOLD, is_outdated, observations, retimed
 from agent_sdk.model import Model
 from agent_sdk.model.weights import copies_at_once
@@ -23,11 +23,12 @@ from agent_sdk.prepared import Opened
 from agent_sdk.reference import Reference
 from agent_sdk.rounding import SWITCH
 from agent_sdk.runtimes.base import Processor
+from agent_sdk.selection.first_runs import FirstRuns
 from agent_sdk.selection.rivals import RIVALS, compiled_singles, distinct, likeliest
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.selection.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
-from agent_sdk.verify import agreement
+from agent_sdk.verify import agreement, all_finite
 from hope_schema import Plan
 
 RENEWALS: Final = 2
@@ -43,11 +44,13 @@ class Opener:
     Attributes:
         obtainer: where plans come from, and who hears what they really took.
         processors: those of the device's processors that may run this network, by id.
+        first_runs: where a plan runs first.
         field: hears how plans do; None where there is nobody to tell.
     """
 
     obtainer: Obtainer
     processors: Mapping[str, Processor]
+    first_runs: FirstRuns
     field: Field | None
 
     def opened(
@@ -55,15 +58,16 @@ class Opener:
         model: Model,
         obtained: Obtained,
         reference: Reference,
+        drawn: Drawn,
         *,
         all_rivals: bool = False,
         pinned: bool = False,
     ) -> Opened:
         """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
 
-        ``reference`` judges the answers; raises UnplannableError where it gives none.
+        ``reference`` judges the answers to what is ``drawn``; raises UnplannableError where it gives none.
         """
-        return _Opening(self, model, obtained, reference, all_rivals).done(pinned)
+        return _Opening(self, model, obtained, reference, drawn, all_rivals).done(pinned)
 
 
 @dataclass
@@ -74,13 +78,15 @@ class _Opening:
     model: Model
     obtained: Obtained
     reference: Reference
+    drawn: Drawn
     all_rivals: bool
     contenders: dict[str, Executor] = field(default_factory=dict)
     apart: float = 0.0
 
     def __post_init__(self) -> None:
         self.notes = list(self.obtained.notes)
-        self.inputs = draw(self.model, 0)
+        self.feeds = self.drawn.tried
+        self.inputs = self.feeds[0]
         self.processors, self.obtainer = self.opener.processors, self.opener.obtainer
 
     def done(self, pinned: bool) -> Opened:
@@ -116,7 +122,7 @@ class _Opening:
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
                 )
             opened.pop_all()
-        return Opened(self.obtained, plan, serving, tuple(self.notes))
+        return Opened(self.obtained, plan, serving, self.drawn, tuple(self.notes))
 
     def _compile(self) -> None:
         """The plan, if there is one that can run, and whom it is tried against."""
@@ -151,6 +157,7 @@ class _Opening:
             return
         self.obtainer.progress.phase("compiling the plan's segments")
         try:
+            self.opener.first_runs.at_plan(self.model, self.obtained.plan, self.feeds)
             program = build_program(self.obtained.plan, self.model, self.processors)
             self.contenders[PLAN] = Executor(program, self.obtainer.device)
         except UNFIT as error:
@@ -190,19 +197,22 @@ class _Opening:
             self.contenders.pop(name).close()
 
     @cached_property
-    def right(self) -> Mapping[str, Any]:
-        """What the network's file makes of the drawn inputs."""
+    def right(self) -> list[tuple[Feed, Mapping[str, Any]]]:
+        """What the network's file makes of the drawn feeds; hard values may make nothing finite, which says nothing."""
         try:
-            return self.reference.outputs(self.inputs)
+            normal, *hard = ((feed, self.reference.outputs(feed)) for feed in self.feeds)
+            return [normal, *((feed, found) for feed, found in hard if all_finite(found.values()))]
         except (ModelError, ExecutionError, InputError) as error:
             raise UnplannableError(f"no plan answers unless ONNX Runtime's own answer judges it: {error}") from error
 
     def _warm(self) -> None:
         """Run each once; close who fails, or answers otherwise than ONNX Runtime does."""
-        answers, failures = warm(self.contenders, self.inputs)
-        found = agreement(self.model.graph, self.contenders, answers, self.right)
-        self._leave_out({**failures, **found.wrong})
-        self.apart = max(self.apart, found.apart)
+        for feed, right in self.right:
+            answers, failures = warm(self.contenders, feed)
+            found = agreement(self.model.graph, self.contenders, answers, right)
+            self._leave_out({**failures, **found.wrong})
+            if feed is self.inputs:  # how far answers lie apart is asked of ordinary values
+                self.apart = max(self.apart, found.apart)
 
     def _leave_out(self, failures: Mapping[str, Exception]) -> None:
         """Close those who failed; where all did, raise the first one's failure."""

@@ -19,8 +19,8 @@ __all__ = ["made_once"]
 
 @pytest.fixture(autouse=True)
 def probing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No children that compile networks first, which takes each a second: ``runtimes/test_probe.py`` has them."""
-    monkeypatch.setattr("agent_sdk.runtimes.probe._crash", lambda compiler, file: "")
+    """No children, which take each a second: ``test_children.py`` has them."""
+    monkeypatch.setattr("agent_sdk.children.possible", lambda: False)
 
 
 @pytest.fixture

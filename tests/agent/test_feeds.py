@@ -118,7 +118,7 @@ def test_hard_values_are_data() -> None:
     """What is an index stays one where the data are hard; these are what normal ones never are."""
     feeds = feeds_of(read_model(CASES["gather"]))
     feed = feeds.feed(0, hard=True)
-    assert np.abs(feed["x"]).max() > 10
+    assert len(np.unique(feed["x"])) < feed["x"].size
     assert feed["i"].min() >= 0
     assert feed["i"].max() < 4
 

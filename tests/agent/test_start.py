@@ -53,7 +53,7 @@ def nobody(*given: object, **named: object) -> Any:
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache that can only be read, with nobody to ask and nothing that may be measured or tried."""
-    for name in ("agent_sdk.obtaining.profile", "agent_sdk.selection.opening.hold_trial"):
+    for name in ("agent_sdk.measure.apart.profile", "agent_sdk.selection.opening.hold_trial"):
         monkeypatch.setattr(name, nobody)
     monkeypatch.setattr(PlannerClient, "__aenter__", nobody)
     cache = tmp_path / "cache"
@@ -234,7 +234,7 @@ def test_a_warm_start_solves_nothing_before_the_plan_answers(tmp_path: Path, mon
     cache = tmp_path / "cache"
     with Agent(processors="ort", cache=cache) as agent, agent.load(path, background=False) as first:
         plan = first.latest.obtained.plan
-    monkeypatch.setattr("agent_sdk.obtaining.profile", nobody)
+    monkeypatch.setattr("agent_sdk.measure.apart.profile", nobody)
     monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", nobody)
     ready: list[int] = []
     with Agent(processors="ort", cache=cache) as agent:

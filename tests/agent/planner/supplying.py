@@ -87,7 +87,7 @@ def obtain(
     with ExitStack() as patched:
         patched.enter_context(patch("agent_sdk.agent.PlannerClient", scripted))
         patched.enter_context(
-            patch("agent_sdk.obtaining.profile", lambda model, processors, missing, **_: measure(missing))
+            patch("agent_sdk.measure.apart.profile", lambda model, processors, missing, **_: measure(missing))
         )
         if check is not None:
             patched.enter_context(patch("agent_sdk.obtaining.build_program", lambda plan, *_: check(plan)))
