@@ -81,7 +81,7 @@ async def embedded_client(database: Path) -> AsyncIterator[PlannerClient]:
     try:
         from sqlalchemy import URL
 
-        from planner_api.app import create_app
+        from planner_api.embedded import create_app
         from planner_api.settings import Settings
     except ImportError as error:
         raise PlannerUnavailableError(

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import uvicorn
 
-from planner_api.app import App, create_app
+from planner_api.app import create_app
 from planner_api.db.engine import shown
+from planner_api.service import Service
 from planner_api.settings import Settings
 from planner_api.usage import UsageError
+from planner_api.web.application import App
 from planner_api.web.logs import configure
 from planner_api.web.protocol import BoundedProtocol
 
@@ -75,12 +77,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _works_on(app: App) -> str:
+def _works_on(app: App[Service]) -> str:
     access = "every call needs a token" if app.planner.settings.tokens_required else "open to this machine, no tokens"
     return f"{shown(app.planner.database.url)}; {access}"
 
 
-def build_config(app: App, host: str, port: int, tls: Tls | None = None) -> uvicorn.Config:
+def build_config(app: App[Service], host: str, port: int, tls: Tls | None = None) -> uvicorn.Config:
     """How the application is served; ``serve`` without running it."""
     settings = app.planner.settings
     protocol = type("Protocol", (BoundedProtocol,), {"body_timeout_s": settings.body_timeout_s})

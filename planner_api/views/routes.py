@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -20,6 +19,7 @@ from hope_schema import (
 from hope_schema.base import LABEL, Digest
 from hope_schema.fleet import PlanStatus
 from planner_api.devices.audit.service import actor_of
+from planner_api.profiles import oversight
 from planner_api.views import service
 from planner_api.web.body import read_message
 from planner_api.web.contract import describe
@@ -111,7 +111,7 @@ async def contributions(
 ) -> Response:
     """List who had a part in a profile, and how much of it nobody else says."""
     database = request.app.state.planner.database
-    return reply(await oversight().contributions(database, soc, frequency, after=after or "", limit=limit))
+    return reply(await oversight.contributions(database, soc, frequency, after=after or "", limit=limit))
 
 
 @router.get("/fleet/profiles/votes", openapi_extra=describe(replies={200: ("One page.", VotePage)}, errors=[404]))
@@ -125,7 +125,7 @@ async def votes(
 ) -> Response:
     """List who said what of which figure."""
     database = request.app.state.planner.database
-    return reply(await oversight().votes(database, soc, frequency, device_id=device_id, offset=offset, limit=limit))
+    return reply(await oversight.votes(database, soc, frequency, device_id=device_id, offset=offset, limit=limit))
 
 
 @router.delete(
@@ -135,14 +135,14 @@ async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: De
     """Take back what a device, or everybody, said in a profile; plans that rest on it are solved again."""
     devices = None if device_id is None else [device_id]
     database, actor = request.app.state.planner.database, actor_of(request.scope)
-    await oversight().forget(database, soc, frequency, devices, actor=actor)
+    await oversight.forget(database, soc, frequency, devices, actor=actor)
     return Response(status_code=204)
 
 
 @router.post("/fleet/profiles/rebuild", openapi_extra=describe(replies={204: ("Made anew.", None)}, errors=[404, 409]))
 async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
     """Make a profile anew of the votes that are kept, without those of revoked devices."""
-    await oversight().rebuild(request.app.state.planner.database, soc, frequency, actor_of(request.scope))
+    await oversight.rebuild(request.app.state.planner.database, soc, frequency, actor_of(request.scope))
     return Response(status_code=204)
 
 
@@ -153,12 +153,5 @@ async def establish(
     request: Request, soc: Annotated[str, Path(max_length=128, pattern=LABEL, description="The SoC")]
 ) -> Response:
     """Vouch for a SoC, so that planning ahead counts it however few devices uploaded."""
-    await oversight().establish(request.app.state.planner.database, soc, actor_of(request.scope))
+    await oversight.establish(request.app.state.planner.database, soc, actor_of(request.scope))
     return Response(status_code=204)
-
-
-def oversight() -> ModuleType:
-    """What an operator does to profiles; loaded with the first use, for it needs NumPy and serving plans does not."""
-    from planner_api.profiles import oversight
-
-    return oversight

@@ -162,7 +162,7 @@ def test_without_the_planner_extra_a_single_processor_runs(
     model_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the planner is not installed and no URL is given, the best single processor runs, and it is said."""
-    monkeypatch.setitem(sys.modules, "planner_api.app", None)
+    monkeypatch.setitem(sys.modules, "planner_api.embedded", None)
     report = run(capsys, "--model", str(model_file), "--processors", "ort")
     assert (report["plan_source"], report["plan_id"], report["method"]) == ("single", None, "single")
     assert len(report["processors_used"]) == 1
@@ -175,7 +175,7 @@ def test_the_last_plan_survives_the_planner(
 ) -> None:
     """A plan made before is used from disk when the planner can no longer be started, and it is said."""
     first = run(capsys, "--model", str(model_file), "--processors", "ort")
-    monkeypatch.setitem(sys.modules, "planner_api.app", None)
+    monkeypatch.setitem(sys.modules, "planner_api.embedded", None)
     second = run(capsys, "--model", str(model_file), "--processors", "ort")
     assert (second["plan_source"], second["plan_id"]) == ("disk", first["plan_id"])
     assert "disk cache" in second["notes"][0]

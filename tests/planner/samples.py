@@ -29,12 +29,14 @@ from hope_schema import (
     Tensor,
     TransferColumns,
 )
-from planner_api.app import App, create_app
+from planner_api import app as fleets
+from planner_api import embedded
 from planner_api.cli import main as cli
 from planner_api.compression import unzstd
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
 from planner_api.settings import Settings
+from planner_api.web.application import App
 from planner_api.web.tokens import Kind, hash_token, new_token
 
 SOC, FREQUENCY = "soc-1", "max"
@@ -110,7 +112,8 @@ def measure(
 def serving(database_url: str, **settings: Any) -> Iterator[Api]:
     """Run the application on a database; nothing folds or solves in the background unless asked to."""
     values = {"database_url": database_url, "fold_interval_s": 3600.0, "worker_in_process": False, **settings}
-    app = create_app(Settings(**values))
+    chosen = Settings(**values)
+    app = (embedded if chosen.embedded else fleets).create_app(chosen)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield Api(app, client)
 
@@ -118,7 +121,7 @@ def serving(database_url: str, **settings: Any) -> Iterator[Api]:
 class Api:
     """A client that speaks the contract."""
 
-    def __init__(self, app: App, client: TestClient) -> None:
+    def __init__(self, app: App[Any], client: TestClient) -> None:
         self.app = app
         self.client = client
 

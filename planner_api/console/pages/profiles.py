@@ -16,9 +16,9 @@ from planner_api.console.charts import heat
 from planner_api.console.forms import Words
 from planner_api.console.rendering import render
 from planner_api.models.service import load_figures
+from planner_api.profiles import oversight
 from planner_api.profiles.service import ESTABLISHED_BY
 from planner_api.views import service as fleet
-from planner_api.views.routes import oversight
 from planner_api.web.parameters import Offset
 from planner_api.web.route import StrictRoute
 
@@ -80,7 +80,7 @@ async def show(
     shown = signatures[first : first + OPS]
     columns = _columns(profile)
     keys = [(signature, column.kind) for signature in shown for column in columns]
-    agreed = await oversight().agreement(planner.database, profile.soc, profile.frequency, keys)
+    agreed = await oversight.agreement(planner.database, profile.soc, profile.frequency, keys)
     for key, (voters, agreeing) in agreed.items():
         if key in figures:
             figures[key] = replace(figures[key], voters=voters, agreeing=agreeing)

@@ -1,0 +1,76 @@
+"""The ASGI application around a planner: its routes, and the layers in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+from fastapi import APIRouter, FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+
+from hope_schema.version import VERSION
+from planner_api.web.asgi import Asgi, Scope
+from planner_api.web.document import build
+
+
+class Runs(Protocol):
+    """What is started before the first request and stopped after the last."""
+
+    async def start(self) -> None:
+        """Be ready for requests."""
+        ...
+
+    async def stop(self) -> None:
+        """End every task and connection."""
+        ...
+
+
+Planner = TypeVar("Planner", bound=Runs)
+
+
+class App(Generic[Planner]):
+    """The ASGI application: the layers around the routes. ``planner`` and ``api`` are what they guard."""
+
+    def __init__(self, planner: Planner, api: FastAPI, layers: Asgi) -> None:
+        self.planner = planner
+        self.api = api
+        self._layers = layers
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Serve one request, or the life of the application."""
+        await (self.api if scope["type"] == "lifespan" else self._layers)(scope, receive, send)
+
+
+def build_api(planner: Runs | None, routers: Iterable[APIRouter]) -> FastAPI:
+    """Return the routes around a planner; its lifespan starts and stops that. None: for their contract alone."""
+
+    @asynccontextmanager
+    async def lifespan(_api: FastAPI) -> AsyncIterator[None]:
+        assert planner is not None
+        await planner.start()
+        try:
+            yield
+        finally:
+            await planner.stop()
+
+    api = FastAPI(
+        title="HOPE planner",
+        version=VERSION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    api.state.planner = planner
+    # As they are: including a router makes each of its routes anew, at the first request of every application.
+    api.router.routes.extend(route for router in routers for route in router.routes)
+    # Errors leave the routes as they were raised: the layers see them, and the outermost answers them, like its own.
+    api.middleware_stack = AsyncExitStackMiddleware(api.router)
+
+    @api.get("/openapi.json", include_in_schema=False)
+    async def contract() -> dict[str, Any]:
+        return build(api)
+
+    return api
