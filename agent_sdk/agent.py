@@ -7,28 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent_sdk.bench import Setting
+from agent_sdk.cancel import Cancel
 from agent_sdk.children import Children
 from agent_sdk.closing import Closes
+from agent_sdk.demand import Budget
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
-from agent_sdk.errors import ModelError, OpenShapeError, ProcessorError, UnplannableError, refuse_unless_seconds
+from agent_sdk.errors import ModelError, ProcessorError, UnplannableError, refuse_unless_seconds
 from agent_sdk.feeds import Drawn, Feed, feeds_of
 from agent_sdk.files import Kept
 from agent_sdk.measure.apart import Measuring
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located, read_network
-from agent_sdk.obtaining import A_LITTLE_S, Obtainer, Wanted, always
+from agent_sdk.obtaining import A_LITTLE_S, Obtainer
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
@@ -182,10 +183,8 @@ class Agent(Closes):
         kinds = [processor.spec.kind for processor in self.device.processors.values()]
         self._starts = Starts(self._kept.path / "starts", kinds)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._closed = False
+        self._cancel, self._budget = Cancel(), Budget()
         obtainer.request("0" * 64)
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="hope-start")
-        self._starter.submit(int)  # has its thread started
 
     def load(
         self,
@@ -224,7 +223,7 @@ class Agent(Closes):
             refuse_unfit(travelling, self.soc.name, specs, shapes or {})
             shapes = travelling.shapes
         self.progress.phase(f"reading {_shown(source)}")
-        shapes = {name: tuple(sizes) for name, sizes in shapes.items()} if shapes else shapes
+        shapes = deepcopy(shapes)  # the caller's may change
         content = Content(located(source, seed))
         reference = Reference(content, partial(self._refuse_unjudged, content))
         known = self._starts.known(content, shapes) if background else None
@@ -243,27 +242,20 @@ class Agent(Closes):
             self._renew if travelling is None else None,
             partial(self._whole, content, shapes, start),
             partial(self._plain, content),
-            self._starter,
+            Cancel(self._cancel),
+            self._budget,
             shapes=shapes,
             deterministic=deterministic,
         )
         session = Session(content, plans, reference, self._first_runs)
         self._sessions.add(session)
-        if travelling is not None and content.fingerprint != travelling.fingerprint:
-            refuse_other_network(travelling, plans.network.bind(travelling.shapes), _shown(source))
         try:
-            if background and not (start is not None and start.planned) and plans.opens():
-                if shapes and start is None:  # else they were fine when that was found out
-                    plans.network.check(shapes)
-                plans.prepare_behind(shapes, known=start is not None)
-            else:
-                plans.prepare(shapes)
-        except OpenShapeError as error:
-            if shapes:
-                raise
-            plans.run_whole(error)
-        except (UnplannableError, ProcessorError) as error:
-            plans.run_whole(error)
+            if travelling is not None and content.fingerprint != travelling.fingerprint:
+                refuse_other_network(travelling, plans.network.bind(travelling.shapes), _shown(source))
+            plans.begin(start, background=background)
+        except BaseException:
+            session.close()
+            raise
         return session
 
     async def aload(self, source: Source, **options: Any) -> Session:
@@ -275,7 +267,6 @@ class Agent(Closes):
         reference: Reference,
         model: Model,
         own: OwnFeed = nothing,
-        wanted: Wanted = always,
         *,
         behind: bool = False,
         deterministic: bool,
@@ -285,19 +276,16 @@ class Agent(Closes):
     ) -> Prepared:
         """Obtain a static model's plan, unless there is one, and make it ready to run. Raises like ``load``.
 
-        ``own`` gives what the application fed first, once there is such; ``reference`` judges the answers; ``wanted``
-        is looked at while measuring. ``behind`` takes the plan that is on disk, if any, and asks nobody, or else the
-        first that the planner has. ``begun`` is told how the next start should begin.
+        ``own`` gives what the application fed first, once there is such; ``reference`` judges the answers. ``behind``
+        takes the plan that is on disk, if any, and asks nobody, or else the first that the planner has. ``begun`` is
+        told how the next start should begin.
         """
-        here = threading.main_thread()
         drawn = self._drawn(model, reference, own)
         model = replace(model, taken=drawn.fixed)
         opener = self._for(model, drawn)
         obtained = unpack_plan(plan, model) if plan is not None else opener.obtainer.recall(model) if behind else None
         if obtained is None:
-            obtained = self.obtain(
-                model, at_once=behind, wanted=lambda: wanted() and here.is_alive() and not self._closed
-            )
+            obtained = self.obtain(model, at_once=behind)
         pinned = deterministic or rounding(model.graph).differs
         opened = opener.opened(model, obtained, reference, drawn, all_rivals=all_rivals, pinned=pinned)
         begun(start_after(opened.serving))
@@ -375,7 +363,8 @@ class Agent(Closes):
         session is closed.
         """
         self._supplier.refuse_when_closed()
-        taken_up = [self._renew(prepared) for prepared in session.plans.ready()]
+        with self._cancel.current():
+            taken_up = [self._renew(prepared) for prepared in session.plans.ready()]
         return any(taken_up)
 
     def _renew(self, prepared: Prepared) -> bool:
@@ -396,9 +385,9 @@ class Agent(Closes):
             prepared.notes += [note] if note not in prepared.notes else []
             return False
 
-    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False, wanted: Wanted = always) -> Obtained:
+    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
         """Obtain the plan of a model; see ``Obtainer.obtain``."""
-        return self._for(model).obtainer.obtain(model, renew=renew, at_once=at_once, wanted=wanted)
+        return self._for(model).obtainer.obtain(model, renew=renew, at_once=at_once)
 
     def report(self, plan: PlanReply, measured_us: float, runs: int) -> str:
         """Tell a remote planner how long a plan really takes here; returns what went wrong, if anything."""
@@ -408,13 +397,11 @@ class Agent(Closes):
 
     def close(self) -> None:
         """End the threads, close every session and the connection to the planner, for good. Idempotent."""
-        self._closed = True
+        self._cancel.cancel()
         self._children.close()
         if self._field is not None:
             self._field.stop()
         with ExitStack() as closing:
-            if not self.device.forked:
-                closing.callback(self._starter.shutdown)
             closing.callback(self._kept.close)
             closing.callback(self._lights.close)
             closing.callback(self.device.close)

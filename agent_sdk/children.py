@@ -17,13 +17,12 @@ from typing import Final
 from pydantic import ValidationError
 
 from agent_sdk.bench import Measure, Message, Reply, RunFile, RunPlan, Setting
+from agent_sdk.cancel import cancelling, check
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError
 
 LIMIT_S: Final = 120.0
 """A child that takes longer for anything is killed; what hangs there would hang here."""
-LOOK_S: Final = 0.05
-"""How often it is looked whether an answer is still wanted."""
 
 log = logging.getLogger(__name__)
 
@@ -67,22 +66,26 @@ class Children(Closes):
         here: Callable[[], Reply],
         *,
         step: Callable[[str], None] = lambda _: None,
-        wanted: Callable[[], bool] = lambda: True,
         limit_s: float = LIMIT_S,
     ) -> Reply:
         """Have a child do something; where none can be started, what is done ``here`` instead.
 
-        Raises CrashedError; DeviceClosedError where it is not ``wanted`` any more, or once this is closed; and what
-        ``step`` raises.
+        Raises CrashedError, NotWantedError, DeviceClosedError once this is closed, and what ``step`` raises.
         """
         process = self._taken()
         if process is None:
             return here()
         answered = False
         try:
-            reply = _asked(process, request, step, lambda: wanted() and not self._closed, limit_s)
+            with cancelling(process.kill):
+                reply = _asked(process, request, step, limit_s)
             answered = True
             return reply
+        except CrashedError as error:
+            check()
+            if self._closed:
+                raise DeviceClosedError("the agent is closed") from error
+            raise
         finally:
             with self._lock:
                 self._busy.discard(process)
@@ -137,7 +140,7 @@ class Children(Closes):
 def _waits(process: subprocess.Popen[bytes]) -> bool:
     """Have an idle child say that it goes on waiting; one that has just ended cannot."""
     try:
-        return _asked(process, None, lambda _: None, lambda: True, 1.0) == Reply()
+        return _asked(process, None, lambda _: None, 1.0) == Reply()
     except CrashedError:
         return False
 
@@ -146,10 +149,9 @@ def _asked(
     process: subprocess.Popen[bytes],
     request: RunFile | RunPlan | Measure | None,
     step: Callable[[str], None],
-    wanted: Callable[[], bool],
     limit_s: float,
 ) -> Reply:
-    """What a child answers. Raises CrashedError, DeviceClosedError and what ``step`` raises."""
+    """What a child answers. Raises CrashedError and what ``step`` raises."""
     assert process.stdin is not None
     assert process.stdout is not None
     until, begun, unread = time.monotonic() + limit_s, "", b""
@@ -160,10 +162,8 @@ def _asked(
     readable = select.poll()
     readable.register(process.stdout, select.POLLIN)
     while True:
-        ready = readable.poll(1e3 * LOOK_S)
+        ready = readable.poll(1e3 * max(0.0, until - time.monotonic()))
         part = os.read(process.stdout.fileno(), 1 << 20) if ready else b""
-        if not wanted():
-            raise DeviceClosedError("what was tried is not wanted any more")
         if ready and not part:
             raise CrashedError(*_ending(process), step=begun)
         if time.monotonic() > until:

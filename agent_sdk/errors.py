@@ -22,6 +22,7 @@
     │       ├── ConflictError              409
     │       ├── RateLimitedError           429; carries ``retry_after_s``
     │       └── ServerError                5xx
+    ├── NotWantedError                     nobody waits any more for what was being done
     └── ExecutionError                     a plan was being carried out and failed
         └── ProcessorError                 a runtime refused, died or silently ran elsewhere
 """
@@ -154,6 +155,10 @@ class RateLimitedError(PlannerStatusError):
 
 class ServerError(PlannerStatusError):
     """5xx after every retry."""
+
+
+class NotWantedError(HopeError):
+    """Nobody waits any more for what was being done: the session is closed, or the program ends."""
 
 
 class ExecutionError(HopeError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from agent_sdk.cancel import check
 from agent_sdk.device.soc import Soc
-from agent_sdk.engine import Device, DeviceClosedError, IllegalPlanError, build_program
+from agent_sdk.engine import Device, IllegalPlanError, build_program
 from agent_sdk.errors import (
     BadRequestError,
     InputError,
@@ -40,13 +41,6 @@ PROFILING_S: Final = 90.0
 """How long another process that measures for the same planner is waited for."""
 UNPLANNABLE: Final = "urn:hope:unplannable"
 """How the planner says that there is no plan: an op that no processor runs by itself, say."""
-Wanted = Callable[[], bool]
-"""Whether somebody still waits for what is being done."""
-
-
-def always() -> bool:
-    """Somebody waits in the foreground."""
-    return True
 
 
 @dataclass
@@ -99,7 +93,7 @@ class Obtainer:
         settled = self.supplier.plans.settled(question.key, copy)
         return Obtained(copy, "disk", cached=True, settled=settled, key=question.key, notes=self.notes)
 
-    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False, wanted: Wanted = always) -> Obtained:
+    def obtain(self, model: Model, *, renew: bool = False, at_once: bool = False) -> Obtained:
         """Obtain the plan of a model; ``renew`` asks anew although one is cached.
 
         The planner is asked for a plan before anything is measured. Where it has one, a little of what that rests on
@@ -107,7 +101,7 @@ class Obtainer:
         little, all is measured first.
 
         Raises UnplannableError where there is no plan at all, PlannerStatusError where the planner refuses otherwise,
-        or DeviceClosedError once the agent is closed, or while it measures what is not ``wanted`` any more.
+        DeviceClosedError once the agent is closed, or NotWantedError while it measures for nobody any more.
         """
         self.progress.phase("asking the planner")
         supplier, waited_s = self.supplier, self.supplier.waited_s
@@ -120,7 +114,7 @@ class Obtainer:
             served = None if renew or copy is None else supplier.confirmed(copy, self.wait_s)
             cached = served is not None
             if served is None:
-                served = self._asked(model, question, measured, wanted, at_once)
+                served = self._asked(model, question, measured, at_once)
                 cached = served.source == "hit"
             if served is not copy:
                 self._check(served.reply.plan, model)
@@ -132,7 +126,7 @@ class Obtainer:
             mended = mend(self.embedded) if self.embedded is not None else ""
             if mended:
                 supplier.disconnect()
-                again = self.obtain(model, renew=renew, at_once=at_once, wanted=wanted)
+                again = self.obtain(model, renew=renew, at_once=at_once)
                 return replace(again, notes=(mended, *again.notes))
             served, cached = copy, copy is not None
             source = "single" if copy is None else "disk"
@@ -154,15 +148,15 @@ class Obtainer:
             notes=(*notes, *measured.notes),
         )
 
-    def _asked(self, model: Model, question: Question, measured: Measured, wanted: Wanted, at_once: bool) -> ServedPlan:
+    def _asked(self, model: Model, question: Question, measured: Measured, at_once: bool) -> ServedPlan:
         """The planner's plan, made with as much measured as ``obtain`` says."""
         first = self._foreseen(question)
         if first is None:
-            self._measure_missing(model, question, measured, wanted, THOROUGH_S)
+            self._measure_missing(model, question, measured, THOROUGH_S)
             return self._planned(question, self.wait_s)
         measures = not (at_once and first.reply.plan.filled)
         try:
-            if measures and self._measure_missing(model, question, measured, wanted, self.measuring_s):
+            if measures and self._measure_missing(model, question, measured, self.measuring_s):
                 return self._planned(question, self.wait_s)
             if self.wait_s and first.reply.provisional:
                 return replace(self._planned(question, self.wait_s), source=first.source)
@@ -217,9 +211,7 @@ class Obtainer:
         except (IllegalPlanError, PlanMismatchError) as error:
             raise PlannerProtocolError(f"the planner's plan cannot be carried out: {error}") from error
 
-    def _measure_missing(
-        self, model: Model, question: Question, measured: Measured, wanted: Wanted, budget_s: float
-    ) -> bool:
+    def _measure_missing(self, model: Model, question: Question, measured: Measured, budget_s: float) -> bool:
         """Ask what the planner lacks, measure that for so long, and send it; whether there is more to plan on now."""
         missing = self.supplier.missing(question)
         if not missing.latencies and not missing.transfers:
@@ -232,8 +224,7 @@ class Obtainer:
             began = time.perf_counter()
 
             def step(what: str) -> None:
-                if not wanted():
-                    raise DeviceClosedError("what is being measured is not wanted any more")
+                check()
                 self.progress.step(what)
 
             processors = [self.device.processors[spec.id] for spec in self.planned]

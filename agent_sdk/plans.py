@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +18,21 @@ from typing import Any, Final
 
 import numpy as np
 
+from agent_sdk.behind import Worker
+from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.closing import Closes
+from agent_sdk.demand import Budget, Demand, ShapeKey
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.engine.bound import NEW, check_output
-from agent_sdk.errors import HopeError, ModelError, OpenShapeError, ProcessorError, UnplannableError
+from agent_sdk.errors import (
+    ExecutionError,
+    HopeError,
+    ModelError,
+    NotWantedError,
+    OpenShapeError,
+    ProcessorError,
+    UnplannableError,
+)
 from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.model import Model, Network, Port, Shapes
 from agent_sdk.model.ports import About
@@ -29,18 +40,16 @@ from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.whole import WholeNetwork
+from agent_sdk.selection.starts import Start
 
 KEPT: Final = 8
 """Sets of shapes for which a plan is kept ready; the one used longest ago makes room."""
-MAX_SHAPES: Final = 1024
-"""Sets of shapes that are remembered at all; further ones are answered by the whole network."""
 FIRST_ANSWER_S: Final = 0.5
 """How long what goes on behind waits for the first run: measuring beside it would slow it down, and be disturbed."""
 
 log = logging.getLogger(__name__)
 
 Feed = Mapping[str, Any]
-ShapeKey = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,8 @@ class Plans(Closes, Forks):
         whole: loads the network as it is, on the fastest runtime, or at once on the likeliest. Raises ModelError where
             all refuse it.
         plain: loads the network as it is in ONNX Runtime. Raises ModelError or CompilationFailed.
-        starter: a thread that is there already, to start others: who starts one waits until it runs, which takes
-            milliseconds where the cores are busy.
+        cancel: ends all that is done for it, when it is closed at the latest.
+        budget: what plans of further shapes may cost.
         shapes: those that the network was loaded with; empty where none were given.
         deterministic: one answer for one input, to the bit, as long as this lives.
 
@@ -88,7 +97,8 @@ class Plans(Closes, Forks):
         renew: Callable[..., bool] | None,
         whole: Callable[[bool], WholeNetwork],
         plain: Callable[[], WholeOrt],
-        starter: Executor,
+        cancel: Cancel,
+        budget: Budget,
         *,
         shapes: Shapes | None = None,
         deterministic: bool = False,
@@ -100,7 +110,8 @@ class Plans(Closes, Forks):
         self._renew = renew
         self._open_whole = whole
         self._open_plain = plain
-        self._starter = starter
+        self._cancel = cancel
+        self._budget = budget
         self.shapes = shapes or {}
         self._deterministic = deterministic
         self.last: Prepared | None = None
@@ -112,21 +123,21 @@ class Plans(Closes, Forks):
         self._plain: WholeOrt | None = None
         self._about: About | None = None
         self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
-        self._tried: set[ShapeKey] = set()
         self._fed: OrderedDict[ShapeKey, Feed] = OrderedDict()
+        self._demand = Demand(budget)
         self._planned = True
-        self._preparing, self._reading = threading.Lock(), threading.Lock()
+        self._reading = threading.Lock()
         self._first_answer = threading.Event()
         self._answered: Counter[str] = Counter()
         self._switches = 0
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="hope-prepare")
+        self._worker = Worker(cancel)
         watch_forks(self)
 
     def in_child(self) -> None:
         """No plan is made any more; the locks are as if nobody had ever held them."""
         self.forked, self._planned = True, False
         self._lock, self._first_answer = threading.RLock(), threading.Event()
-        self._preparing, self._reading = threading.Lock(), threading.Lock()
+        self._reading = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -160,21 +171,20 @@ class Plans(Closes, Forks):
         self, feed: Feed, *, into: Mapping[str, np.ndarray] = NEW, timeout_s: float | None = None
     ) -> dict[str, Any]:
         """Compute the outputs by name, in arrays of ``into`` if any. Raises like ``Session.run``."""
-        while (prepared := self.at(feed)) is not None:
-            serving = prepared.serving
+        while isinstance(answering := self.at(feed) or self._answering(feed), Prepared):
+            serving = answering.serving
             try:
                 return serving.run(feed, into=into, timeout_s=timeout_s)[0]
             except DeviceClosedError:
                 # Other shapes, or a newer plan, may have taken its place since it was looked up.
-                if self._closed or (serving is prepared.serving and prepared in self._ready.values()):
+                if self._closed or (serving is answering.serving and answering in self._ready.values()):
                     raise
-        whole = self.plain if self._gives_optional(feed) else self._whole or self.whole
-        outputs = whole.run(feed)
+        outputs = answering.run(feed)
         self._keep(feed)
         self._first_answer.set()
         self._plan_for(feed)
         with self._lock:
-            self._answered[f"whole:{whole.runtime}"] += 1
+            self._answered[f"whole:{answering.runtime}"] += 1
         for name, array in into.items():
             check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
             array[...] = outputs[name]
@@ -184,6 +194,11 @@ class Plans(Closes, Forks):
         """Whether an initialiser is given that is an input too: plans have its own value in them."""
         return len(feed) > len(self.inputs) and any(port.name in feed for port in self.about.optional)
 
+    def _answering(self, feed: Feed) -> Prepared | WholeNetwork:
+        """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
+        with self._lock:
+            return self.at(feed) or (self.plain if self._gives_optional(feed) else self.whole)
+
     @property
     def whole(self) -> WholeNetwork:
         """The whole network on the best single runtime, loaded when it is first needed. Raises ModelError."""
@@ -191,10 +206,11 @@ class Plans(Closes, Forks):
 
     def _opened_whole(self, *, fastest: bool) -> WholeNetwork:
         with self._lock:
+            if self._closed:
+                raise DeviceClosedError("the session is closed")
             if self._whole is None:
-                if self._closed:
-                    raise DeviceClosedError("the session is closed")
-                self._whole = self._open_whole(fastest)
+                with self._cancel.current():
+                    self._whole = self._open_whole(fastest)
                 if isinstance(self._whole, WholeOrt):
                     self._about = self._whole.about
             return self._whole
@@ -243,8 +259,34 @@ class Plans(Closes, Forks):
                 self._network = self._read()
             return self._network
 
+    def begin(self, start: Start | None, *, background: bool) -> None:
+        """Have somebody answer: at once, with a plan made behind it, or with the plan.
+
+        ``start`` is how an earlier start found that it should begin. What cannot be read, planned or tried runs as a
+        whole, and a note says why. Raises InputError for shapes that contradict the network, ModelError where no
+        runtime loads it, or what ``prepare`` raises of a planner that refuses.
+        """
+        shapes = self.shapes or None
+        try:
+            if background and not (start is not None and start.planned) and self.opens():
+                if shapes and start is None:  # else they were fine when that was found out
+                    self.network.check(shapes)
+                self.prepare_behind(shapes, known=start is not None)
+            else:
+                self.prepare(shapes)
+        except OpenShapeError as error:
+            if shapes:
+                raise
+            self.run_whole(error)
+        except (ModelError, ExecutionError, MemoryError) as error:
+            if self._closed:
+                raise
+            self.run_whole(error)
+
     def prepare(self, shapes: Shapes | None = None) -> Prepared:
         """Make a plan ready for these input shapes, unless one is, and return it. Takes as long as measuring takes.
+
+        It is made where plans are made behind the answers, after what is under way there; who stops waiting ends it.
 
         Raises InputError, OpenShapeError or UnplannableError for shapes of which no plan can be made, or what preparing
         a plan raises.
@@ -253,14 +295,26 @@ class Plans(Closes, Forks):
             raise DeviceClosedError(FORKED)
         if not self._planned:
             raise UnplannableError(f"'{self.name}' runs as a whole: {'; '.join(self.notes)}")
+        if self._network is not None and (prepared := self._prepared(shapes)) is not None:
+            return prepared
+        cancel = Cancel(self._cancel)
+        making = self._worker.submit(partial(self._made, shapes), cancel)
+        try:
+            return making.result()
+        except (NotWantedError, CancelledError) as error:
+            raise DeviceClosedError("the session is closed") from error
+        finally:
+            cancel.cancel()
+
+    def _made(self, shapes: Shapes | None) -> Prepared:
+        return self._prepared(shapes) or self._kept(self._prepare(self._bound(shapes)))
+
+    def _prepared(self, shapes: Shapes | None) -> Prepared | None:
         network = self.network
-        with self._preparing:  # what is being made behind is waited for
-            if shapes is not None or not network.is_open:
-                key = self._key(shapes or {port.name: port.sizes for port in network.inputs})
-                with self._lock:
-                    if key in self._ready:
-                        return self._ready[key]
-            return self._kept(self._prepare(self._bound(shapes)))
+        if shapes is None and network.is_open:
+            return None
+        with self._lock:
+            return self._ready.get(self._key(shapes or {port.name: port.sizes for port in network.inputs}))
 
     def _bound(self, shapes: Shapes | None) -> Model:
         # What has but one set of shapes is never bound again, and keeps no second copy of its weights.
@@ -274,27 +328,20 @@ class Plans(Closes, Forks):
         and noted.
         """
         log.info("%s: %s answers until there is a plan", self.name, self.whole.runtime)
-        with self._lock:
-            if self._closed:
-                raise DeviceClosedError("the session is closed")
-            try:
-                self._starter.submit(self._pool.submit, self._begin_behind, shapes, known)
-            except RuntimeError as error:
-                raise DeviceClosedError("the agent is closed") from error
+        self._worker.submit(partial(self._begin_behind, shapes, known))
 
     def _begin_behind(self, shapes: Shapes | None, known: bool) -> None:
         self._first_answer.wait(FIRST_ANSWER_S)  # the caller has the machine to itself until then
-        if self._closed:
-            return
+        check()
         try:
             network = self.network
-        except HopeError as error:
+        except (HopeError, MemoryError) as error:
             self._settle_whole(error)
             return
         if shapes or not network.is_open:
             self._prepare_behind(shapes, again=known)
 
-    def run_whole(self, why: HopeError) -> None:
+    def run_whole(self, why: Exception) -> None:
         """Have the whole network answer: from now on, or where only shapes are open, until there are plans.
 
         Raises ModelError where no runtime loads it either.
@@ -302,13 +349,17 @@ class Plans(Closes, Forks):
         try:
             whole = self.whole
         except ModelError as error:
+            if isinstance(why, ModelError) and not isinstance(why, UnplannableError):
+                raise why from error  # it is no network at all, and what is wrong with it says that best
             raise ModelError(f"{why}; nor does a runtime load it as a whole: {error}") from error
         if not isinstance(why, OpenShapeError):
             self._planned = False
             self._note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {why}")
 
-    def _settle_whole(self, why: HopeError) -> None:
+    def _settle_whole(self, why: Exception) -> None:
         """Have the whole network answer on, and the next start begin with the fastest runtime."""
+        if self._closed:
+            return
         self.run_whole(why)
         with suppress(ModelError):  # the next start finds out by itself
             self._open_whole(True).close()
@@ -347,22 +398,24 @@ class Plans(Closes, Forks):
                     self._fed.popitem(last=False)
 
     def _own(self, shapes: Shapes | None) -> Feed | None:
-        """What was fed first at these shapes, once something was; None where the session is closed before."""
-        self._first_answer.wait()
+        """What was fed first at these shapes, once something was."""
+        with cancelling(self._first_answer.set):
+            self._first_answer.wait()
+        check()
         with self._lock:
             return self._fed.get(self._key(shapes) if shapes and self.network.is_open else ())
 
     def _plan_for(self, feed: Feed) -> None:
-        """Begin to make a plan for inputs that the whole network took; those that it refused cost none."""
+        """Take note of shapes that the whole network took: those that come again are worth a plan."""
         key = self._key_of(feed)
-        if key is None:
-            return
-        with self._lock:
-            shapes = {port.name: shape for port, shape in zip(self.inputs, key, strict=True)}
-            new = key not in self._tried and len(self._tried) < MAX_SHAPES
-            if new and not self._closed and feed.keys() == shapes.keys():
-                self._tried.add(key)
-                self._pool.submit(self._prepare_behind, shapes)
+        if key is not None and feed.keys() == {port.name for port in self.inputs} and self._demand.used(key):
+            self._worker.submit(self._plan_next)
+
+    def _plan_next(self) -> None:
+        key = self._demand.chosen()
+        if key is not None and key not in self._ready:
+            with self._budget.spending():
+                self._prepare_behind({port.name: shape for port, shape in zip(self.inputs, key, strict=True)})
 
     def _key_of(self, feed: Feed) -> ShapeKey | None:
         """What the plan for inputs of these shapes is kept under; None where there is one for all shapes, or none."""
@@ -379,39 +432,34 @@ class Plans(Closes, Forks):
             ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()) or "any input"
         )
         try:
-            with self._preparing:
-                model = self._bound(shapes)
-                if self._closed:
+            model = self._bound(shapes)
+            check()
+            stays = f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently"
+            if self._deterministic or rounding(model.graph).differs:
+                self._note(stays)
+                if again:
                     return
-                stays = f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently"
-                if self._deterministic or rounding(model.graph).differs:
-                    self._note(stays)
-                    if again:
-                        return
-                prepared = self._prepare(model, partial(self._own, shapes), lambda: not self._closed, behind=True)
-                if prepared.serving.pinned:
-                    prepared.close()
-                    self._note(stays)
-                    return
-                prepared = self._kept(prepared)
+            prepared = self._prepare(model, partial(self._own, shapes), behind=True)
+            if prepared.serving.pinned:
+                prepared.close()
+                self._note(stays)
+                return
+            prepared = self._kept(prepared)
+            log.info("%s: a plan answers from now on at %s", self.name, shown)
+            with self._lock:
                 self._switches += 1
-                log.info("%s: a plan answers from now on at %s", self.name, shown)
-                if not self.network.is_open:  # replaced for good; runs in progress end on it
-                    with self._lock:
-                        whole, self._whole = self._whole, None
-                    if whole is not None and whole is not self._plain:
-                        whole.close()
+                if not self.network.is_open:  # replaced for good, and freed when its runs in progress have ended
+                    self._whole = None
             if prepared.obtained.preliminary and self._renew is not None:
                 self._renew(prepared)
-        except (UnplannableError, ProcessorError) as error:
+        except NotWantedError:
+            raise
+        except (HopeError, MemoryError) as error:
             if self._closed:
                 return
-            if self.network.is_open:
-                self._note(f"{shown}: the whole network runs on {self.whole.runtime} ({error})")
-            else:
+            if self.last is None and not self.network.is_open and isinstance(error, (ModelError, ProcessorError)):
                 self._settle_whole(error)
-        except (HopeError, MemoryError) as error:
-            if not self._closed:
+            else:
                 self._note(f"{shown}: {', '.join(self.providers)} goes on answering ({error})")
 
     def _kept(self, prepared: Prepared) -> Prepared:
@@ -432,7 +480,7 @@ class Plans(Closes, Forks):
                     log.info("%s: %s", self.name, note)
                 while len(self._ready) > KEPT:
                     old, evicted = self._ready.popitem(last=False)
-                    self._tried.discard(old)
+                    self._demand.forget(old)
                     self._answered += evicted.serving.answered
                     self._switches += evicted.serving.switches
                     gone.append(evicted)
@@ -458,18 +506,16 @@ class Plans(Closes, Forks):
             return Stats(dict(answered), switches, len(servings))
 
     def close(self) -> None:
-        """Free everything, after what is under way. Idempotent."""
+        """Cancel what goes on behind, and free everything, after the runs that are under way. Idempotent."""
+        self._cancel.cancel()  # before locks are waited for, which may be held by what this ends
+        self._first_answer.set()
         with self._lock:
             self._closed = True
-            self._first_answer.set()
             ready, self._ready = list(self._ready.values()), OrderedDict()
-            wholes = {whole for whole in (self._whole, self._plain) if whole is not None}
             self._whole = self._plain = None
         if self.forked:
             return
         with ExitStack() as ending:
-            for whole in wholes:
-                ending.callback(whole.close)
             for prepared in ready:
                 ending.callback(prepared.close)
-            ending.callback(self._pool.shutdown, cancel_futures=True)
+            ending.callback(self._worker.close)

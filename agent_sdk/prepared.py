@@ -56,7 +56,7 @@ class Prepared(Closes):
 
     def __init__(self, model: Model, reference: Reference, opened: Opened) -> None:
         self.model, self.reference = model, reference
-        self._swap = threading.Lock()
+        self._changing, self._swap = threading.Lock(), threading.Lock()
         self._closed = False
         self._set(opened)
 
@@ -91,23 +91,30 @@ class Prepared(Closes):
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Meanwhile nobody else changes or closes it. Raises DeviceClosedError once it is closed."""
-        with self._swap:
+        """Meanwhile nobody else changes it; who closes it need not wait. Raises DeviceClosedError once it is closed."""
+        with self._changing:
             if self._closed:
                 raise DeviceClosedError("the session is closed")
             yield
 
     def take_up(self, opened: Opened) -> None:
-        """Answer with a newer plan from now on; runs in progress end on what they began with. While ``changing``."""
-        before = self.serving
-        self._set(opened)
+        """Answer with a newer plan from now on; runs in progress end on what they began with. While ``changing``.
+
+        Raises DeviceClosedError, and frees the newer one, where this was closed meanwhile.
+        """
+        with self._swap:
+            gone = opened.serving if self._closed else self.serving
+            if not self._closed:
+                self._set(opened)
         try:
-            before.close()
+            gone.close()
         except ExecutionError as error:  # the new plan is in place all the same
             self.notes.append(f"the plan before this one could not be freed: {error}")
+        if gone is opened.serving:
+            raise DeviceClosedError("the session is closed")
 
     def close(self) -> None:
-        """Free compiled segments and buffers, after a refresh that is under way. Idempotent."""
+        """Free compiled segments and buffers. Idempotent."""
         with self._swap:
             self._closed = True
-            self.serving.close()
+        self.serving.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -58,6 +59,7 @@ class Session(Closes, Forks):
     def in_child(self) -> None:
         """``run_async`` has threads of its own in every process."""
         self._async = ThreadPoolExecutor(ASYNC_THREADS, thread_name_prefix="hope-async")
+        self._called_back = threading.local()
 
     def __repr__(self) -> str:
         return f"<Session {self.name!r}: {self.plans.said()}; {self.stats.prepared} prepared>"
@@ -190,7 +192,8 @@ class Session(Closes, Forks):
     ) -> None:
         """Begin a run and return; ``callback(outputs, user_data, error)`` is called from another thread.
 
-        Raises InputError where an input is missing, or DeviceClosedError.
+        It is called whatever happens, also where the session is closed before the run has begun. What it raises goes to
+        ``threading.excepthook``. Raises InputError where an input is missing, or DeviceClosedError.
         """
         self.begin(lambda: self.run(output_names, input_feed, run_options), input_feed, callback, user_data)
 
@@ -215,7 +218,14 @@ class Session(Closes, Forks):
                 outputs, failure = run(), ""
             except Exception as error:  # noqa: BLE001  the callback is who is told
                 outputs, failure = [], str(error) or type(error).__name__
-            callback(outputs, user_data, failure)
+            self._called_back.own = True
+            try:
+                callback(outputs, user_data, failure)
+            except Exception as error:  # noqa: BLE001  nobody waits for it: it goes where errors of threads go
+                thread = threading.current_thread()
+                threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
+            finally:
+                self._called_back.own = False
 
         try:
             self._async.submit(work)
@@ -304,7 +314,10 @@ class Session(Closes, Forks):
         return self.latest.plan
 
     def close(self) -> None:
-        """Free everything, after what is under way. Idempotent."""
-        self._async.shutdown(cancel_futures=True)
+        """Cancel what goes on behind, and free everything, after the runs that are under way. Idempotent.
+
+        Runs of ``run_async`` that have not begun fail, which their callbacks are told. May be called by a callback.
+        """
         self.plans.close()
+        self._async.shutdown(wait=not getattr(self._called_back, "own", False))
         self.content.close()

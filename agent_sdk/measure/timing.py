@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from agent_sdk.cancel import check
 from agent_sdk.measure.witness import Witness, calm
 
 T = TypeVar("T")
@@ -116,6 +117,7 @@ def take_turns(
         until = deadline if len(made) < LEAST else min(share, deadline)
         taken: dict[str, Turn] = {}
         for name in draw.sample(list(left), len(left)):
+            check()
             if made and time.monotonic() >= until:
                 break
             try:
@@ -217,6 +219,7 @@ def measure(
     call()
     samples: list[float] = []
     while len(samples) < MAX_REPEATS:
+        check()
         samples.append(timed(call)[0])
         if after is not None:
             after()

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import TypeProto, defs, helper, numpy_helper
 
+from agent_sdk.cancel import check
 from agent_sdk.errors import ModelError, UnplannableError
 from agent_sdk.model.branches import Branch, taken
 from agent_sdk.model.budget import Budget, operations
@@ -177,6 +178,7 @@ class _Folder:
         That is nothing where the outputs became constants or are another node's, and a branch's nodes instead of a
         decided ``If``.
         """
+        check()
         rename(node, self.same)
         branch = taken(node, self.constants)
         if branch is not None:

@@ -15,13 +15,14 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
 import onnx
 import onnxruntime as ort
 
+from agent_sdk.cancel import cancelling, check
 from agent_sdk.device.soc import read_soc
 from agent_sdk.files import one_at_a_time
 from agent_sdk.forking import TemporaryFolder
@@ -223,6 +224,7 @@ class FrozenGraphs:
             except OutOfMemory:
                 raise
             except Exception as error:
+                check()
                 if fault := machines_fault(error, where, str(error).strip() or type(error).__name__):
                     raise fault from error
                 log.info("ONNX Runtime does not take '%s' as a whole: %s", model.name, error)
@@ -296,9 +298,11 @@ def _optimise(source: Path, target: Path) -> None:
             "session.optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES)
         )
         try:
-            ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"], enable_fallback=0)
+            with cancelling(partial(options.set_load_cancellation_flag, True)):
+                ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"], enable_fallback=0)
             return
         except Exception as error:
+            check()
             if level == LEVELS[-1] or lacks_memory(error):
                 raise
             log.info("%s: optimising less, because ONNX Runtime says: %s", source, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 from typing_extensions import override
 
+from agent_sdk.cancel import cancelling, check
 from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
 from agent_sdk.forking import TemporaryFolder
@@ -156,11 +157,13 @@ class OrtProcessor(HostProcessor):
         if not self.on_cores:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
-            native = native_session(model, options) if self.on_cores and profile_prefix is None else None
-            if native is not None:
-                return native
-            session = ort.InferenceSession(model, options, providers=[self.provider], enable_fallback=0)
+            with cancelling(partial(options.set_load_cancellation_flag, True)):
+                native = native_session(model, options) if self.on_cores and profile_prefix is None else None
+                if native is not None:
+                    return native
+                session = ort.InferenceSession(model, options, providers=[self.provider], enable_fallback=0)
         except Exception as error:
+            check()
             raise translated(error, self.id) from error
         if session.get_providers()[0] != self.provider:
             raise SilentFallback(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
 import onnxruntime as ort
 from typing_extensions import override
 
+from agent_sdk.cancel import cancelling, check
 from agent_sdk.errors import InputError
 from agent_sdk.model.ports import About, ModelMetadata, Port
 from agent_sdk.runtimes.base import CompilationFailed, Package, ProcessorLost, machines_fault
@@ -34,11 +36,14 @@ class WholeOrt(WholeNetwork):
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
         options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
+        given = source if isinstance(source, bytes) else os.fspath(source)
         try:
-            self._session: ort.InferenceSession | None = ort.InferenceSession(
-                source if isinstance(source, bytes) else os.fspath(source), options, providers=["CPUExecutionProvider"]
-            )
+            with cancelling(partial(options.set_load_cancellation_flag, True)):
+                self._session: ort.InferenceSession | None = ort.InferenceSession(
+                    given, options, providers=["CPUExecutionProvider"]
+                )
         except Exception as error:  # the runtime raises its own unrelated classes
+            check()
             text = _line(error)
             refused = CompilationFailed(f"{self.runtime}: ONNX Runtime refuses the network: {text}")
             raise machines_fault(error, self.runtime, text) or refused from error
