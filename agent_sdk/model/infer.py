@@ -16,6 +16,7 @@ from onnx import TensorProto, TypeProto, checker, defs, helper, shape_inference
 from agent_sdk.errors import UnplannableError
 from agent_sdk.model.lone import Constants, Imports, Types, session_of
 from agent_sdk.model.nodes import DEFAULT_DOMAINS, describe, domain_of, reads, subgraphs
+from agent_sdk.model.windows import by_the_kernel
 
 MAX_HINT_ELEMENTS: Final = 4096
 """Constants up to this many elements take part in shape inference (targets of Reshape, bounds of Slice, ...)."""
@@ -81,7 +82,7 @@ def infer(
         except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError, KeyError) as error:
             refused = f"not valid: {' '.join(str(error).split())}"
         if all(name in found and is_static(found[name]) for name in wanted):
-            return found
+            return by_the_kernel(node, found, types, constants, imports, ir_version)
     try:
         found |= _asked(node, read, hints, imports, ir_version)
     except Exception as error:  # the runtime raises its own unrelated classes
