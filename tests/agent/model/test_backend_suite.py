@@ -128,7 +128,7 @@ def judged(case: Case, way: str, seed: int, device: Device, tell: Callable[[str]
 def serve(link: Connection, cache: str) -> None:
     """The child: judges whatever it is asked for."""
     known = {case.name: case for case in cases(EVERY)}
-    with Device(discover("ort", cache=Path(cache))[:1]) as device:
+    with Device(discover("ort@0", cache=Path(cache))) as device:
         while (request := link.recv()) is not None:
             name, way, seed = request
             try:
