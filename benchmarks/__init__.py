@@ -6,8 +6,8 @@ A device:
   session     what a session takes to start and at each run; how many networks it runs right
   main_job    profiling from nothing, and what a second start asks of the planner
   reading     what a network takes to read, hash, merge, sign and cut
-  gpu         a GPU that runs several operators at once; ``pair``: a small GPU and the cores beside it
-  splits      operators computed in parts: on phones' figures, this machine (``split_machine``), a pair
+  gpu         a GPU that runs several ops at once; ``pair``: a small GPU and the cores beside it
+  splits      ops computed in parts: on phones' figures, this machine (``split_machine``), a pair
 Plans:
   phones      measured phones, HOPE's figures (``figures``), the literature's methods (``mulayer``)
   planning    subproblems, bounds, three processors, synthetic profiles

@@ -47,8 +47,8 @@ def measure(url: str, devices: int = 100_000) -> Found:
 
 
 def fill(url: str, devices: int) -> str:
-    """Write a fleet into a database: devices, their SoCs and profiles, plans, reports; return an operator's token."""
-    random, now, token = Random(7), datetime.now(UTC), new_token("operator")
+    """Write a fleet into a database: devices, their SoCs and profiles, plans, reports; return an admin's token."""
+    random, now, token = Random(7), datetime.now(UTC), new_token("admin")
     socs = [f"soc-{number:03}" for number in range(SOCS)]
     hashes = [f"{number:064x}" for number in range(MODELS)]
     engine = sync_engine(url)
@@ -64,7 +64,7 @@ def fill(url: str, devices: int) -> str:
         _write(connection, PlanRow, (_plan(random, now, *plan) for plan in plans))
         _write(connection, DeviceRow, (_device(random, now, number, socs) for number in range(devices)))
         _write(connection, DriftRow, (_report(random, now, number, hashes, socs) for number in range(devices)))
-        hashed = {"token_hash": hash_token(token), "scope": "operator", "label": "", "created_at": now}
+        hashed = {"token_hash": hash_token(token), "scope": "admin", "label": "", "created_at": now}
         _write(connection, TokenRow, [hashed])
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE"))

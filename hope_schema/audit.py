@@ -10,7 +10,7 @@ from hope_schema.base import Contract
 
 
 class AuditEntry(Contract):
-    """One action of an operator, or one that the planner took by itself (``actor`` is ``planner`` then).
+    """One action of an admin, or one that the planner took by itself (``actor`` is ``planner`` then).
 
     ``subject`` names what was acted on, ``detail`` how, e.g. ``{"version": "3"}``. ``request_id`` is the one that logs
     and the caller know; null for what did not come over HTTP.

@@ -1,4 +1,4 @@
-"""Enrolment, what devices report about themselves, planning ahead, and the fleet as an operator sees it."""
+"""Enrolment, what devices report about themselves, planning ahead, and the fleet as an admin sees it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class FleetSummary(Contract):
 
     ``median_drift`` is the drift of the plan that the middle one of all reports is about. ``socs`` are those that
     planning ahead counts; ``socs_unconfirmed`` those that have a profile but too few devices uploaded for, and no
-    operator vouched for.
+    admin vouched for.
     """
 
     socs: Count
@@ -130,7 +130,7 @@ class FleetSummary(Contract):
 class FleetProfile(Contract):
     """What is known of one SoC at one frequency.
 
-    ``established``: enough devices uploaded for the SoC, or an operator vouched for it, so planning ahead counts it.
+    ``established``: enough devices uploaded for the SoC, or an admin vouched for it, so planning ahead counts it.
     """
 
     soc: Label

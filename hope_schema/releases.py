@@ -10,10 +10,10 @@ from hope_schema.base import Contract, Count, Digest, Label, Rate, Share, Versio
 from hope_schema.registry import GroupSelector, PlainName, Reference
 
 Rollout = Literal["at_once", "held", "staged"]
-"""How new versions of a model's plans reach devices: as soon as they are there; when an operator releases them; or in a
+"""How new versions of a model's plans reach devices: as soon as they are there; when an admin releases them; or in a
 release that the planner begins by itself."""
 ReleaseState = Literal["running", "waiting", "paused", "done", "rolled_back"]
-"""``waiting``: its stage is over, and an operator decides: the next one wants approval, or too few devices reported."""
+"""``waiting``: its stage is over, and an admin decides: the next one wants approval, or too few devices reported."""
 ReleaseId = Annotated[str, Field(max_length=64, pattern=r"^r-[0-9a-f]{24}$")]
 
 
@@ -35,7 +35,7 @@ class ReleaseRequest(Contract):
         stages: the part of the group that has it, stage by stage; the last one is 1.
         reported: the part of a stage's devices that must have reported before the next one.
         hold_s: how long a stage lasts at least, in seconds.
-        approval: whether every next stage waits for an operator.
+        approval: whether every next stage waits for an admin.
         tolerance: a device counts as worse where it needs more than this fraction longer than before, and as better
             where it needs that much less.
         error_rate: how likely it may be that a release in which nothing is worse is taken back.

@@ -18,7 +18,7 @@ MEBIBYTE = 2**20
 
 
 class Settings(BaseSettings):
-    """What an operator may change. Sizes are in bytes, times in seconds.
+    """What an admin may change. Sizes are in bytes, times in seconds.
 
     ``embedded`` runs the planner inside an agent's process: it migrates its SQLite file by itself, solves in
     the call, and neither queues nor asks for tokens.
@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     """What is asked of the provider, separated by blanks."""
     oidc_role_claim: str = Field("roles", min_length=1, max_length=256)
     """The claim of the ID token that decides who may come in, or the way to it: ``realm_access.roles``."""
-    oidc_operators: str = "hope-operator"
+    oidc_admins: str = "hope-admin"
     """Values of that claim that may do everything, separated by commas; ``*``: any."""
     oidc_viewers: str = "hope-viewer"
     """Values of that claim that may look, separated by commas; ``*``: any."""
@@ -165,7 +165,7 @@ def is_private(url: str) -> bool:
 
 
 _OTHERS = re.compile(
-    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|OPERATOR|PLANNER|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
+    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|ADMIN|PLANNER|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
 )
 """What begins as our settings do and belongs to the agent, the tests, a shell that follows the documentation, or, as
 the addresses of services, to Kubernetes."""

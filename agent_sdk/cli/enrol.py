@@ -18,7 +18,7 @@ examples:
 @click.command(epilog=EXAMPLES)
 @click.option("--planner", metavar="URL", required=True, help="the planner to enrol with")
 @click.option(
-    "--claim", metavar="TOKEN", envvar="HOPE_CLAIM", help="the claim an operator gave you (default: $HOPE_CLAIM)"
+    "--claim", metavar="TOKEN", envvar="HOPE_CLAIM", help="the claim an admin gave you (default: $HOPE_CLAIM)"
 )
 def enrol(planner: str, claim: str | None) -> int:
     """Exchange a claim token for a token of this device's own."""

@@ -90,7 +90,7 @@ class _Clock:
 
 
 def _release(release_id: str, devices: int, socs: int) -> tuple[ReleaseRow, list[ReleasePartRow]]:
-    """A release as operators begin it when they say no more than what."""
+    """A release as admins begin it when they say no more than what."""
     asked, began = ReleaseRequest(model="network"), datetime(2026, 1, 1, tzinfo=UTC)
     options = asked.model_dump(include={"reported", "hold_s", "approval", "tolerance", "error_rate"})
     row = ReleaseRow(

@@ -246,7 +246,7 @@ class Fleet:
             await self._look(release_id, "/rollback")
 
     async def release_all(self) -> None:
-        """A release that an operator approves stage by stage: how long the last step over all plans takes."""
+        """A release that an admin approves stage by stage: how long the last step over all plans takes."""
         release_id = await self._release()
         for _ in range(4):
             began = time.monotonic()

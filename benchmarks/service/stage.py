@@ -148,7 +148,7 @@ class Stage:
             "HOPE_MAX_WAIT_S": "60",
         }
         self.database = Database(url)
-        self.token = new_token("operator")
+        self.token = new_token("admin")
         self._processes: list[Process] = []
 
     @property
@@ -157,9 +157,9 @@ class Stage:
         return self.database.dialect
 
     async def open(self) -> None:
-        """Make the operator's token."""
+        """Make the admin's token."""
         async with self.database.write() as session:
-            await devices.add_token(session, hash_token(self.token), "operator")
+            await devices.add_token(session, hash_token(self.token), "admin")
 
     async def close(self) -> None:
         """End every process and connection."""
@@ -205,7 +205,7 @@ class Stage:
         return bare
 
     def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-        """A raw request with the operator's token."""
+        """A raw request with the admin's token."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return request(method, path, body, token=self.token, headers=named)
 

@@ -1,4 +1,4 @@
-"""What an operator may type, each a call on the API: data, no code."""
+"""What an admin may type, each a call on the API: data, no code."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ CALLS = (
              Option("stages", "rising parts of the group, e.g. 0.01,0.1,0.5,1", numbers),
              Option("reported", "part of a stage's devices that must have reported", float),
              Option("hold_s", "seconds that a stage lasts at least", float),
-             Option("approval", "every next stage waits for an operator", bool),
+             Option("approval", "every next stage waits for an admin", bool),
              Option("tolerance", "a device is worse from this fraction on", float),
              Option("error_rate", "chance of taking back what harms nobody", float),
              Option("again", "also what was taken back before", bool),

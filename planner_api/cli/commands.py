@@ -1,4 +1,4 @@
-"""``hope-planner fleet|models|plans|profiles|...``: the operators' calls on a running planner."""
+"""``hope-planner fleet|models|plans|profiles|...``: the admins' calls on a running planner."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ HELP = {
     "audit": (
         "who did what",
         """
-  hope-planner audit list --actor operator:1           the number is that of `hope-planner tokens list`
+  hope-planner audit list --actor admin:1           the number is that of `hope-planner tokens list`
   hope-planner audit list --subject $RELEASE""",
     ),
 }
@@ -91,7 +91,7 @@ def add_calls(verbs: Any, group: str) -> None:
         for option in (*call.query, *call.body):
             _add_option(verb, option)
         verb.add_argument("--planner", metavar="URL", help=f"default: $HOPE_PLANNER, else {PLANNER}")
-        verb.add_argument("--token", help="an operator's token (default: $HOPE_TOKEN)")
+        verb.add_argument("--token", help="an admin's token (default: $HOPE_TOKEN)")
         verb.add_argument("--json", action="store_true", help="the answer as the API gives it")
         if call.cursor:
             verb.add_argument("--limit", type=int, default=1000, metavar="N", help="default: %(default)s")

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from planner_api.cli.commands import add_calls
-from planner_api.cli.commands import add_commands as add_operator_commands
+from planner_api.cli.commands import add_commands as add_admin_commands
 from planner_api.cli.profiles import add_commands as add_profile_commands
 from planner_api.cli.profiles import run as run_profiles
 from planner_api.cli.tokens import add_commands as add_token_commands
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     add_calls(add_profile_commands(profiles, _database_option), "profiles")
     profiles.set_defaults(run=lambda options: run_profiles(settings_of(options), options))
 
-    add_operator_commands(commands)
+    add_admin_commands(commands)
 
     return parser
 

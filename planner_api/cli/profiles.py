@@ -30,7 +30,7 @@ EXAMPLES = """examples:
   hope-planner profiles rebuild "$SOC" max                   make it anew of what devices in good standing say
   hope-planner profiles establish "$SOC"                     plan ahead for it however few uploaded
 """
-DEVICE = "operator"
+DEVICE = "admin"
 """In whose name an imported profile stands: one voice among those of the devices."""
 
 

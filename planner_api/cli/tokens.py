@@ -1,4 +1,4 @@
-"""``hope-planner tokens``: make, list and revoke the tokens of operators, devices and enrolments."""
+"""``hope-planner tokens``: make, list and revoke the tokens of admins, devices and enrolments."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from planner_api.settings import Settings
 from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
-  hope-planner tokens create                                    an operator's token
+  hope-planner tokens create                                    an admin's token
   hope-planner tokens create --read-only                        one that may look at everything and change nothing
   hope-planner tokens create --claim --uses 1000 --expires 30d  a claim token for a batch of a thousand devices
   hope-planner tokens list
-  hope-planner tokens revoke 7                                  the operator's or device's token number 7
+  hope-planner tokens revoke 7                                  the admin's or device's token number 7
   hope-planner tokens revoke --claim 2                          devices that enrolled with it keep their tokens
   hope-planner tokens revoke --device phone-0815                a device and all its tokens
 """
@@ -90,9 +90,7 @@ def _create(options: argparse.Namespace) -> Command:
     if len(options.label) > 128:
         raise UsageError("--label may have 128 characters")
     expires_at = None if options.expires is None else datetime.now(UTC) + lifetime(options.expires)
-    kind: Literal["operator", "viewer", "claim"] = (
-        "claim" if options.claim else "viewer" if options.read_only else "operator"
-    )
+    kind: Literal["admin", "viewer", "claim"] = "claim" if options.claim else "viewer" if options.read_only else "admin"
 
     async def command(database: Database) -> None:
         given = {"label": options.label, "uses": options.uses}
@@ -105,7 +103,7 @@ def _list(_options: argparse.Namespace) -> Command:
     async def command(database: Database) -> None:
         async with database.read() as session:
             lists = [
-                map(_token_line, await repository.list_tokens(session, "operator", LISTED + 1)),
+                map(_token_line, await repository.list_tokens(session, "admin", LISTED + 1)),
                 map(_token_line, await repository.list_tokens(session, "viewer", LISTED + 1)),
                 map(_claim_line, await repository.list_claims(session, LISTED + 1)),
                 map(_token_line, await repository.list_tokens(session, "device", LISTED + 1)),

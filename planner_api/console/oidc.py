@@ -83,7 +83,7 @@ class Person:
     """Somebody whom the provider vouches for."""
 
     name: str
-    role: Literal["operator", "viewer"]
+    role: Literal["admin", "viewer"]
 
 
 class Provider:
@@ -179,8 +179,8 @@ class Provider:
                 f"The claim '{settings.oidc_name_claim}' is no name of at most {MAX_NAME} printable characters; "
                 "HOPE_OIDC_NAME_CLAIM chooses another one."
             )
-        wanted: dict[Literal["operator", "viewer"], str] = {
-            "operator": settings.oidc_operators,
+        wanted: dict[Literal["admin", "viewer"], str] = {
+            "admin": settings.oidc_admins,
             "viewer": settings.oidc_viewers,
         }
         for role, listed in wanted.items():

@@ -51,7 +51,7 @@ class Overview:
     drifting: Sequence[Any]
     failed: Sequence[Any]
     waiting: Sequence[ReleaseRow]
-    """Releases that an operator decides about."""
+    """Releases that an admin decides about."""
     inbox: int
     inbox_since: datetime | None
 

@@ -35,7 +35,7 @@ class FoundSession:
 
     token_id: int | None
     person: str | None
-    scope: Literal["operator", "viewer"]
+    scope: Literal["admin", "viewer"]
     label: str
     expires_at: datetime
 

@@ -35,7 +35,7 @@ NONCE_BYTES = 12
 MAX_TOKEN = 256
 """Longest token that is looked up; ours have 50 characters."""
 WRONG_KIND = (
-    "This token cannot be used here: sign in with an operator's token (hope-planner tokens create) "
+    "This token cannot be used here: sign in with an admin's token (hope-planner tokens create) "
     "or a viewer's (hope-planner tokens create --read-only)."
 )
 
@@ -91,7 +91,7 @@ async def sign_in(
     """Begin a session with a token.
 
     Raises:
-        UnauthorisedError: a token that is unknown, revoked, expired, or neither an operator's nor a viewer's.
+        UnauthorisedError: a token that is unknown, revoked, expired, or neither an admin's nor a viewer's.
     """
     found = None
     if 0 < len(token) <= MAX_TOKEN:
@@ -101,7 +101,7 @@ async def sign_in(
     if found is None or (found.expires_at is not None and found.expires_at <= now):
         claim = token.startswith("hope_c_")
         raise UnauthorisedError(WRONG_KIND if claim else "This token is unknown, expired or revoked.")
-    if found.scope not in ("operator", "viewer"):
+    if found.scope not in ("admin", "viewer"):
         raise UnauthorisedError(WRONG_KIND)
     principal = bearer("viewer" if look_only else found.scope, found.id)
     return await begin(database, principal, token_id=found.id, lifetime_s=lifetime_s, request_id=request_id)

@@ -481,7 +481,7 @@ class DeviceRow(Base):
     name: Mapped[str | None] = mapped_column(String(200))
     """What people call it."""
     labels: Mapped[dict[str, Any] | None]
-    """What groups choose by; only operators write them."""
+    """What groups choose by; only admins write them."""
     soc: Mapped[str | None] = mapped_column(String(128), index=True)
     frequency: Mapped[str | None] = mapped_column(String(128))
     versions: Mapped[dict[str, Any] | None]
@@ -495,10 +495,10 @@ class DeviceRow(Base):
 
 
 class TokenRow(Base):
-    """A bearer token, hashed at rest. ``device_id`` is null for an operator's and a viewer's."""
+    """A bearer token, hashed at rest. ``device_id`` is null for an admin's and a viewer's."""
 
     __tablename__ = "tokens"
-    __table_args__ = (CheckConstraint("scope IN ('device', 'operator', 'viewer')", name="scope_known"),)
+    __table_args__ = (CheckConstraint("scope IN ('device', 'admin', 'viewer')", name="scope_known"),)
 
     id: Mapped[int] = mapped_column(BigKey, primary_key=True)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
@@ -523,7 +523,7 @@ class ConsoleSessionRow(Base):
     person: Mapped[str | None] = mapped_column(String(160))
     """``Principal.name`` of whom a provider vouches for."""
     scope: Mapped[str] = mapped_column(String(16))
-    """The token's or the person's, or ``viewer`` for an operator who signed in to look only."""
+    """The token's or the person's, or ``viewer`` for an admin who signed in to look only."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime] = mapped_column(index=True)
 

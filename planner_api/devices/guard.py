@@ -209,7 +209,7 @@ class Guard:
 
     def _admit(self, scope: Scope, principal: Principal) -> None:
         if not principal.may(scope["method"], scope["path"]):
-            raise ForbiddenError("scope-missing", "this token does not allow this; it takes an operator's")
+            raise ForbiddenError("scope-missing", "this token does not allow this; it takes an admin's")
         if principal.device_id is not None:
             self._tokens.saw(principal.device_id)
         scope["state"]["principal"] = principal

@@ -1,6 +1,6 @@
 """What one device may use: counted in the database by day, refused by name, and never in silence.
 
-Quotas bind devices' tokens. Who may do everything (an operator, or anybody where no token is asked for) has none.
+Quotas bind devices' tokens. Who may do everything (an admin, or anybody where no token is asked for) has none.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Quotas:
 
     def _refused(self, quota: str, limit: str) -> str:
         self.refused[quota] += 1
-        return f"quota {quota} of this device is used up ({limit}); an operator can raise it"
+        return f"quota {quota} of this device is used up ({limit}); an admin can raise it"
 
 
 def _today() -> str:

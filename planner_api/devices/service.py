@@ -23,7 +23,7 @@ from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
 from planner_api.jobs.events import Events
 from planner_api.web.tokens import hash_token, new_token
 
-BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your operator for another"
+BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your admin for another"
 
 
 async def check_claim(database: Database, claim_hash: str) -> None:
@@ -50,7 +50,7 @@ async def enrol(database: Database, claim_hash: str, request: Enrolment) -> Enro
         if not await repository.enrol(session, request.device_id, {"claim_id": claim_id, **values}):
             raise ConflictError(
                 "device-enrolled",
-                f"device '{request.device_id}' is enrolled already; an operator can revoke it: "
+                f"device '{request.device_id}' is enrolled already; an admin can revoke it: "
                 f"`hope-planner tokens revoke --device {request.device_id}`",
             )
         await repository.add_token(session, hash_token(token), "device", device_id=request.device_id)
@@ -74,7 +74,7 @@ async def prove(database: Database, addresses: Container[str], request: ProofReq
 
 async def issue(
     database: Database,
-    kind: Literal["operator", "viewer", "claim"],
+    kind: Literal["admin", "viewer", "claim"],
     actor: Actor,
     *,
     label: str = "",

@@ -1,4 +1,4 @@
-"""What an operator sees of a profile and does to it: who said what, take a device's figures back, make it anew."""
+"""What an admin sees of a profile and does to it: who said what, take a device's figures back, make it anew."""
 
 from __future__ import annotations
 

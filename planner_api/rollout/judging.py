@@ -13,7 +13,7 @@ from planner_api.rollout.decision import Pairs, does_harm, evidence, joint, stra
 
 Step = Literal["take back", "wait", "advance"]
 PATIENCE = timedelta(days=1)
-"""A stage that is over and still has too few reports this long after asks an operator."""
+"""A stage that is over and still has too few reports this long after asks an admin."""
 
 
 KINDS = {
@@ -50,7 +50,7 @@ def pairs(part: ReleasePartRow, kind: str) -> Pairs:
 
 
 def next_step(row: ReleaseRow, parts: Sequence[ReleasePartRow]) -> Step | None:
-    """What a release wants now: to be taken back, to wait for an operator, to advance; None: nothing."""
+    """What a release wants now: to be taken back, to wait for an admin, to advance; None: nothing."""
     found = judge(parts)
     if does_harm(found.together, row.error_rate):
         return "take back"
@@ -72,8 +72,8 @@ def wanted(row: ReleaseRow) -> int:
 def waits_for(row: ReleaseRow, reported: int) -> str:
     """Say in a clause what a release that waits is waiting for."""
     if reported < wanted(row):
-        return f"{reported} of the {wanted(row)} devices that are wanted reported, and an operator decides"
-    return "the next stage waits for an operator's approval"
+        return f"{reported} of the {wanted(row)} devices that are wanted reported, and an admin decides"
+    return "the next stage waits for an admin's approval"
 
 
 def harm(parts: Sequence[ReleasePartRow], found: Judgement) -> str:

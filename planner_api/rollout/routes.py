@@ -30,7 +30,7 @@ def _releases(request: Request) -> Releases:
     openapi_extra=describe(request=RolloutPolicy, replies={204: ("So it is from now on.", None)}, errors=[404]),
 )
 async def set_rollout(request: Request, model_hash: ModelHash) -> Response:
-    """Say how new versions of a model's plans reach devices: at once, when an operator releases them, or by stages."""
+    """Say how new versions of a model's plans reach devices: at once, when an admin releases them, or by stages."""
     message = await read_message(request, RolloutPolicy)
     await _releases(request).set_rollout(model_hash, message.rollout, actor_of(request.scope))
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""The rules of releases: begin, hold, go on, end; by operators, and by the planner itself where harm is proven."""
+"""The rules of releases: begin, hold, go on, end; by admins, and by the planner itself where harm is proven."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TAKEN_FROM: dict[Action, tuple[str, ...]] = {
 
 
 class Releases:
-    """Releases, as operators and the planner's own look-out handle them.
+    """Releases, as admins and the planner's own look-out handle them.
 
     This process's splits are told at once of what it does; other processes look for it.
     """
@@ -120,7 +120,7 @@ class Releases:
         return await self.get(release_id)
 
     async def act(self, release_id: str, action: Action, actor: Actor) -> Release:
-        """Do what an operator decides about a release.
+        """Do what an admin decides about a release.
 
         Raises:
             NotFoundError: an unknown release.

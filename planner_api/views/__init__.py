@@ -1,1 +1,1 @@
-"""The fleet as a whole: models planned ahead, and the view an operator has."""
+"""The fleet as a whole: models planned ahead, and the view an admin has."""

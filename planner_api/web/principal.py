@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hope_schema.base import is_label
 from planner_api.errors import ForbiddenError
 
-Role = Literal["operator", "viewer", "device", "anonymous"]
+Role = Literal["admin", "viewer", "device", "anonymous"]
 
 _DEVICE_POSTS = frozenset({"/models", "/profiles", "/profiles/missing", "/plans"})
 _DEVICE_GETS = ("/models/", "/plans/", "/references/")
@@ -33,7 +33,7 @@ class Principal:
         """Whether this caller may send ``method`` to ``path``.
 
         A device registers graphs, uploads and reads what plans need, reports about itself and sees what became of
-        that; a viewer reads everything; an operator does the rest.
+        that; a viewer reads everything; an admin does the rest.
         """
         if self.role == "viewer":
             return method in ("GET", "HEAD")
@@ -50,8 +50,8 @@ ANONYMOUS = Principal("anonymous", "anonymous")
 
 
 def bearer(scope: str, token_id: int) -> Principal:
-    """Who holds a token of the scope ``operator`` or ``viewer``."""
-    return Principal("operator" if scope == "operator" else "viewer", f"{scope}:{token_id}")
+    """Who holds a token of the scope ``admin`` or ``viewer``."""
+    return Principal("admin" if scope == "admin" else "viewer", f"{scope}:{token_id}")
 
 
 def principal_of(scope: Mapping[str, Any]) -> Principal:

@@ -13,12 +13,12 @@ from hope_schema.proof import hash_token
 
 __all__ = ["SECRET", "Kind", "hash_token", "new_token"]
 
-Kind = Literal["operator", "viewer", "device", "claim"]
+Kind = Literal["admin", "viewer", "device", "claim"]
 
-_PREFIX: dict[Kind, str] = {"operator": "hope_o_", "viewer": "hope_v_", "device": "hope_d_", "claim": "hope_c_"}
+_PREFIX: dict[Kind, str] = {"admin": "hope_a_", "viewer": "hope_v_", "device": "hope_d_", "claim": "hope_c_"}
 """A fixed prefix lets secret scanners find leaked tokens, and our logs leave them out."""
 
-SECRET = re.compile(r"hope_[ovdc]_[A-Za-z0-9_\-]{8,}")
+SECRET = re.compile(r"hope_[avdc]_[A-Za-z0-9_\-]{8,}")
 """What a token looks like in text."""
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from planner_api.db.migrate import upgrade
 from tests.planner.postgres import Postgres
-from tests.planner.samples import Api, bearer, operator_token, serving
+from tests.planner.samples import Api, admin_token, bearer, serving
 
 _numbers = itertools.count()
 
@@ -130,6 +130,6 @@ def api(database_url: str, request: pytest.FixtureRequest) -> Iterator[Api]:
 
 
 @pytest.fixture
-def operator(api: Api) -> dict[str, str]:
-    """The header that an operator of the test's planner sends."""
-    return bearer(operator_token(api))
+def admin(api: Api) -> dict[str, str]:
+    """The header that an admin of the test's planner sends."""
+    return bearer(admin_token(api))

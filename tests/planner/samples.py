@@ -222,9 +222,9 @@ def make_token(api: Api, scope: Kind, **more: Any) -> str:
     return made
 
 
-def operator_token(api: Api) -> str:
-    """Make an operator's token."""
-    return make_token(api, "operator")
+def admin_token(api: Api) -> str:
+    """Make an admin's token."""
+    return make_token(api, "admin")
 
 
 def enrolled(api: Api, name: str) -> dict[str, str]:

@@ -52,7 +52,7 @@ def test_the_first_reporter_decides_nothing(api: Api) -> None:
     assert api.missing(GRAPH, "liar", liar).latencies == (), "whoever said it is not asked again"
 
 
-def test_revoking_a_device_takes_its_figures_back(api: Api, operator: dict[str, str]) -> None:
+def test_revoking_a_device_takes_its_figures_back(api: Api, admin: dict[str, str]) -> None:
     """What only it said is unknown again, what others said stays, and who said what can be seen."""
     one, two = enrolled(api, "one"), enrolled(api, "two")
     api.post("/models", GRAPH, **one)
@@ -65,17 +65,15 @@ def test_revoking_a_device_takes_its_figures_back(api: Api, operator: dict[str, 
     api.upload(Observations(**{**junk, "processors": both.processors, "transfers": both.transfers}), two)
     assert "junk" in api.profile().latencies.signature
     where = {"soc": SOC, "frequency": FREQUENCY}
-    page = api.client.get("/fleet/profiles/contributions", params=where, headers=operator).json()
+    page = api.client.get("/fleet/profiles/contributions", params=where, headers=admin).json()
     assert [(row["device_id"], row["alone"]) for row in page["contributions"]] == [("one", 0), ("two", 1)]
-    said = api.client.get(
-        "/fleet/profiles/votes", params={**where, "device_id": "two", "limit": 1000}, headers=operator
-    )
+    said = api.client.get("/fleet/profiles/votes", params={**where, "device_id": "two", "limit": 1000}, headers=admin)
     assert {"figure": ["junk", both.latencies.kind[0]], "device_id": "two", "us": 1.0} in said.json()["votes"]
-    assert api.client.delete("/devices/two", headers=operator).status_code == 204
+    assert api.client.delete("/devices/two", headers=admin).status_code == 204
     left = api.profile()
     assert "junk" not in left.latencies.signature
     assert set(left.latencies.us) == set(both.latencies.us)
-    assert api.client.delete("/fleet/profiles/contributions", params=where, headers=operator).status_code == 204
+    assert api.client.delete("/fleet/profiles/contributions", params=where, headers=admin).status_code == 204
     assert api.profile().latencies.us == ()
 
 
@@ -108,12 +106,12 @@ def test_profiles_are_corrected_at_the_command_line(
     assert api.profile().latencies.us == ()
 
 
-def test_socs_count_by_agreement(api: Api, operator: dict[str, str]) -> None:
-    """A release plans for a SoC once three devices uploaded for it, or an operator vouched for it."""
-    api.post("/models", GRAPH, **operator)
+def test_socs_count_by_agreement(api: Api, admin: dict[str, str]) -> None:
+    """A release plans for a SoC once three devices uploaded for it, or an admin vouched for it."""
+    api.post("/models", GRAPH, **admin)
 
     def total() -> int:
-        return int(api.client.post(f"/models/{GRAPH.model_hash}/plans", headers=operator).json()["total"])
+        return int(api.client.post(f"/models/{GRAPH.model_hash}/plans", headers=admin).json()["total"])
 
     for number in range(3):
         assert total() == 0
@@ -121,7 +119,7 @@ def test_socs_count_by_agreement(api: Api, operator: dict[str, str]) -> None:
         header = enrolled(api, name)
         api.upload(measure(api.missing(GRAPH, name, header), name), header)
     assert total() == 1
-    assert api.client.put("/fleet/socs/made-up", headers=operator).status_code == 204
+    assert api.client.put("/fleet/socs/made-up", headers=admin).status_code == 204
 
 
 @pytest.mark.parametrize("factor", [3.0, 100.0, 0.01])

@@ -159,7 +159,7 @@ def test_the_secret_is_there_before_the_migration_and_the_pods_read_it(render: R
     assert secret["stringData"]["url"] == URL["database"]["url"]
 
 
-def test_a_secret_of_the_operators_own_is_used_instead(render: Render) -> None:
+def test_a_secret_of_the_admins_own_is_used_instead(render: Render) -> None:
     """With database.existingSecret the chart makes none."""
     objects = render(database={"existingSecret": "mine", "key": "dsn", "url": ""})
     assert not [item for item in objects if item["kind"] == "Secret"]
@@ -206,7 +206,7 @@ def test_the_proxies_that_are_believed_reach_the_server(render: Render) -> None:
 
 
 def test_the_ingress_is_where_the_planner_proves_itself(render: Render) -> None:
-    """Over TLS its host becomes the planner's address, unless the operator lists others; without TLS there is none."""
+    """Over TLS its host becomes the planner's address, unless the admin lists others; without TLS there is none."""
 
     def proven(tls: str, **settings: str) -> list[frozenset[str]]:
         ingress = {**VALUES["ingress"], "enabled": True, "tlsSecret": tls}

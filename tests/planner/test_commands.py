@@ -24,7 +24,7 @@ from tests.planner.samples import chain, plan_request, serving, tokens
 GRAPH = chain()
 
 
-def test_operators_and_claims_are_listed_before_a_crowd_of_devices(
+def test_admins_and_claims_are_listed_before_a_crowd_of_devices(
     sqlite_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many devices there are, the tokens that matter most are shown, and what is left out is said."""
@@ -43,7 +43,7 @@ def test_operators_and_claims_are_listed_before_a_crowd_of_devices(
 
     asyncio.run(enrol_many())
     lines = tokens(capsys, sqlite_url, "list").splitlines()[1:]
-    assert [line.split()[1] for line in lines[:5]] == ["operator", "claim", "device", "device", "device"]
+    assert [line.split()[1] for line in lines[:5]] == ["admin", "claim", "device", "device", "device"]
     assert [line.split()[-1] for line in lines[2:5]] == ["d3", "d2", "d1"]
     assert "there are more" in lines[5]
     assert len(lines) == 6
@@ -58,7 +58,7 @@ def test_whose_tokens_they_are_is_said_beside_the_answer(
     capsys.readouterr()
     assert cli.main(["tokens", "create"]) == 0
     token, said = capsys.readouterr()
-    assert re.fullmatch(r"hope_o_\S+\n", token)
+    assert re.fullmatch(r"hope_a_\S+\n", token)
     assert said == "hope-planner: tokens of sqlite:///hope-planner.sqlite\n"
     away = "postgresql://hope:secret@127.0.0.1:1/hope"
     assert cli.main(["tokens", "list", "--database", away]) == 1

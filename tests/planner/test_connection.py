@@ -19,7 +19,7 @@ from planner_api.app import openapi_document
 from planner_api.cli.serve import build_config
 from planner_api.web.protocol import MAX_HEAD_BYTES, PIECE_BYTES, BoundedProtocol
 from tests import CAMPAIGN
-from tests.planner.samples import Api, chain, operator_token, plan_request, serving
+from tests.planner.samples import Api, admin_token, chain, plan_request, serving
 from tests.planner.wire import listening, raw
 
 GRAPH = chain()
@@ -40,7 +40,7 @@ def stage(shared_url: str) -> Iterator[Stage]:
     with serving(shared_url) as api:
         api.learn(GRAPH)
     with serving(shared_url, tokens_required=True, rate_per_token=0, rate_per_address=0, metrics=True) as api:
-        mine = {"authorization": f"Bearer {operator_token(api)}", "accept_encoding": "zstd"}
+        mine = {"authorization": f"Bearer {admin_token(api)}", "accept_encoding": "zstd"}
         key = plan_request(GRAPH).model_dump_json().encode()
         answer = api.post("/plans", key, authorization=mine["authorization"])
         path, tag = f"/plans/{answer.json()['plan_id']}", answer.headers["etag"]
@@ -283,7 +283,7 @@ def test_doubtful_headers_are_answered_alike_everywhere(stage: Stage, headers: b
 
 def test_two_authorizations_are_refused_alike_everywhere(stage: Stage) -> None:
     """Whatever a path asks of who calls it, nobody guesses which of two is meant, were they the same."""
-    token = f"Bearer {operator_token(stage.api)}"
+    token = f"Bearer {admin_token(stage.api)}"
     twice = b"authorization: %b\r\nauthorization: %b" % (token.encode(), token.encode())
     paths = {path for path, methods in openapi_document()["paths"].items() if "{" not in path}
     for path in (*sorted(paths), "/plans/p-none", "/nowhere"):

@@ -32,7 +32,7 @@ def test_who_was_seen_is_noted_of_devices_that_are_there(database_url: str) -> N
     assert {row.enrolled_at for row in found} == {then}
 
 
-def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, str]) -> None:
+def test_a_report_shows_versions_skew_and_drift(api: Api, admin: dict[str, str]) -> None:
     """What a device reports comes back in the fleet view; its clock is shown and trusted for nothing."""
     device = enrolled(api, "device-1")
     api.post("/models", GRAPH, **device)
@@ -56,17 +56,17 @@ def test_a_report_shows_versions_skew_and_drift(api: Api, operator: dict[str, st
     )
     for _ in range(2):
         assert api.put("/devices/device-1/report", report, **device).status_code == 204
-    found = api.client.get("/devices/device-1", headers=operator).json()
+    found = api.client.get("/devices/device-1", headers=admin).json()
     assert found["versions"] == {"hope-agent": "0.1.0"}
     assert found["drift"] == pytest.approx(0.25)
     assert found["clock_skew_s"] == pytest.approx(5 * 3600, abs=60)
     assert datetime.fromisoformat(found["last_seen_at"]) < datetime.now(UTC) + timedelta(minutes=1)
-    plans = api.client.get("/fleet/plans", headers=operator).json()["plans"]
+    plans = api.client.get("/fleet/plans", headers=admin).json()["plans"]
     assert [(item["plan_id"], item["drift"]) for item in plans] == [(plan["plan_id"], pytest.approx(0.25))]
-    assert api.client.get("/fleet", headers=operator).json()["median_drift"] == pytest.approx(0.25)
+    assert api.client.get("/fleet", headers=admin).json()["median_drift"] == pytest.approx(0.25)
 
 
-def test_devices_are_listed_by_pages(api: Api, operator: dict[str, str]) -> None:
+def test_devices_are_listed_by_pages(api: Api, admin: dict[str, str]) -> None:
     """Pages follow each other without gaps or repeats."""
 
     async def add() -> None:
@@ -78,7 +78,7 @@ def test_devices_are_listed_by_pages(api: Api, operator: dict[str, str]) -> None
     after = None
     while True:
         params = {"limit": 3, **({"after": after} if after else {})}
-        page = api.client.get("/devices", params=params, headers=operator).json()
+        page = api.client.get("/devices", params=params, headers=admin).json()
         seen += [item["device_id"] for item in page["devices"]]
         after = page["next"]
         if after is None:

@@ -33,7 +33,7 @@ from planner_api.devices import finding
 from planner_api.devices.audit import service as audit
 from planner_api.devices.audit.service import Actor
 from planner_api.devices.groups.choice import position, takes
-from tests.planner.samples import FREQUENCY, JSON, SOC, Api, chain, operator_token, serving, tokens
+from tests.planner.samples import FREQUENCY, JSON, SOC, Api, admin_token, chain, serving, tokens
 
 FIRST, SECOND = chain(3, "first"), chain(4, "second")
 
@@ -131,7 +131,7 @@ def _quoted(name: str) -> bytes:
     return b"".join(b"%%%02X" % byte for byte in name.encode())
 
 
-def test_racing_operators_never_share_a_number(api: Api) -> None:
+def test_racing_admins_never_share_a_number(api: Api) -> None:
     """Eight versions added at once are numbered 1 to 8."""
     with ThreadPoolExecutor(8) as pool:
         numbers = [each.version for each in pool.map(lambda _: version(api, FIRST), range(8))]
@@ -140,7 +140,7 @@ def test_racing_operators_never_share_a_number(api: Api) -> None:
 
 
 def test_devices_have_names_and_labels(api: Api) -> None:
-    """An operator names a device, in any script, which its reports do not undo; control characters are refused."""
+    """An admin names a device, in any script, which its reports do not undo; control characters are refused."""
     report = DeviceReport(soc=SOC, frequency=FREQUENCY)
     assert api.put("/devices/d/1/report", report).status_code == 204
     described = DeviceDescription(name="Anna's ☎ <b>phone</b>", labels={"channel": "beta"})
@@ -230,9 +230,9 @@ def test_shares_are_even_and_independent() -> None:
 
 
 def test_the_audit_log_says_who_in_pages(database_url: str) -> None:
-    """It names the operator and the request, and is read in pages, by actor, by subject and by action."""
+    """It names the admin and the request, and is read in pages, by actor, by subject and by action."""
     with serving(database_url, tokens_required=True) as api:
-        token = operator_token(api)
+        token = admin_token(api)
         api.client.headers.update({"authorization": f"Bearer {token}"})
         api.post("/models", FIRST)
         api.post("/names/a/versions", NewModelVersion(model_hash=FIRST.model_hash), **{"x-request-id": "mine-1"})
@@ -241,7 +241,7 @@ def test_the_audit_log_says_who_in_pages(database_url: str) -> None:
         assert (newest.entries[0].subject, newest.next) == ("b:1", newest.entries[0].id)
         (first,) = AuditPage.model_validate_json(api.client.get(f"/audit?before={newest.next}").content).entries
         assert (first.subject, first.request_id, first.detail) == ("a:1", "mine-1", {"model_hash": FIRST.model_hash})
-        assert first.actor.startswith("operator:")
+        assert first.actor.startswith("admin:")
         assert len(entries(api, f"?actor={first.actor}")) == 2
         assert entries(api, "?subject=b:1&action=name.version") == [("name.version", "b:1")]
 
@@ -251,7 +251,7 @@ def write_entry(api: Api, subject: str, **age: float) -> None:
 
     async def insert_it() -> None:
         at = datetime.now(UTC) - timedelta(**age)
-        row = {"at": at, "actor": "operator:1", "action": "plans.ahead", "subject": subject, "detail": {}}
+        row = {"at": at, "actor": "admin:1", "action": "plans.ahead", "subject": subject, "detail": {}}
         async with api.app.planner.database.write() as session:
             await session.execute(insert(AuditRow), row)
 
@@ -280,7 +280,7 @@ def test_an_entry_of_the_audit_log_stays_as_it_is(api: Api) -> None:
         )
     else:
         refused(api, "TRUNCATE audit", "append-only")
-    assert [entry["actor"] for entry in api.client.get("/audit").json()["entries"]] == ["operator:1"]
+    assert [entry["actor"] for entry in api.client.get("/audit").json()["entries"]] == ["admin:1"]
 
 
 def test_the_audit_log_is_kept_for_as_long_as_the_setting_says(api: Api) -> None:
@@ -306,7 +306,7 @@ def test_an_entry_is_there_only_if_the_action_is(api: Api) -> None:
 
     async def fail() -> None:
         async with api.app.planner.database.write() as session:
-            await audit.record(session, Actor("operator:1"), "name.version", "never:1")
+            await audit.record(session, Actor("admin:1"), "name.version", "never:1")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -314,7 +314,7 @@ def test_an_entry_is_there_only_if_the_action_is(api: Api) -> None:
     assert entries(api) == []
 
 
-def test_every_action_of_an_operator_is_written_down(
+def test_every_action_of_an_admin_is_written_down(
     api: Api, database_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Planning ahead, profiles, SoCs, devices and tokens, over HTTP and at the command line: who did what to what."""

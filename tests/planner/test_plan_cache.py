@@ -23,10 +23,10 @@ from planner_api.plans.stored import StoredPlan, matches, reads_zstd
 from tests.planner.samples import (
     PROCESSORS,
     Api,
+    admin_token,
     chain,
     eventually,
     measure,
-    operator_token,
     plan_request,
     serving,
 )
@@ -120,7 +120,7 @@ def test_plans_in_memory_take_a_token_too(sqlite_url: str) -> None:
         api.learn(GRAPH)
         wanted = api.plan(GRAPH).plan_id
     with serving(sqlite_url, tokens_required=True) as api:
-        mine = {"authorization": f"Bearer {operator_token(api)}"}
+        mine = {"authorization": f"Bearer {admin_token(api)}"}
         for _ in range(3):
             assert api.client.get(f"/plans/{wanted}", headers=mine).status_code == 200
             assert api.post("/plans", plan_request(GRAPH), **mine).status_code == 200

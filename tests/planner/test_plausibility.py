@@ -145,17 +145,17 @@ class Fleet:
 
 
 @pytest.mark.parametrize("other", [1.2e4, 1.0])
-def test_who_is_left_alone_is_doubted_again(api: Api, operator: dict[str, str], other: float) -> None:
+def test_who_is_left_alone_is_doubted_again(api: Api, admin: dict[str, str], other: float) -> None:
     """Once the other voice is taken back, agreed or contradicting, a wild figure is one device's word and waits."""
     fleet = Fleet(api, "liar", "other")
     fleet.send("liar", 1e4, UNSEEN)
     fleet.send("other", other, UNSEEN)
     assert (OPEN.keys() <= fleet.figures().keys()) == (other > 1)
-    assert api.client.delete("/devices/other", headers=operator).status_code == 204
+    assert api.client.delete("/devices/other", headers=admin).status_code == 204
     assert not OPEN.keys() & fleet.figures().keys()
     assert fleet.figures().keys() == AGREED.keys()
     fleet.send("two", 1.0, UNSEEN)
-    assert api.client.delete("/devices/liar", headers=operator).status_code == 204
+    assert api.client.delete("/devices/liar", headers=admin).status_code == 204
     assert OPEN.keys() <= fleet.figures().keys(), "what an honest one says alone is plausible"
 
 

@@ -31,7 +31,7 @@ from hope_schema import DeviceReport, Proof, ProofRequest
 from hope_schema.proof import Address, address_of, hash_token, prove
 from planner_api.cli.serve import build_config
 from planner_api.settings import Settings
-from tests.planner.samples import FREQUENCY, SOC, Api, bearer, enrolled, operator_token, serving, tokens
+from tests.planner.samples import FREQUENCY, SOC, Api, admin_token, bearer, enrolled, serving, tokens
 from tests.planner.wire import listening
 
 HOME = "https://planner.example"
@@ -80,10 +80,10 @@ def test_a_proof_is_for_one_question() -> None:
     assert len(set(proofs)) == len(proofs)
 
 
-def test_who_is_known_is_not_told(api: Api, operator: dict[str, str]) -> None:
+def test_who_is_known_is_not_told(api: Api, admin: dict[str, str]) -> None:
     """Known, unknown and revoked devices get answers of one form, new ones each time; only the known one's holds."""
     known, revoked = (token_of(enrolled(api, name)) for name in ("device-1", "device-2"))
-    assert api.client.delete("/devices/device-2", headers=operator).status_code == 204
+    assert api.client.delete("/devices/device-2", headers=admin).status_code == 204
     for name, token in (("device-1", known), ("device-2", revoked), ("device-3", known)):
         request = question(name)
         responses = [api.post("/devices/proof", request) for _ in range(3)]
@@ -244,7 +244,7 @@ def test_who_is_enrolled_already_is_told_so(home: Home, database_url: str, capsy
     assert "is enrolled there already" in capsys.readouterr().out
     shutil.rmtree(home.state / "tokens")
     assert agent_cli.main(enrol) == agent_cli.BAD_INPUT
-    assert "an operator can revoke it" in capsys.readouterr().err
+    assert "an admin can revoke it" in capsys.readouterr().err
 
 
 def test_an_agent_recognises_its_planner(home: Home) -> None:
@@ -268,7 +268,7 @@ def test_a_relay_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> No
                 home.report(relay.url)
             assert stored_token(home.state, relay.url) is None
             with monkeypatch.context() as changed:
-                changed.setenv("HOPE_TOKEN", "an-operator-s")
+                changed.setenv("HOPE_TOKEN", "an-admin-s")
                 assert agent_cli.main(["enrol", "--planner", relay.url]) == agent_cli.BAD_INPUT
         assert [path for path, _ in relay.heard].count("/devices/proof") == 2
         assert not [headers for _, headers in relay.heard if "authorization" in headers]
@@ -277,9 +277,9 @@ def test_a_relay_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_device_that_was_revoked_is_told_what_to_do(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     """Its token proves nothing any more: it is asked for a claim, and enrols with one."""
-    operator = bearer(operator_token(home.api))
+    admin = bearer(admin_token(home.api))
     name = device_id(home.state)
-    assert home.api.client.delete(f"/devices/{name}", headers=operator).status_code == 204
+    assert home.api.client.delete(f"/devices/{name}", headers=admin).status_code == 204
     with pytest.raises(AuthenticationError):
         home.report(home.second)
     assert agent_cli.main(["enrol", "--planner", home.second]) == agent_cli.BAD_INPUT

@@ -44,21 +44,21 @@ def test_an_upload_beyond_a_share_says_so(api: Api) -> None:
     assert set(good.latencies.signature) <= set(api.profile().latencies.signature), "nobody else is shut out"
 
 
-def test_quotas_are_named(api: Api, operator: dict[str, str]) -> None:
+def test_quotas_are_named(api: Api, admin: dict[str, str]) -> None:
     """Models, plan keys and SoCs beyond a device's quota: 429 or 403 with its name and when to return; others go on."""
     greedy = enrolled(api, "greedy")
     refused = [api.post("/models", chain(n), **greedy) for n in range(2, 7)]
     assert [answer.status_code for answer in refused] == [201, 201, 201, 429, 429]
     assert "quota models" in refused[-1].json()["detail"]
     assert 0 < int(refused[-1].headers["retry-after"]) <= 86400
-    assert api.post("/models", GRAPH, **operator).status_code in (200, 201), "operators have none"
+    assert api.post("/models", GRAPH, **admin).status_code in (200, 201), "admins have none"
     for soc, status in (("a", 200), ("b", 200), ("a", 200), ("c", 403)):
         answer = api.post(
             "/profiles/missing", missing_request(GRAPH, "greedy").model_copy(update={"soc": soc}), **greedy
         )
         assert answer.status_code == status, answer.text
     assert "quota profiles" in answer.json()["detail"]
-    api.upload(measure(api.missing(GRAPH, "honest", enrolled(api, "honest")), "honest"), operator)
+    api.upload(measure(api.missing(GRAPH, "honest", enrolled(api, "honest")), "honest"), admin)
     keys: list[dict[str, Any]] = [{"processors": ("ort@0",)}, {"processors": ("ort@1",)}, {}, {"method": "greedy"}]
     answers = [api.post("/plans", plan_request(GRAPH, **key), **greedy).status_code for key in keys]
     assert answers == [200] * 4

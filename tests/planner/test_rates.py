@@ -16,13 +16,13 @@ from planner_api.errors import TooOftenError
 from planner_api.web.body import SMALL_BYTES
 from planner_api.web.rate import RateLimit
 from planner_api.web.tokens import new_token
-from tests.planner.samples import bearer, enrol, enrolled, operator_token, serving
+from tests.planner.samples import admin_token, bearer, enrol, enrolled, serving
 
 
 def test_too_many_requests_are_told_when_to_return(sqlite_url: str) -> None:
     """Beyond its burst a token gets 429 with Retry-After, while another token goes on."""
     with serving(sqlite_url, tokens_required=True, rate_per_token=0.5, burst_per_token=3) as api:
-        first, second = operator_token(api), operator_token(api)
+        first, second = admin_token(api), admin_token(api)
         codes = [api.client.get("/fleet", headers=bearer(first)).status_code for _ in range(4)]
         assert codes == [200, 200, 200, 429]
         refused = api.client.get("/fleet", headers=bearer(first))
@@ -94,17 +94,17 @@ def test_guessing_tokens_is_slowed_down(sqlite_url: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(devices, "find_tokens", counted)
     monkeypatch.setattr("planner_api.devices.guard.MAX_UNKNOWN", 2)
     with serving(sqlite_url, tokens_required=True, rate_per_address=0.1, burst_per_address=9) as api:
-        good = operator_token(api)
+        good = admin_token(api)
 
         def ask(authorization: str) -> int:
             return int(api.client.get("/fleet", headers={"authorization": authorization}).status_code)
 
         assert ask(f"Bearer {good}") == 200
-        again = f"Bearer {new_token('operator')}"
+        again = f"Bearer {new_token('admin')}"
         assert [ask(again) for _ in range(3)] == [401] * 3
         assert len(asked) == 2, "an unknown token is asked for once"
         assert [ask(value) for value in ("Basic x", "Bearer " + "x" * 300)] == [401] * 2
-        assert [ask(f"Bearer {new_token('operator')}") for _ in range(6)] == [401] * 4 + [429] * 2
+        assert [ask(f"Bearer {new_token('admin')}") for _ in range(6)] == [401] * 4 + [429] * 2
         assert len(asked) == 6, "beyond the limit nobody is asked"
         assert ask(f"Bearer {good}") == 200
         assert len(asked) == 6, "guesses drive no known token out"

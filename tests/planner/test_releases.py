@@ -191,7 +191,7 @@ def test_a_device_counts_once(api: Api) -> None:
     assert part.latency.worse == 1
 
 
-def test_operators_pause_approve_and_take_back(api: Api) -> None:
+def test_admins_pause_approve_and_take_back(api: Api) -> None:
     """A paused stage stays, approval is waited for, and what is done can still be taken back, once."""
     plan_id = plan_of(api)
     release = begin(api, approval=True, **AT_ONCE)
@@ -217,7 +217,7 @@ def test_operators_pause_approve_and_take_back(api: Api) -> None:
     ]  # fmt: skip
 
 
-def test_a_stage_that_few_devices_report_about_asks_an_operator(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_few_devices_report_about_asks_an_admin(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits and says how many reported, wherever one looks; late reports move it on, and so does an approval."""
     monkeypatch.setattr(judging, "PATIENCE", timedelta())
     plan_id, release = plan_of(api), begin(api, **AT_ONCE)
@@ -247,7 +247,7 @@ def test_what_was_superseded_is_not_taken_back(api: Api) -> None:
     assert given(api, None) == {4}
 
 
-def test_two_operators_at_once(api: Api) -> None:
+def test_two_admins_at_once(api: Api) -> None:
     """Of releases begun together one begins; of steps taken together one is taken; the audit log has just those."""
     body = ReleaseRequest(model=GRAPH.model_hash, stages=(0.1, 0.2, 0.3, 1.0))
     with ThreadPoolExecutor(6) as pool:

@@ -93,7 +93,7 @@ def test_tokens_are_stored_as_hashes_only(api: Api, claim: str, device: dict[str
 
 
 def test_a_device_does_what_devices_do_and_nothing_else(api: Api, device: dict[str, str]) -> None:
-    """It registers graphs, uploads, asks for plans and reports about itself; the rest takes an operator."""
+    """It registers graphs, uploads, asks for plans and reports about itself; the rest takes an admin."""
     assert api.post("/models", GRAPH, **device).status_code == 201
     upload = measure(api.missing(GRAPH, header=device))
     assert api.post("/profiles", upload, **device).status_code == 202
@@ -126,15 +126,15 @@ def test_a_device_cannot_upload_in_anothers_name(api: Api, device: dict[str, str
     assert (sent.status_code, sent.json()["type"]) == (403, "urn:hope:foreign-device")
 
 
-def test_revocation_acts_at_once(api: Api, operator: dict[str, str], device: dict[str, str], claim: str) -> None:
+def test_revocation_acts_at_once(api: Api, admin: dict[str, str], device: dict[str, str], claim: str) -> None:
     """A revoked device is refused although its token was just used, and may enrol again with a claim."""
     assert api.client.get(f"/models/{GRAPH.model_hash}", headers=device).status_code == 404
-    assert api.client.delete("/devices/device-1", headers=operator).status_code == 204
+    assert api.client.delete("/devices/device-1", headers=admin).status_code == 204
     assert eventually(lambda: api.client.get(f"/models/{GRAPH.model_hash}", headers=device).status_code == 401)
     said = api.client.get("/plans/p-1", headers=device).json()["detail"]
     assert "`hope-agent enrol`" in said, "what to type next"
     assert enrol(api, claim, "device-1").status_code == 201
-    assert api.client.delete("/devices/nobody", headers=operator).status_code == 404
+    assert api.client.delete("/devices/nobody", headers=admin).status_code == 404
 
 
 def test_expired_tokens_are_refused_and_skewed_clocks_tolerated(api: Api, database_url: str, capsys: Any) -> None:
@@ -173,11 +173,11 @@ def test_a_token_revoked_while_it_is_looked_up_is_not_remembered(
     """What was read before the revocation was announced is forgotten with it."""
     find = devices.find_tokens
     with serving(sqlite_url, tokens_required=True) as api:
-        planner, token_hash = api.app.planner, hash_token(new_token("operator"))
+        planner, token_hash = api.app.planner, hash_token(new_token("admin"))
 
         async def race() -> Any:
             async with planner.database.write() as session:
-                token_id = await devices.add_token(session, token_hash, "operator")
+                token_id = await devices.add_token(session, token_hash, "admin")
 
             async def slow(session: Any, wanted: Any) -> Any:
                 found = await find(session, wanted)

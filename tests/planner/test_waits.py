@@ -18,7 +18,7 @@ from planner_api.devices import repository as devices
 from planner_api.plans import repository
 from planner_api.plans.stored import StoredPlan
 from planner_api.web.tokens import hash_token
-from tests.planner.samples import Api, chain, eventually, operator_token, plan_request, serving
+from tests.planner.samples import Api, admin_token, chain, eventually, plan_request, serving
 from tests.planner.solving_help import improve
 from tests.planner.wire import listening, raw
 
@@ -34,7 +34,7 @@ class Waiting:
     def __init__(self, api: Api, pool: ThreadPoolExecutor) -> None:
         self.api = api
         self.planner = api.app.planner
-        self.token = operator_token(api)
+        self.token = admin_token(api)
         self._pool = pool
         mine = {"authorization": f"Bearer {self.token}"}
         api.client.headers.update(mine)

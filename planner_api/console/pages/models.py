@@ -32,7 +32,7 @@ NAMED = 100
 """Names shown."""
 ROLLOUTS = {
     "at_once": "as soon as they are there",
-    "held": "when an operator releases them",
+    "held": "when an admin releases them",
     "staged": "in a release that the planner begins by itself",
 }
 """How new versions of plans reach devices, and how that is called."""

@@ -40,7 +40,7 @@ async def create(request: Request) -> Response:
     """Make a token and show it, this once."""
     fields = await read_form(request)
     kind, label, days = fields.get("kind", ""), fields.get("label", "").strip(), fields.get("days", "")
-    if kind not in ("operator", "viewer", "claim"):
+    if kind not in ("admin", "viewer", "claim"):
         raise InvalidError("invalid", "Choose what kind of token it shall be.")
     if len(label) > MAX_LABEL or not label.isprintable():
         raise InvalidError("invalid", f"A note has at most {MAX_LABEL} characters, all of them printable.")
@@ -52,7 +52,7 @@ async def create(request: Request) -> Response:
     expires_at = datetime.now(UTC) + timedelta(days=int(days)) if days else None
     made = await service.issue(
         request.app.state.planner.database,
-        cast(Literal["operator", "viewer", "claim"], kind),
+        cast(Literal["admin", "viewer", "claim"], kind),
         actor_of(request.scope),
         label=label,
         uses=int(uses) if uses else None,
@@ -95,7 +95,7 @@ async def end_session(request: Request, session_hash: Digest) -> Response:
 async def _page(request: Request, *, made: str | None = None, kind: str | None = None) -> Response:
     async with request.app.state.planner.database.read() as session:
         people = [
-            *await repository.list_tokens(session, "operator", LISTED),
+            *await repository.list_tokens(session, "admin", LISTED),
             *await repository.list_tokens(session, "viewer", LISTED),
         ]
         claims = await repository.list_claims(session, LISTED)

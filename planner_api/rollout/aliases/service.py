@@ -1,4 +1,4 @@
-"""The rules for names: versions are numbered from 1 and never change, aliases point where operators say."""
+"""The rules for names: versions are numbered from 1 and never change, aliases point where admins say."""
 
 from __future__ import annotations
 

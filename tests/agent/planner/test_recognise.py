@@ -45,7 +45,7 @@ def knowing(token: str) -> Scripted:
 
 def test_the_token_that_was_proven_is_used_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several tokens the one it knows; asked is once, without any token, not even the environment's."""
-    monkeypatch.setenv("HOPE_TOKEN", "an-operator-s")
+    monkeypatch.setenv("HOPE_TOKEN", "an-admin-s")
     for number in range(3):
         store_token(tmp_path, f"https://{number}.example", f"token-{number}")
     (tmp_path / "tokens" / "damaged").write_bytes(b"\xff")

@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def signed_in(browser: Browser, console: Running) -> Iterator[Page]:
-    """A page of somebody who signed in with an operator's token."""
+    """A page of somebody who signed in with an admin's token."""
     page = console.sign_in(browser)
     yield page
     page.context.close()

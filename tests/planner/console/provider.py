@@ -20,7 +20,7 @@ from joserfc import jwt
 from joserfc.jwk import KeySet, OctKey, RSAKey
 
 CLIENT_ID, CLIENT_SECRET = "hope-console", "a secret & more"
-ROLES: dict[str, list[str]] = {"ada": ["staff", "hope-operator"], "bob": ["hope-viewer"], "eve": ["guest"]}
+ROLES: dict[str, list[str]] = {"ada": ["staff", "hope-admin"], "bob": ["hope-viewer"], "eve": ["guest"]}
 KEY, OTHER_KEY = RSAKey.generate_key(2048, auto_kid=True), RSAKey.generate_key(2048, auto_kid=True)
 PAGE = """<!doctype html><html lang="en"><title>Provider</title><form method="post">
 <label>Name <input name="user" autofocus></label>{fields}<button>Sign in</button></form></html>"""
@@ -95,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
         now = int(time.time())
         claims: dict[str, Any] = {
             "iss": self.issuer, "aud": CLIENT_ID, "sub": f"id-of-{user}", "nonce": asked["nonce"], "iat": now,
-            "exp": now + 300, "email": f"{user}@example.com", "realm": {"roles": ROLES.get(user, ["hope-operator"])},
+            "exp": now + 300, "email": f"{user}@example.com", "realm": {"roles": ROLES.get(user, ["hope-admin"])},
         }  # fmt: skip
         claims |= {
             "nonce": {"nonce": "another"},

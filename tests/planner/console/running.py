@@ -17,7 +17,7 @@ from planner_api.app import create_app
 from planner_api.cli.serve import Server, build_config
 from planner_api.settings import Settings
 from tests.planner.console.sample_fleet import FREQUENCY, SOCS, settle
-from tests.planner.samples import operator_token, serving
+from tests.planner.samples import admin_token, serving
 
 NARROW: ViewportSize = {"width": 375, "height": 812}
 WIDE: ViewportSize = {"width": 1440, "height": 900}
@@ -51,7 +51,7 @@ class Running:
 
     @property
     def bearer(self) -> dict[str, str]:
-        """The header of the operator's token."""
+        """The header of the admin's token."""
         return {"authorization": f"Bearer {self.token}"}
 
     def pages(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Running:
         }
 
     def sign_in(self, browser: Browser, *, look_only: bool = False) -> Page:
-        """A page of somebody who signed in with an operator's token, or only to look."""
+        """A page of somebody who signed in with an admin's token, or only to look."""
         context = browser.new_context(base_url=self.url, viewport=WIDE)
         context.set_default_timeout(10_000)
         page = context.new_page()
@@ -94,7 +94,7 @@ def running(path: Path, called: Callable[[str], str] | None = str) -> Iterator[R
     """
     url = f"sqlite:///{path}"
     with serving(url, provisional_budget_s=0.05) as api:
-        plans, token = settle(api, called) if called else {}, operator_token(api)
+        plans, token = settle(api, called) if called else {}, admin_token(api)
     settings = Settings(database_url=url, tokens_required=True, worker_in_process=False, fold_interval_s=3600.0)
     server = Server(build_config(create_app(settings), "127.0.0.1", 0))
     thread = threading.Thread(target=server.run, daemon=True)

@@ -45,8 +45,8 @@ def database_url(request: pytest.FixtureRequest, copied: Callable[..., str]) -> 
 
 @pytest.fixture
 def api(api: Api) -> Api:
-    """A planner on it that wants tokens, and an operator signed in."""
-    sign_in(api, make_token(api, "operator"))
+    """A planner on it that wants tokens, and an admin signed in."""
+    sign_in(api, make_token(api, "admin"))
     return api
 
 
@@ -60,7 +60,7 @@ def test_a_name_of_ten_kilobytes_goes_nowhere(api: Api) -> None:
     for path in ("/devices", "/plans?soc=", "/devices?search=", "/audit?subject=", "/groups?change=", "/names/"):
         answer = api.client.get(f"{HOME}{path}{'' if '=' in path or path[-1] == '/' else '/'}{'x' * 10_000}")
         assert (answer.status_code, len(answer.text) < 10_000) == (422, True), path
-    bearer = {"authorization": f"Bearer {make_token(api, 'operator')}"}
+    bearer = {"authorization": f"Bearer {make_token(api, 'admin')}"}
     version = NewModelVersion(model_hash=GRAPH.model_hash)
     assert api.post(f"/names/{'x' * 10_000}/versions", version, **bearer).status_code == 422
     assert Counter(audited(api)) == before
@@ -86,7 +86,7 @@ def test_what_cannot_be_released_or_taken_back_is_said(api: Api) -> None:
     }
 
 
-def test_two_operators_at_once_do_a_thing_once(api: Api) -> None:
+def test_two_admins_at_once_do_a_thing_once(api: Api) -> None:
     """Of eight forms that arrive together one is done; the others are told so, and the log has one entry for each."""
     cookie, signature = api.client.cookies[COOKIE], form_token(api)
     make_token(api, "viewer")  # the second of this planner
@@ -118,7 +118,7 @@ def test_a_database_of_yesterday_asks_everybody_again(api: Api, database_url: st
     old = make_token(api, "viewer")
     write(database_url, tmp_path / "yesterday.gz")
     began = send(api, "/releases", model=GRAPH.model_hash, hold_h="1").headers["location"]
-    new = make_token(api, "operator")
+    new = make_token(api, "admin")
     cookies = dict(api.client.cookies)
     restored = f"sqlite:///{tmp_path}/restored.sqlite"
     assert cli.main(["restore", str(tmp_path / "yesterday.gz"), "--database", restored]) == 0

@@ -69,7 +69,7 @@ def test_the_sign_in_page_is_accessible(browser: Browser, console: Running) -> N
     page = browser.new_page(base_url=console.url)
     page.goto("/console/login")
     found = check(page, "sign in")
-    page.get_by_label("Token").fill("hope_o_wrong")
+    page.get_by_label("Token").fill("hope_a_wrong")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("unknown, expired or revoked")
     assert found + check(page, "sign in again") == []

@@ -38,7 +38,7 @@ def issuer() -> Iterator[str]:
 
 
 def settings(issuer: str, **more: Any) -> dict[str, Any]:
-    """What an operator sets."""
+    """What an admin sets."""
     return {
         "tokens_required": True, "rate_per_address": 0, "oidc_issuer": issuer, "oidc_client_id": CLIENT_ID,
         "oidc_client_secret": CLIENT_SECRET, "oidc_role_claim": "realm.roles", "oidc_name_claim": "email", **more,
@@ -78,7 +78,7 @@ def sign_in(api: Api, user: str) -> Any:
 
 
 def test_who_has_a_role_comes_in_and_is_known_by_name(api: Api) -> None:
-    """An operator does everything and stands in the audit log; the attempt's cookie is gone; signing out ends it."""
+    """An admin does everything and stands in the audit log; the attempt's cookie is gone; signing out ends it."""
     answer = sign_in(api, "ada")
     assert (answer.status_code, f"url={HOME}/plans" in answer.text) == (200, True)
     assert COOKIE not in api.client.cookies
@@ -147,8 +147,8 @@ def test_an_answer_is_good_once_and_in_one_browser(still: Api) -> None:
     assert still.client.get(back).status_code == 401, "the code was used"
 
 
-def test_an_operator_ends_the_session_of_a_person(api: Api) -> None:
-    """What no token ends, an operator does; once, and it is written down."""
+def test_an_admin_ends_the_session_of_a_person(api: Api) -> None:
+    """What no token ends, an admin does; once, and it is written down."""
     sign_in(api, "bob")
     viewer = dict(api.client.cookies)
     api.client.cookies.clear()

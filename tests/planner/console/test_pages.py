@@ -202,8 +202,8 @@ def test_a_sentence_with_commands_is_no_markup(text: str) -> None:
 
 def test_tokens_are_made_shown_once_and_revoked(api: Api) -> None:
     """A new token stands on the page that made it and on no other; a claim counts its uses; all is written down."""
-    made = send(api, "/tokens", kind="operator", label="night shift", days="1")
-    [token] = re.findall(r"hope_o_[A-Za-z0-9_\-]{43}", made.text)
+    made = send(api, "/tokens", kind="admin", label="night shift", days="1")
+    [token] = re.findall(r"hope_a_[A-Za-z0-9_\-]{43}", made.text)
     assert token not in api.client.get(f"{HOME}/tokens").text
     bearer = {"authorization": f"Bearer {token}"}
     assert api.client.get("/fleet", headers=bearer).status_code == 200
@@ -311,7 +311,7 @@ def test_a_model_is_planned_everywhere_and_released_from_its_page(api: Api) -> N
     path = f"/models/{GRAPH.model_hash}"
     assert send(api, f"{path}/plans").headers["location"] == f"{HOME}/queue"
     assert send(api, f"{path}/rollout", rollout="held").status_code == 303
-    assert "when an operator releases them" in api.client.get(HOME + path).text
+    assert "when an admin releases them" in api.client.get(HOME + path).text
     assert send(api, f"{path}/rollout", rollout="never").status_code == 422
     nothing = send(api, "/releases", model=GRAPH.model_hash, hold_h="0.5")
     assert (nothing.status_code, "its newest versions already" in nothing.text) == (409, True)

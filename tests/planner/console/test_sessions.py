@@ -37,7 +37,7 @@ def test_nobody_sees_a_page_without_a_session(api: Api) -> None:
 
 def test_a_session_is_a_cookie_that_only_we_read_and_of_which_only_the_hash_is_kept(api: Api) -> None:
     """The cookie is out of scripts' reach and sent by our pages alone; over TLS only over TLS."""
-    answer = sign_in(api, make_token(api, "operator"), to=f"{HOME}/plans")
+    answer = sign_in(api, make_token(api, "admin"), to=f"{HOME}/plans")
     assert (answer.status_code, answer.headers["location"]) == (303, f"{HOME}/plans")
     said = answer.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=strict", f"Path={HOME}", "Max-Age=43200"} <= set(said.split("; "))
@@ -54,11 +54,11 @@ def test_a_session_is_a_cookie_that_only_we_read_and_of_which_only_the_hash_is_k
     assert over_tls.headers["strict-transport-security"]
 
 
-def test_what_is_no_operators_or_viewers_token_does_not_sign_in(api: Api) -> None:
+def test_what_is_no_admins_or_viewers_token_does_not_sign_in(api: Api) -> None:
     """Claims, devices' tokens and strangers get one sentence, 401 and no cookie."""
     before = datetime.now(UTC) - timedelta(minutes=5)
-    expired = make_token(api, "operator", expires_at=before)
-    for token in (make_token(api, "claim"), make_token(api, "device"), expired, "hope_o_x", "", "x" * 3000):
+    expired = make_token(api, "admin", expires_at=before)
+    for token in (make_token(api, "claim"), make_token(api, "device"), expired, "hope_a_x", "", "x" * 3000):
         answer = sign_in(api, token)
         assert answer.status_code == 401, token
         assert 'role="alert"' in answer.text
@@ -82,7 +82,7 @@ def test_a_session_ends_with_its_time_and_with_its_token(api: Api) -> None:
         async with api.app.planner.database.write() as session:
             await session.execute(update(ConsoleSessionRow).values(**values))
 
-    token = make_token(api, "operator")
+    token = make_token(api, "admin")
     sign_in(api, token)
     api.await_(change, {"expires_at": datetime.now(UTC) - timedelta(seconds=1)})
     answer = api.client.get(HOME)
@@ -103,7 +103,7 @@ def test_a_session_ends_with_its_time_and_with_its_token(api: Api) -> None:
 
 def test_signing_out_ends_the_session_everywhere(api: Api) -> None:
     """After it the cookie is worth nothing, even to who kept a copy."""
-    sign_in(api, make_token(api, "operator"))
+    sign_in(api, make_token(api, "admin"))
     secret = api.client.cookies[COOKIE]
     answer = send(api, "/logout")
     assert answer.status_code == 303
@@ -113,7 +113,7 @@ def test_signing_out_ends_the_session_everywhere(api: Api) -> None:
 
 def test_nobody_else_can_send_a_form_in_your_name(api: Api) -> None:
     """A form from another site, or without what this session signs, changes nothing."""
-    sign_in(api, make_token(api, "operator"))
+    sign_in(api, make_token(api, "admin"))
     ours, foreign = form_token(api), anonymous(new_secret()).form_token()
     for headers, token in (
         ({"origin": "https://evil.example"}, ours),
@@ -131,8 +131,8 @@ def test_nobody_else_can_send_a_form_in_your_name(api: Api) -> None:
 
 
 def test_who_looks_only_changes_nothing(api: Api) -> None:
-    """With a viewer's token, or an operator's who wants it so, no page takes a form but that to sign out."""
-    for token, fields in ((make_token(api, "viewer"), {}), (make_token(api, "operator"), {"look_only": "on"})):
+    """With a viewer's token, or an admin's who wants it so, no page takes a form but that to sign out."""
+    for token, fields in ((make_token(api, "viewer"), {}), (make_token(api, "admin"), {"look_only": "on"})):
         sign_in(api, token, **fields)
         assert "Looking only" in api.client.get(HOME).text
         sent = {"form_token": form_token(api)}
@@ -156,7 +156,7 @@ def test_every_answer_says_what_a_browser_may_do(api: Api) -> None:
     """Pages, files, errors and redirects: no script but ours, no frame, no guessing of types."""
     stylesheet = re.search(r'href="(/console/static/[^"]+\.css[^"]*)"', api.client.get(f"{HOME}/login").text)
     assert stylesheet is not None
-    sign_in(api, make_token(api, "operator"))
+    sign_in(api, make_token(api, "admin"))
     for path in ("", "/login", "/nothing", "/plans?after=%00", "/plans/p-nothing", "/static/nothing.css"):
         headers = api.client.get(HOME + path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
@@ -186,7 +186,7 @@ def test_pages_and_files_come_as_the_browser_reads_them(api: Api, accepted: str,
 def test_guessing_tokens_is_slow(database_url: str) -> None:
     """An address that tries too often waits, whatever it tries."""
     with serving(database_url, tokens_required=True, rate_per_address=0.001, burst_per_address=5) as api:
-        codes = [sign_in(api, f"hope_o_{number}").status_code for number in range(7)]
+        codes = [sign_in(api, f"hope_a_{number}").status_code for number in range(7)]
     assert codes == [401] * 5 + [429] * 2
 
 

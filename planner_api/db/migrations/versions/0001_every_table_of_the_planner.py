@@ -494,7 +494,7 @@ def upgrade() -> None:
         sa.Column("created_at", types.UtcDateTime(timezone=True), nullable=False),
         sa.Column("expires_at", types.UtcDateTime(timezone=True), nullable=True),
         sa.Column("revoked_at", types.UtcDateTime(timezone=True), nullable=True),
-        sa.CheckConstraint("scope IN ('device', 'operator', 'viewer')", name=op.f("ck_tokens_scope_known")),
+        sa.CheckConstraint("scope IN ('device', 'admin', 'viewer')", name=op.f("ck_tokens_scope_known")),
         sa.ForeignKeyConstraint(
             ["device_id"], ["devices.id"], name=op.f("fk_tokens_device_id_devices"), ondelete="CASCADE"
         ),

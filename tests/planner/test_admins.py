@@ -1,4 +1,4 @@
-"""The operators' commands: each is a call that the contract has, and shows fields that its answer has."""
+"""The admins' commands: each is a call that the contract has, and shows fields that its answer has."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_command_is_a_call_that_the_contract_has(call: Call) -> None:
                 inner = resolved(inner["properties"][name])
 
 
-def test_an_operator_s_way_through_names(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_admin_s_way_through_names(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A graph gets a name, an alias and a place in the list, over a real connection, and the log says who did it."""
     graph = chain()
     with serving(database_url, tokens_required=True) as api:
@@ -75,7 +75,7 @@ def test_an_operator_s_way_through_names(database_url: str, capsys: pytest.Captu
             assert say("plans", "list").strip() == "no plans"
             assert "hit rate" in say("fleet", "show")
             assert "7" in say("models", "alias", "classifier", "x", "7", status=1)
-            wrong = cli.main(["fleet", "show", "--planner", f"http://127.0.0.1:{port}", "--token", "hope_o_none"])
+            wrong = cli.main(["fleet", "show", "--planner", f"http://127.0.0.1:{port}", "--token", "hope_a_none"])
             assert (wrong, "tokens create" in capsys.readouterr().err) == (1, True)
 
 
