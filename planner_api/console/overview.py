@@ -19,6 +19,7 @@ from planner_api.db.tables import ReleaseRow
 from planner_api.errors import DatabaseAwayError
 from planner_api.jobs.chores import end
 from planner_api.rollout import repository as releases
+from planner_api.views import drift
 from planner_api.views import repository as fleet
 from planner_api.views.service import summary
 
@@ -47,7 +48,7 @@ class Overview:
     models: Sequence[Any]
     """The models asked for most."""
     drift: Sequence[int]
-    """Reports per step of ``DRIFT_BOUNDS``."""
+    """Newest reports per step of ``DRIFT_BOUNDS``."""
     drifting: Sequence[Any]
     failed: Sequence[Any]
     waiting: Sequence[ReleaseRow]
@@ -100,8 +101,8 @@ async def count(database: Database) -> Overview:
             socs=await repository.devices_by_soc(session, LISTED),
             pairs=await fleet.count_pairs(session),
             models=await repository.covered(session, LISTED),
-            drift=await repository.drift_histogram(session, DRIFT_BOUNDS),
-            drifting=await repository.drifting(session, LISTED),
+            drift=await drift.histogram(session, DRIFT_BOUNDS),
+            drifting=await drift.furthest(session, LISTED),
             failed=await repository.plans_by_status(session, "failed", LISTED),
             waiting=await releases.releases(session, states=("waiting",), limit=LISTED),
             inbox=uploads,

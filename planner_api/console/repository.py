@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import case, delete, func, or_, select
+from sqlalchemy import delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.engine import WriteSession
@@ -127,46 +127,6 @@ async def devices_by_soc(session: AsyncSession, limit: int) -> Sequence[tuple[st
     number = func.count().label("devices")
     query = select(DeviceRow.soc, number).group_by(DeviceRow.soc).order_by(number.desc(), DeviceRow.soc).limit(limit)
     return [(soc, devices) for soc, devices in await session.execute(query)]
-
-
-_OFF = DriftRow.measured_us / DriftRow.predicted_us - 1.0
-_ON_PRESENT = (PlanRow.id == DriftRow.plan_id) & (PlanRow.version == DriftRow.plan_version)
-
-
-async def drift_histogram(session: AsyncSession, bounds: Sequence[float]) -> list[int]:
-    """Reports on plans' present versions by measured / predicted - 1: below the first bound, ..., above the last."""
-    step = case(*((bound > _OFF, number) for number, bound in enumerate(bounds)), else_=len(bounds)).label("step")
-    query = (
-        select(step, func.count())
-        .join(PlanRow, _ON_PRESENT)
-        .where(DriftRow.predicted_us > 0, DriftRow.runs > 0)
-        .group_by(step)
-    )
-    found = [0] * (len(bounds) + 1)
-    for number, reports in await session.execute(query):
-        found[number] = reports
-    return found
-
-
-async def drifting(session: AsyncSession, limit: int) -> Sequence[Any]:
-    """The plans whose devices are furthest from what was predicted, on average, and by how much."""
-    off = func.avg(_OFF).label("drift")
-    furthest = (
-        select(DriftRow.plan_id, off, func.count().label("devices"))
-        .join(PlanRow, _ON_PRESENT)
-        .where(DriftRow.predicted_us > 0, DriftRow.runs > 0)
-        .group_by(DriftRow.plan_id)
-        .order_by(func.abs(off).desc(), DriftRow.plan_id)
-        .limit(limit)
-        .subquery()
-    )
-    query = (
-        select(furthest, ModelRow.name, PlanRow.soc, PlanRow.frequency)
-        .join(PlanRow, PlanRow.id == furthest.c.plan_id)
-        .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
-        .order_by(func.abs(furthest.c.drift).desc(), furthest.c.plan_id)
-    )
-    return (await session.execute(query)).all()
 
 
 async def plans_by_status(session: AsyncSession, status: str, limit: int) -> Sequence[Any]:

@@ -177,14 +177,19 @@ async def describe(session: WriteSession, device_id: str, values: Mapping[str, A
     return await session.touches(described.returning(DeviceRow.id))
 
 
+DRIFT = DriftRow.measured_us / DriftRow.predicted_us - 1.0
+"""Of one report: measured / predicted - 1."""
+MEASURED = DriftRow.predicted_us > 0, DriftRow.measured_us.is_not(None)
+"""Reports that have a drift."""
+
+
 async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, list[float]]:
     """Per device: measured / predicted - 1 of each of its reports."""
     found: dict[str, list[float]] = {}
-    query = select(DriftRow.device_id, DriftRow.measured_us, DriftRow.predicted_us).where(
-        DriftRow.device_id.in_(device_ids), DriftRow.predicted_us > 0, DriftRow.measured_us.is_not(None)
-    )
-    for row in await session.execute(query):
-        found.setdefault(row.device_id, []).append(row.measured_us / row.predicted_us - 1.0)
+    query = select(DriftRow.device_id, DRIFT).where(DriftRow.device_id.in_(device_ids), *MEASURED)
+    for device_id, drift in await session.execute(query):
+        if drift is not None:
+            found.setdefault(device_id, []).append(drift)
     return found
 
 

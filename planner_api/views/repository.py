@@ -56,26 +56,6 @@ async def plan_totals(session: AsyncSession) -> Any:
     return (await session.execute(query)).one()
 
 
-async def median_drift(session: AsyncSession) -> float | None:
-    """The logarithm of measured / predicted of the plan that the middle one of all reports is about.
-
-    From the sums that are kept with every version: what it takes grows with the plans, not with the devices.
-    """
-    drift = PlanVersionRow.log_sum / PlanVersionRow.timed - func.ln(PlanVersionRow.makespan_us)
-    sums = (
-        select(
-            drift.label("drift"),
-            func.sum(PlanVersionRow.timed).over(order_by=drift).label("so_far"),
-            func.sum(PlanVersionRow.timed).over().label("whole"),
-        )
-        .join(PlanRow, SERVED)
-        .where(PlanVersionRow.timed > 0, PlanVersionRow.makespan_us > 0)
-        .subquery()
-    )
-    found: float | None = await session.scalar(select(func.min(sums.c.drift)).where(sums.c.so_far * 2 >= sums.c.whole))
-    return found
-
-
 async def profiles(session: AsyncSession, *, offset: int, limit: int) -> Page[Any]:
     """Profiles with the name of their SoC."""
     query = (

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, get_args
+from typing import get_args
 
 from hope_schema import (
     Fanout,
@@ -35,7 +34,7 @@ from planner_api.plans import repository as plan_rows
 from planner_api.plans.key import normalised, plan_id
 from planner_api.profiles import repository as profile_rows
 from planner_api.profiles.known import Known
-from planner_api.views import repository
+from planner_api.views import drift, repository
 
 MAX_NAMED = 64
 """Processors a request may name."""
@@ -113,7 +112,7 @@ async def summary(database: Database) -> FleetSummary:
     """The fleet in numbers."""
     async with database.read() as session:
         totals = await repository.plan_totals(session)
-        drift = await repository.median_drift(session)
+        median_drift = await drift.median(session)
         by_status = await count_by_status(session)
         devices, seen_today = await repository.count_devices(session, datetime.now(UTC) - timedelta(days=1))
         socs, unconfirmed = await repository.count_socs(session)
@@ -129,7 +128,7 @@ async def summary(database: Database) -> FleetSummary:
             hits=int(totals.hits),
             misses=int(totals.misses),
             hit_rate=_rate(totals.hits, totals.misses),
-            median_drift=None if drift is None else math.expm1(drift),
+            median_drift=median_drift,
         )
 
 
@@ -176,7 +175,7 @@ async def plans(database: Database, *, where: dict[str, str], after: str, limit:
             plan_id=row.id,
             age_s=None if row.solved_at is None else max(0.0, (now - row.solved_at).total_seconds()),
             hit_rate=_rate(row.hits, row.misses),
-            drift=_drift(row),
+            drift=drift.of_version(drift.measured_us(row), row.makespan_us),
         )
         for row in rows
     )
@@ -189,10 +188,3 @@ def _per_status(counts: Mapping[str, int]) -> dict[PlanStatus, int]:
 
 def _rate(hits: int, misses: int) -> float | None:
     return hits / (hits + misses) if hits + misses else None
-
-
-def _drift(row: Any) -> float | None:
-    """Measured / predicted - 1, the geometric mean of all reports on the version."""
-    if not row.timed or not row.makespan_us:
-        return None
-    return math.expm1(row.log_sum / row.timed - math.log(row.makespan_us))

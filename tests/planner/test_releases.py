@@ -19,11 +19,13 @@ from hope_schema import (
     GroupSelector,
     MeasuredRun,
     NewModelVersion,
+    PlanReply,
     Release,
     ReleasePartPage,
     ReleaseRequest,
     RolloutPolicy,
 )
+from planner_api.console.overview import count
 from planner_api.db.tables import PlanRow
 from planner_api.devices.groups.choice import position
 from planner_api.devices.reports import Said
@@ -317,6 +319,17 @@ def test_an_untouched_key_is_served_from_memory(api: Api) -> None:
     assert plan_of(api) not in cache
     api.client.get(f"/plans/{other}")
     assert other in cache
+
+
+def test_drift_is_that_of_the_version_that_devices_get(api: Api) -> None:
+    """While a newer version is held, median, histogram and lists of plans agree on the served one."""
+    plan = PlanReply.model_validate_json(api.client.get(f"/plans/{plan_of(api)}").content).plan
+    off = pytest.approx(100.0 / plan.makespan_us - 1.0)
+    overview = api.await_(count, api.app.planner.database)
+    assert sum(overview.drift) == len(DEVICES), "the newest report of each device"
+    assert [(each.drift, each.reports) for each in overview.drifting] == [(off, len(DEVICES))]
+    assert overview.numbers.median_drift == off
+    assert [each["drift"] for each in api.client.get("/fleet/plans").json()["plans"]] == [off]
 
 
 def test_every_process_follows(api: Api, database_url: str) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hope_schema import Plan, PlanReply, Step
+from hope_schema import Plan, PlanReply, PlanVersion, Step
 from hope_schema.base import LABEL
 from planner_api.console import repository
 from planner_api.console.charts import bars, gantt
@@ -21,6 +21,7 @@ from planner_api.errors import InvalidError, plan_unknown
 from planner_api.plans import history
 from planner_api.plans.routes import MAX_VERSION
 from planner_api.profiles import repository as profile_rows
+from planner_api.views import drift
 from planner_api.views import service as fleet
 from planner_api.web.parameters import After
 from planner_api.web.route import StrictRoute
@@ -106,7 +107,7 @@ async def show(
             [("this plan", plan.makespan_us, "good"), ("lower bound", plan.lower_bound_us, "bound"), *alone[:LISTED]]
         ),
         more_alone=max(0, len(alone) - LISTED),
-        measured=_measured(times, plan.makespan_us),
+        measured=_measured(times, wanted, plan.makespan_us),
         others=[other for other in others if other.id != plan_id],
     )
 
@@ -129,8 +130,9 @@ class Measured:
     """Where the prediction stands on the dots' axis, in per cent."""
 
 
-def _measured(times: Sequence[float], predicted_us: float) -> Measured | None:
-    if not times or predicted_us <= 0:
+def _measured(times: Sequence[float], version: PlanVersion, predicted_us: float) -> Measured | None:
+    off = drift.of_version(version.results.measured_us, predicted_us)
+    if not times or off is None:
         return None
     ordered = sorted(times)
     low, high = min(ordered[0], predicted_us) * 0.95, max(ordered[-1], predicted_us) * 1.05
@@ -140,7 +142,7 @@ def _measured(times: Sequence[float], predicted_us: float) -> Measured | None:
         median_us=statistics.median(ordered),
         low_us=ordered[len(ordered) // 10],
         high_us=ordered[-1 - len(ordered) // 10],
-        drift=statistics.median(ordered) / predicted_us - 1.0,
+        drift=off,
         dots=tuple(round(100.0 * (us - low) / (high - low), 2) for us in ordered[::every]),
         predicted=round(100.0 * (predicted_us - low) / (high - low), 2),
     )

@@ -1,0 +1,83 @@
+"""Drift: measured / predicted - 1 of the version of a plan that devices get. No other module works it out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import case, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner_api.db.tables import DriftRow, ModelRow, PlanRow, PlanVersionRow
+from planner_api.devices.repository import DRIFT, MEASURED
+from planner_api.plans.repository import SERVED
+
+_LOGARITHM = PlanVersionRow.log_sum / PlanVersionRow.timed - func.ln(PlanVersionRow.makespan_us)
+"""Of measured / predicted: the mean over all reports on a version, from the sums that are kept with it."""
+_REPORTED = PlanVersionRow.timed > 0, PlanVersionRow.makespan_us > 0
+
+
+def of_version(measured_us: float | None, predicted_us: float | None) -> float | None:
+    """The drift of a version; None where nothing was measured."""
+    return measured_us / predicted_us - 1.0 if measured_us is not None and predicted_us else None
+
+
+def measured_us(row: Any) -> float | None:
+    """The geometric mean of all reports on a version, from its sums; None where there is none."""
+    return math.exp(row.log_sum / row.timed) if row.timed else None
+
+
+async def median(session: AsyncSession) -> float | None:
+    """The drift of the plan that the middle one of all reports is about.
+
+    What it takes grows with the plans, not with the devices.
+    """
+    sums = (
+        select(
+            _LOGARITHM.label("drift"),
+            func.sum(PlanVersionRow.timed).over(order_by=_LOGARITHM).label("so_far"),
+            func.sum(PlanVersionRow.timed).over().label("whole"),
+        )
+        .join(PlanRow, SERVED)
+        .where(*_REPORTED)
+        .subquery()
+    )
+    found = await session.scalar(select(func.min(sums.c.drift)).where(sums.c.so_far * 2 >= sums.c.whole))
+    return None if found is None else math.expm1(found)
+
+
+async def histogram(session: AsyncSession, bounds: Sequence[float]) -> list[int]:
+    """Devices' newest reports by their drift: below the first bound, ..., above the last."""
+    step = case(*((bound > DRIFT, number) for number, bound in enumerate(bounds)), else_=len(bounds)).label("step")
+    query = (
+        select(step, func.count())
+        .select_from(DriftRow)
+        .join(PlanRow, PlanRow.id == DriftRow.plan_id)
+        .where(*MEASURED, DriftRow.plan_version == func.coalesce(PlanRow.served_version, PlanRow.version))
+        .group_by(step)
+    )
+    found = [0] * (len(bounds) + 1)
+    for number, reports in await session.execute(query):
+        found[number] = reports
+    return found
+
+
+async def furthest(session: AsyncSession, limit: int) -> Sequence[Any]:
+    """The plans that are furthest from what was predicted: ``plan_id``, ``drift``, ``reports``, and which they are."""
+    query = (
+        select(
+            PlanRow.id.label("plan_id"),
+            (func.exp(_LOGARITHM) - 1.0).label("drift"),
+            PlanVersionRow.timed.label("reports"),
+            ModelRow.name,
+            PlanRow.soc,
+            PlanRow.frequency,
+        )
+        .join(PlanVersionRow, SERVED)
+        .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
+        .where(*_REPORTED)
+        .order_by(func.abs(_LOGARITHM).desc(), PlanRow.id)
+        .limit(limit)
+    )
+    return (await session.execute(query)).all()
