@@ -17,6 +17,7 @@ from zlib import crc32
 
 import numpy as np
 import onnx
+from onnx import TensorProto, external_data_helper, numpy_helper
 
 from agent_sdk.errors import InputError
 from agent_sdk.hard import TIES, hard_values
@@ -29,6 +30,7 @@ from hope_schema import TensorType
 
 ATTEMPTS: Final = 8
 """Ways in which the inputs that are no data are drawn; beyond the first few, each is one of its options at random."""
+WHOLE_TYPES: Final = frozenset({TensorProto.INT64, TensorProto.INT32})
 FAR: Final = 1 << 20
 """An end that lies behind everything."""
 
@@ -43,6 +45,7 @@ class Feeds:
         nodes: of the graph, or of a piece of it.
         shapes: of its tensors, as far as they are known.
         inputs: what a feed holds.
+        constants: of the graph.
         taken: values of some of them that are not drawn.
     """
 
@@ -51,13 +54,15 @@ class Feeds:
         nodes: Iterable[onnx.NodeProto],
         shapes: Mapping[str, Dims],
         inputs: Mapping[str, TensorType],
+        constants: Iterable[onnx.TensorProto] = (),
         taken: Mapping[str, np.ndarray] = NOTHING,
     ) -> None:
         self._nodes, self._shapes, self._inputs, self._taken = nodes, shapes, inputs, taken
+        self._constants = constants
 
     @cached_property
     def _roles(self) -> Roles:
-        return Roles(self._nodes, self._shapes)
+        return Roles(self._nodes, self._shapes, self._numbers)
 
     @cached_property
     def demanding(self) -> bool:
@@ -67,6 +72,14 @@ class Feeds:
     def is_no_data(self, name: str) -> bool:
         """Whether an input of a feed is for something else."""
         return self.use(name, self._inputs[name]) is not None
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        """Constants of one whole number, by name; none is in another file."""
+        whole = (tensor for tensor in self._constants if tensor.data_type in WHOLE_TYPES)
+        single = (tensor for tensor in whole if math.prod(tensor.dims) == 1)
+        inline = (tensor for tensor in single if not external_data_helper.uses_external_data(tensor))
+        return {tensor.name: int(numpy_helper.to_array(tensor).item()) for tensor in inline}
 
     def feed(self, seed: int, attempt: int = 0, *, hard: bool = False) -> Feed:
         """A feed. With ``hard`` its data are the largest, the smallest ... of their type.
@@ -146,7 +159,7 @@ def feeds_of(model: Model) -> Feeds:
     """Feeds of a model of static shapes."""
     tensors = model.graph.tensor
     inputs = {name: tensors[name].type for name in model.graph.inputs}
-    return Feeds(model.proto.graph.node, _known(model), inputs, model.taken)
+    return Feeds(model.proto.graph.node, _known(model), inputs, model.proto.graph.initializer, model.taken)
 
 
 def feeds_of_ports(ports: Iterable[Port], network: Network | None) -> Feeds | None:
@@ -164,14 +177,16 @@ def feeds_of_ports(ports: Iterable[Port], network: Network | None) -> Feeds | No
     graph = network.proto.graph if network is not None else onnx.GraphProto()
     shapes: dict[str, Dims] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     shapes |= {info.name: known for info in graph.value_info if (known := _sizes(info)) is not None}
-    return Feeds(graph.node, shapes | {name: kind.shape for name, kind in inputs.items()}, inputs)
+    shapes |= {name: kind.shape for name, kind in inputs.items()}
+    return Feeds(graph.node, shapes, inputs, graph.initializer)
 
 
 def feeds_of_segment(segment: Segment) -> Feeds:
     """Feeds of a piece of a model."""
     model, tensor = segment.model, segment.model.graph.tensor
     nodes = [model.proto.graph.node[index] for op in segment.ops for index in model.nodes[op]]
-    return Feeds(nodes, _known(model), {name: tensor[name].type for name in segment.inputs}, model.taken)
+    inputs = {name: tensor[name].type for name in segment.inputs}
+    return Feeds(nodes, _known(model), inputs, model.proto.graph.initializer, model.taken)
 
 
 def draw(model: Model, seed: int = 0) -> Feed:
@@ -193,7 +208,7 @@ def _sizes(info: onnx.ValueInfoProto) -> Dims | None:
 
 def _chosen(use: Use, shape: Dims, dtype: np.dtype[Any], attempt: int, generator: np.random.Generator) -> np.ndarray:
     """One of the options: the first, second ... by the attempt, and any of them in later ones."""
-    options = [np.asarray(option) for option in _options(use, shape, dtype, generator)]
+    options = [np.asarray(np.asarray(option) - use.offset) for option in _options(use, shape, dtype, generator)]
     if attempt < ATTEMPTS // 2:
         return options[attempt % len(options)]
     return options[generator.integers(len(options))]

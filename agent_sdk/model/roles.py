@@ -59,12 +59,14 @@ class Use(NamedTuple):
         dims: of what; empty where that is not known.
         whole: whether the op reads all of the tensor and nothing else, in its order.
         axis: along which ``indices`` may not repeat, because what they say is written there; None where they may.
+        offset: what the graph adds to the tensor before.
     """
 
     purpose: Purpose
     dims: Dims = ()
     whole: bool = True
     axis: int | None = None
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -184,10 +186,11 @@ class Roles:
     Args:
         nodes: the graph's, in any order.
         shapes: of its tensors, as far as they are known.
+        constants: one whole number each.
     """
 
-    def __init__(self, nodes: Iterable[onnx.NodeProto], shapes: Shapes) -> None:
-        self._shapes = shapes
+    def __init__(self, nodes: Iterable[onnx.NodeProto], shapes: Shapes, constants: Mapping[str, int]) -> None:
+        self._shapes, self._constants = shapes, constants
         self._readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
         self._inside: dict[str, list[str]] = defaultdict(list)
         for node in nested(nodes):
@@ -204,22 +207,31 @@ class Roles:
         return sorted(found, key=lambda use: (PURPOSES.index(use.purpose), not use.dims, not use.whole, use.dims))
 
     def _uses(self, name: str, integer: bool) -> Iterator[Use]:
-        seen = {(name, True, integer)}
+        seen = {(name, True, integer, 0)}
         left = list(seen)
-        for tensor, whole, whole_numbers in left:
-            following = [(inner, whole, whole_numbers) for inner in self._inside.get(tensor, ())]
+        for tensor, whole, whole_numbers, offset in left:
+            following = [(inner, whole, whole_numbers, offset) for inner in self._inside.get(tensor, ())]
             for node, index in self._readers.get(tensor, ()):
                 kind = type_of(node)
                 makers = _USES.get(kind, {})
                 if index in makers:
-                    yield makers[index](_Read(node, self._shapes))._replace(whole=whole)
+                    yield makers[index](_Read(node, self._shapes))._replace(whole=whole, offset=offset)
                 if kind in PASSING and (index == 0 or kind == "Concat"):
                     cast = kind in ("Cast", "CastLike")
-                    handed = (whole and kind not in PARTIAL, whole_numbers or cast)
+                    handed = (whole and kind not in PARTIAL, whole_numbers or cast, offset)
                     following += [(made, *handed) for made in node.output]
                 elif kind in ARITHMETIC and whole_numbers:
-                    following += [(made, False, True) for made in node.output]
+                    added = self._added(node, index)
+                    handed = (whole and added is not None, True, offset + (added or 0))
+                    following += [(made, *handed) for made in node.output]
             for reached in following:
                 if reached[0] and reached not in seen:
                     seen.add(reached)
                     left.append(reached)
+
+    def _added(self, node: onnx.NodeProto, index: int) -> int | None:
+        """The constant that a node adds to one of its inputs; None where it does something else."""
+        other = self._constants.get(node.input[1 - index]) if node.op_type in ("Add", "Sub") else None
+        if other is None or (node.op_type == "Sub" and index == 1):
+            return None
+        return other if node.op_type == "Add" else -other
