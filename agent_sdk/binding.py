@@ -147,8 +147,6 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
 
     def _bind(self, what: str, kept: dict[str, _Bound], name: str, bound: _Bound) -> None:
         known = [port.name for port in (self.plans.inputs if what == "input" else self.plans.outputs)]
-        if name not in known and what == "input":
-            known += [port.name for port in self.plans.about.optional]
         if name not in known:
             raise BindingError(f"there is no {what} '{name}'; {what}s: {', '.join(known)}")
         kept[name] = bound
@@ -193,11 +191,7 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
         """What the last run made, in the order in which outputs were bound, where it stands."""
         if self._theirs is not None:
             return list(self._theirs.get_outputs())
-        return [
-            ort.OrtValue.ortvalue_from_numpy(self._made[name]) if bound.value is None else bound.value
-            for name, bound in self._outputs.items()
-            if name in self._made
-        ]
+        return [_made(bound, self._made[name]) for name, bound in self._outputs.items() if name in self._made]
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         """The same as ONNX Runtime's own list."""
@@ -219,15 +213,31 @@ class IOBinding(ort.IOBinding):  # type: ignore[misc]  # the package has no type
         ]
 
 
-def host_array(value: Any) -> np.ndarray | None:
+def host_array(value: ort.OrtValue) -> np.ndarray | None:
     """A tensor as an array over its own memory; None where that is not the host's, or NumPy lacks its type."""
-    try:
-        here = value.is_tensor() and value.device_name() == HOST
-        kind = NUMPY_TYPES.get(value.data_type()) if here else None
-        array = None if kind is None else _at(value.data_ptr(), kind, value.shape())
-    except AttributeError:
-        raise BindingError(f"an OrtValue is to be given, not a {type(value).__name__}") from None
-    return array
+    if not value.is_tensor() or value.device_name() != HOST:
+        return None
+    kind = NUMPY_TYPES.get(value.data_type())
+    return None if kind is None else _at(value.data_ptr(), kind, value.shape())
+
+
+def _made(bound: _Bound, array: np.ndarray) -> ort.OrtValue:
+    """What a run made of an output: the value that was bound, one over the caller's memory, or a new one."""
+    if bound.value is not None:
+        return bound.value
+    return own_value(array) if bound.array is None else ort.OrtValue.ortvalue_from_numpy(bound.array)
+
+
+def own_value(array: np.ndarray) -> ort.OrtValue:
+    """A value of ONNX Runtime's with a copy of a tensor.
+
+    It has memory of its own: arrays that are made of a value do not keep alive what it was made of.
+    """
+    value = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), array.dtype.type)
+    memory = host_array(value)
+    assert memory is not None
+    memory[...] = array
+    return value
 
 
 def is_numeric(made: object) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final, overload
 
 import onnxruntime as ort
 
-from agent_sdk.binding import IOBinding, host_array, is_numeric
+from agent_sdk.binding import IOBinding, host_array, is_numeric, own_value
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import InputError, ModelError, UnplannableError
@@ -156,7 +156,7 @@ class Session(Closes, Forks):
         if run_options is None and all(array is not None for array in feed.values()):
             made = self.run(output_names, feed)
             if all(map(is_numeric, made)):
-                return [ort.OrtValue.ortvalue_from_numpy(array) for array in made]
+                return list(map(own_value, made))
         return list(self.plain.run_with_ort_values(output_names, input_dict_ort_values, run_options))
 
     def io_binding(self) -> IOBinding:
