@@ -37,8 +37,8 @@ CONFIGURED: Final = "ORT_LOAD_CONFIG_FROM_MODEL"
 """The variable by which ONNX Runtime takes options from the file."""
 READS: Final = frozenset({"get_session_config_entry", "has_providers"})
 """Calls on session options that ask for nothing."""
-SILENT: Final = frozenset({"logid", "log_verbosity_level", "profile_file_prefix"})
-"""Session options that change nothing by themselves."""
+SILENT: Final = frozenset({"logid", "log_verbosity_level", "profile_file_prefix", "inter_op_num_threads"})
+"""Session options that change nothing unless another one does: the last is for parallel execution only."""
 WARNING: Final = 2
 """The level from which on messages are fewer than ONNX Runtime's own default, and none of ours are."""
 
@@ -245,6 +245,8 @@ def _beyond(options: onnxruntime.SessionOptions | None) -> list[str]:
     values = {name: getattr(options, name) for name in _DEFAULTS.keys() - SILENT}
     if values["log_severity_level"] >= WARNING:
         del values["log_severity_level"]
+    if values["intra_op_num_threads"] >= len(os.sched_getaffinity(0)):  # a plan takes no more threads than cores
+        del values["intra_op_num_threads"]
     return [*dict.fromkeys(options.calls), *(name for name, value in values.items() if value != _DEFAULTS[name])]
 
 
