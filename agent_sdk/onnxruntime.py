@@ -135,9 +135,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]  # t
 
     @override
     def get_overridable_initializers(self) -> list[NodeArg]:
-        if self.planned is None:
-            return super().get_overridable_initializers()
-        return self.planned.get_overridable_initializers()
+        planned = self.planned
+        return super().get_overridable_initializers() if planned is None else planned.get_overridable_initializers()
 
     @override
     def get_modelmeta(self) -> ModelMetadata:
@@ -149,15 +148,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]  # t
 
     @override
     def get_providers(self) -> list[str]:
-        if self.planned is None:
-            return super().get_providers()
-        return [*self._named, *({CPU} - set(self._named))]
+        return super().get_providers() if self.planned is None else [*self._named, *({CPU} - set(self._named))]
 
     @override
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        if self.planned is None:
-            return super().get_provider_options()
-        return {name: {} for name in self.get_providers()}
+        return super().get_provider_options() if self.planned is None else {name: {} for name in self.get_providers()}
 
     @override
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
