@@ -22,7 +22,7 @@ from agent_sdk.behind import Worker
 from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.closing import Closes
 from agent_sdk.demand import Budget, Demand, ShapeKey
-from agent_sdk.engine import DeviceClosedError
+from agent_sdk.engine import DeviceClosedError, SegmentFailedError
 from agent_sdk.engine.bound import NEW, check_output
 from agent_sdk.errors import (
     ExecutionError,
@@ -170,7 +170,10 @@ class Plans(Closes, Forks):
     def run(
         self, feed: Feed, *, into: Mapping[str, np.ndarray] = NEW, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """Compute the outputs by name, in arrays of ``into`` if any. Raises like ``Session.run``."""
+        """Compute the outputs by name, in arrays of ``into`` if any. Raises like ``Session.run``.
+
+        What the plan and its rivals all fail, the whole network answers, or says what is wrong with it.
+        """
         while isinstance(answering := self.at(feed) or self._answering(feed), Prepared):
             serving = answering.serving
             try:
@@ -179,6 +182,9 @@ class Plans(Closes, Forks):
                 # Other shapes, or a newer plan, may have taken its place since it was looked up.
                 if self._closed or (serving is answering.serving and answering in self._ready.values()):
                     raise
+            except SegmentFailedError as error:
+                answering = self._whole_after(error)
+                break
         outputs = answering.run(feed)
         self._keep(feed)
         self._first_answer.set()
@@ -198,6 +204,15 @@ class Plans(Closes, Forks):
         """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
         with self._lock:
             return self.at(feed) or (self.plain if self._gives_optional(feed) else self.whole)
+
+    def _whole_after(self, error: SegmentFailedError) -> WholeNetwork:
+        """The whole network, to answer what failed otherwise; raises the failure where no runtime loads it."""
+        try:
+            whole = self.whole
+        except ModelError:
+            raise error from None
+        self._note(f"the whole network on {whole.runtime} is asked what all others fail ({error})")
+        return whole
 
     @property
     def whole(self) -> WholeNetwork:

@@ -76,6 +76,28 @@ def planned(session: Session, feed: Feed) -> Feed:
     return answers[0]
 
 
+def test_what_no_plan_can_answer_the_whole_network_answers(agent: Agent) -> None:
+    """A file may declare a size that depends on data; whatever comes out, it is what ONNX Runtime answers."""
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [6]),
+        helper.make_tensor_value_info("y", TensorProto.INT64, [1, 6]),
+    ]
+    nodes = [helper.make_node("Greater", ["x", "least"], ["more"]), helper.make_node("NonZero", ["more"], ["y"])]
+    least = numpy_helper.from_array(np.array(-100, np.float32), "least")
+    graph = helper.make_graph(nodes, "chosen", ends[:1], ends[1:], [least])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    source = model.SerializeToString()
+    with agent.load(source, background=False) as session:
+        assert session.stats.prepared == 1
+        for count in (6, 4):
+            feed = {"x": np.where(np.arange(6) < count, 3.0, -300.0).astype(np.float32)}
+            answer = session.run(feed)
+            np.testing.assert_array_equal(answer["y"], right(source, feed)["y"])
+            assert answer["y"].shape == (1, count)
+        assert any(who.startswith("whole:") for who in session.stats.answered)
+        assert "is asked what all others fail" in session.notes[-1]
+
+
 def test_a_shape_that_comes_again_is_planned_behind(agent: Agent) -> None:
     """The whole network answers the first runs, a plan the later ones, with the same answer; both are counted."""
     source = open_model()
