@@ -24,6 +24,7 @@ from agent_sdk.errors import (
 )
 from agent_sdk.files import one_at_a_time
 from agent_sdk.measure.apart import Measuring
+from agent_sdk.measure.profiler import untrusted
 from agent_sdk.model import Model
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.embedded import mend
@@ -150,6 +151,7 @@ class Obtainer:
 
     def _asked(self, model: Model, question: Question, measured: Measured, at_once: bool) -> ServedPlan:
         """The planner's plan, made with as much measured as ``obtain`` says."""
+        self._tell_untrusted(model, question)
         first = self._foreseen(question)
         if first is None:
             self._measure_missing(model, question, measured, THOROUGH_S)
@@ -163,6 +165,14 @@ class Obtainer:
         except OFFLINE as error:
             measured.notes.append(f"{error}; the plan that it had before is used")
         return first
+
+    def _tell_untrusted(self, model: Model, question: Question) -> None:
+        """Have the planner know what no table takes, before it plans on predictions that would place it there."""
+        processors = [self.device.processors[spec.id] for spec in self.planned]
+        if untrusted(model, processors):
+            refused = self.measuring.untrusted(model, processors, self.supplier.missing(question))
+            if refused is not None:
+                self.supplier.send(refused)
 
     def _foreseen(self, question: Question) -> ServedPlan | None:
         """The plan that the planner can make of what it knows by now; None where that is too little."""

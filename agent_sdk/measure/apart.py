@@ -10,7 +10,7 @@ from typing import Final
 
 from agent_sdk.bench import Measure, Reply, write_model
 from agent_sdk.children import LIMIT_S, Children, CrashedError
-from agent_sdk.measure.profiler import latency_columns, profile
+from agent_sdk.measure.profiler import latency_columns, profile, untrusted
 from agent_sdk.model import Model
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.base import OutOfMemory, Processor, ProcessorLost
@@ -69,6 +69,22 @@ class Measuring:
                 crashed.append(row)
                 rows = tuple(other for other in missing.latencies if other != row)
                 missing = missing.model_copy(update={"latencies": rows})
+
+    def untrusted(self, model: Model, processors: Sequence[Processor], missing: Missing) -> Observations | None:
+        """Those of the missing figures that no table takes, as unsupported; None where there are none."""
+        refused = untrusted(model, processors)
+        rows = tuple(row for row in missing.latencies if (row.signature, row.kind) in refused)
+        if not rows:
+            return None
+        return profile(
+            model,
+            processors,
+            missing.model_copy(update={"latencies": rows, "transfers": ()}),
+            soc=self.soc,
+            frequency=self.frequency,
+            device_id=self.device_id,
+            budget_s=0.0,
+        )
 
     def _once(
         self,

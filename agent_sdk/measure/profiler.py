@@ -23,7 +23,7 @@ import statistics
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -105,6 +105,7 @@ def profile(
     """
     run = _Profiling(model, processors, missing, time.monotonic() + budget_s, progress or (lambda _: None))
     overheads = Overheads()
+    run.refusals()
     if budget_s < SHORT_S:
         run.single_kernels()
         run.single_super_ops()
@@ -134,6 +135,18 @@ def profile(
         device_id=device_id,
         upload_id=f"profile-{uuid.uuid4().hex}",
     )
+
+
+def untrusted(model: Model, processors: Iterable[Processor]) -> set[tuple[str, str]]:
+    """Signatures of super-ops, and the kinds of processors that are not trusted with one of their ops."""
+    graph = model.graph
+    return {
+        (super_op.signature, processor.spec.kind)
+        for processor in processors
+        if processor.trusted is not None and processor.trusted.refusals(graph.ops, graph)
+        for super_op in merge(graph)
+        if processor.trusted.refusals(super_op.ops, graph)
+    }
 
 
 @dataclass
@@ -173,6 +186,12 @@ class _Profiling:
 
     def out_of_time(self) -> bool:
         return time.monotonic() >= self.deadline
+
+    def refusals(self) -> None:
+        """Say what no table takes: that costs nothing, and whoever plans without knowing it makes plans in vain."""
+        refused = untrusted(self.model, self.by_kind.values())
+        self.latencies |= {asked: None for asked in self.asked if asked in refused}
+        self.asked = [asked for asked in self.asked if asked not in refused]
 
     def whole_networks(self, deadline: float) -> None:
         """Ask each kind's runtime which op takes which share of the whole network, then time that on all of them."""

@@ -19,6 +19,7 @@ from onnx import helper
 from pydantic import ValidationError
 
 from agent_sdk.errors import InputError, ModelError, printable
+from agent_sdk.model.bounds import OPEN, Guard, bounded
 from agent_sdk.model.content import Content, Source
 from agent_sdk.model.dtypes import DTYPE, value_info
 from agent_sdk.model.fold import StaticGraph, fold
@@ -48,7 +49,8 @@ class Model:
     ``graph`` is what the planner sees; ``proto`` is the same with weights, its nodes in topological order; ``nodes``
     tells by op id which of them an op stands for: one, or several for an opaque op. ``path`` is where it was read from,
     if from a file. ``taken`` holds values that ONNX Runtime is known to take of inputs that may not have any: what is
-    measured of the model is measured on these. Do not change ``proto``.
+    measured of the model is measured on these. ``guard`` says which feeds runtimes other than ONNX Runtime may
+    answer. Do not change ``proto``.
     """
 
     graph: ModelGraph
@@ -57,6 +59,7 @@ class Model:
     nodes: Mapping[str, tuple[int, ...]] = field(repr=False)
     path: Path | None = None
     taken: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    guard: Guard = field(default_factory=Guard)
 
     @cached_property
     def content_digest(self) -> str:
@@ -165,11 +168,12 @@ class Network:
             bind(self.proto.graph, shapes)
             static = fold(self.proto)
             groups = grouped(static.nodes, _hidden(static))
-            graph = _to_graph(static, groups, self.name)
+            marks, guard = bounded(static.nodes, static.constants, static.types, static.inputs)
+            graph = _to_graph(static, groups, self.name, marks)
         _rewrite(self.proto, static)
         index = {op_id(node): place for place, node in enumerate(static.nodes)}
         nodes = {op.id: tuple(index[op_id(n)] for n in group) for op, group in zip(graph.ops, groups, strict=True)}
-        return Model(graph=graph, proto=self.proto, name=self.name, nodes=nodes, path=self.path)
+        return Model(graph=graph, proto=self.proto, name=self.name, nodes=nodes, path=self.path, guard=guard)
 
 
 def _zoo_network(name: str, seed: int) -> Path | None:
@@ -258,9 +262,11 @@ def _hidden(static: StaticGraph) -> set[str]:
     return {name for node in static.nodes for name in node.output if name and name not in static.types}
 
 
-def _to_graph(static: StaticGraph, groups: Sequence[Sequence[onnx.NodeProto]], name: str) -> ModelGraph:
+def _to_graph(
+    static: StaticGraph, groups: Sequence[Sequence[onnx.NodeProto]], name: str, marks: Mapping[str, str]
+) -> ModelGraph:
     wanted = {*static.outputs, *(read for group in groups for read in _taken_in(group))}
-    ops = [_op(static, group, wanted) for group in groups]
+    ops = [_op(static, group, wanted, marks) for group in groups]
     seen = {*static.inputs, *(output for op in ops for output in op["outputs"])}
     activations = [name for name in static.types if name in seen]
     try:
@@ -286,14 +292,17 @@ def _taken_in(group: Sequence[onnx.NodeProto]) -> list[str]:
     return [name for name in dict.fromkeys(name for node in group for name in reads(node)) if name not in own]
 
 
-def _op(static: StaticGraph, group: Sequence[onnx.NodeProto], wanted: set[str]) -> dict[str, Any]:
+def _op(
+    static: StaticGraph, group: Sequence[onnx.NodeProto], wanted: set[str], marks: Mapping[str, str]
+) -> dict[str, Any]:
     """What the planner sees of one node, or of several that hide what is between them."""
     if len(group) == 1 and not subgraphs(group[0]):
         node = group[0]
         constants = [name for name in node.input if name in static.constants]
+        mark = marks.get(op_id(node))
         return {
             "type": type_of(node),
-            "attributes": _attributes(node, static.opsets),
+            "attributes": _attributes(node, static.opsets) | ({OPEN: mark} if mark else {}),
             "inputs": tuple(name for name in node.input if name and name not in static.constants),
             "outputs": tuple(name for name in node.output if name),
             "parameters": tuple(static.types[name] for name in constants if name in static.types),

@@ -39,7 +39,8 @@ import numpy as np
 
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.timing import Timing
-from hope_schema import Op, SuperOp, TensorType
+from agent_sdk.runtimes.trust import Trust
+from hope_schema import ModelGraph, Op, SuperOp, TensorType
 from hope_schema import Processor as ProcessorSpec
 
 if TYPE_CHECKING:
@@ -333,6 +334,8 @@ class Processor(ABC):
     place: Place
     compiler: Compiler | None = None
     """What compiles for it; None where kernels are called that stand ready."""
+    trusted: Trust | None = None
+    """Which ops it is trusted with; None for the reference itself."""
 
     @property
     def id(self) -> str:
@@ -355,6 +358,12 @@ class Processor(ABC):
 
         Raises UnsupportedOp, SilentFallback, OutOfMemory, ProcessorLost or CompilationFailed.
         """
+
+    def refuse_untrusted(self, ops: Iterable[Op], graph: ModelGraph) -> None:
+        """Raise UnsupportedOp where one of these ops is none that it is trusted with."""
+        refused = self.trusted.refusals(ops, graph) if self.trusted else {}
+        for op, why in refused.items():
+            raise UnsupportedOp(f"{self.id} is not trusted with op '{op}' ({graph.op[op].type}): {why}")
 
     hands_over_native: bool = True
     """Whether segments inside the layout family hand native tensors to each other; False where borders are plain."""

@@ -37,6 +37,7 @@ from agent_sdk.runtimes.base import (
 )
 from agent_sdk.runtimes.host import HostProcessor, OutputMark
 from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
+from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from hope_schema import ModelGraph, TensorType
 
 CPU: Final = "CPU"
@@ -71,6 +72,7 @@ class OpenVinoProcessor(HostProcessor):
 
     conversion_differs = False
     hands_over_native = False
+    trusted = OPENVINO
 
     def __init__(
         self, soc: Soc, cores: frozenset[int], device: str = CPU, *, lights: LightModels | None = None
@@ -88,7 +90,9 @@ class OpenVinoProcessor(HostProcessor):
         return OpenVinoExecutable(self, segment, self.compiled(self.read(segment, core), core))
 
     def read(self, segment: Segment, core: AnyCore | None = None) -> Any:
-        """Convert a segment. Raises UnsupportedOp where the importer does not know an op, and OutOfMemory."""
+        """Convert a segment. Raises UnsupportedOp for an op that is not trusted or imported, and OutOfMemory."""
+        graph = segment.model.graph
+        self.refuse_untrusted((graph.op[op] for op in segment.ops), graph)
         light, folder = self._lights.get(segment.model)
         proto = extract(light, segment.ops, segment.inputs, segment.outputs)
         try:
@@ -154,7 +158,10 @@ class OpenVinoExecutable(Executable):
     def __init__(self, processor: OpenVinoProcessor, segment: Segment, compiled: AnyModel) -> None:
         super().__init__(processor, segment, compiled)
         for index, (name, kind) in enumerate(self.output_types.items()):
-            shape = output_shape(compiled, index)
+            try:
+                shape = output_shape(compiled, index)
+            except FAILURES as error:
+                raise translated(error, processor.id, WrongOutput, f"gives '{name}' no fixed shape") from error
             if shape != kind.shape:
                 raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {kind}")
 

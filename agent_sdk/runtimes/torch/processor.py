@@ -32,6 +32,7 @@ from agent_sdk.runtimes.torch.kernel import Kernel, build, recipes, translated
 from agent_sdk.runtimes.torch.place import DevicePlace
 from agent_sdk.runtimes.torch.precision import Precision
 from agent_sdk.runtimes.torch.shares import CHAIN, COPIES, Occupancy, device_us, occupancy
+from agent_sdk.runtimes.torch.trusted import TORCH
 from hope_schema import Processor as ProcessorSpec
 from hope_schema import SuperOp, merge
 
@@ -65,6 +66,8 @@ class TorchProcessor(Processor):
     Raises:
         ProcessorLost: the device, or what it needs, is not there.
     """
+
+    trusted = TORCH
 
     def __init__(self, soc: Soc, choice: Choice, free: frozenset[int] = frozenset()) -> None:
         self.device = torch.device(choice.device)
@@ -143,6 +146,7 @@ class TorchProcessor(Processor):
 
     def kernel(self, super_op: SuperOp, model: Model) -> Kernel:
         """A super-op's kernel by its fastest recipe, made once per model. Raises like ``compile``."""
+        self.refuse_untrusted(super_op.ops, model.graph)
         made = self._kernels.setdefault(model, {})
         if super_op.id not in made:
             recipe = self._recipe(super_op, model)

@@ -1,0 +1,55 @@
+"""What torch is trusted with: ops of its table, in the types in which they mean the same.
+
+NOTE: a GPU looks at no index, and ends the process where one lies outside.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from agent_sdk.model.bounds import SPRING, WIDE
+from agent_sdk.runtimes.trust import Row, Trust
+from hope_schema import ModelGraph, Op
+
+FLOATS: Final = "f32 f16 f64"
+NUMBERS: Final = "f32 f16 f64 bool i8 u8 i16 i32 i64"
+WHOLE: Final = "i8 u8 i16 i32 i64"
+
+
+def _to_whole(op: Op, graph: ModelGraph) -> str:
+    made, read = (graph.tensor[names[0]].dtype for names in (op.outputs, op.inputs))
+    return "floats beyond the range of a whole number become others" if "float" in read and "int" in made else ""
+
+
+TORCH: Final = Trust(
+    Row(
+        "Concat DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Reshape ScatterElements "
+        "ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where",
+        NUMBERS,
+    ),
+    Row("Pad", "f32 f16 f64 i8 u8 i16 i32"),
+    Row("Abs Add Mul Neg Sub", f"{FLOATS} {WHOLE}"),
+    Row("Clip Max Min", f"{FLOATS} {WHOLE}"),
+    Row(
+        "Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Div Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
+        "LeakyRelu Log Mean Mish Mod PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus "
+        "Softsign Sqrt Sum Swish Tan Tanh ThresholdedRelu",
+        FLOATS,
+    ),
+    Row(
+        "AveragePool BatchNormalization Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool GlobalMaxPool "
+        "GroupNormalization Hardmax InstanceNormalization LRN LayerNormalization LogSoftmax LpNormalization LpPool "
+        "MatMul MaxPool MeanVarianceNormalization RMSNormalization ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+        "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Resize Softmax Upsample",
+        FLOATS,
+    ),
+    Row("ArgMax ArgMin", FLOATS, "i64"),
+    Row("TopK", FLOATS, f"{FLOATS} i64"),
+    Row("Equal Greater GreaterOrEqual Less LessOrEqual", NUMBERS, "bool"),
+    Row("IsInf IsNaN", FLOATS, "bool"),
+    Row("And Or Xor Not", "bool"),
+    Row("BitwiseAnd BitwiseOr BitwiseXor BitwiseNot", WHOLE),
+    Row("OneHot", "i32 i64", NUMBERS),
+    Row("Cast", NUMBERS, unless=_to_whole, but="no float to whole number"),
+    bears=(SPRING, WIDE),
+)

@@ -1,0 +1,94 @@
+"""What a runtime is trusted with: the ops, and the types of what they read and make, of which it means what ONNX does.
+
+ONNX Runtime on the cores is the reference and has no table. Every other runtime has one, a row per kind of op. What no
+row takes is *unsupported* there, for a whole network as for a single op. Rows are held by comparing every op, in every
+type, at the hard values of that type (``tests/agent/runtimes/test_trust.py``). They speak of ordinary values: what a
+feed must hold for that, and an answer, is the guard's to say (``agent_sdk/model/bounds.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from agent_sdk.model.bounds import FREE, INDICES, OPEN, SPRING, WIDE
+from hope_schema import ModelGraph, Op
+
+SHORT: Final[Mapping[str, str]] = {
+    "f16": "float16", "f32": "float32", "f64": "float64", "bool": "bool",
+    **{f"{short}{bits}": f"{long}{bits}" for short, long in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+"""How tables write the types."""
+WHY: Final[Mapping[str, str]] = {
+    FREE: "its indices or sizes depend on data, and nothing bounds them",
+    SPRING: "it may hide what is no number and was made inside",
+    WIDE: "it reads whole numbers of which nothing says that they are small",
+}
+"""What the marks of an op mean."""
+
+Unless = Callable[[Op, ModelGraph], str]
+"""Why an op of a row is not taken all the same; empty where it is."""
+
+
+def anyway(op: Op, graph: ModelGraph) -> str:
+    """Whatever its attributes."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Ops that are taken.
+
+    Attributes:
+        ops: their types, with spaces between.
+        reads: types of the activations that they read, indices aside.
+        makes: types that they make; those that they read, where it is empty.
+        unless: what of them is not taken.
+        but: the same in words.
+    """
+
+    ops: str
+    reads: str
+    makes: str = ""
+    unless: Unless = anyway
+    but: str = ""
+
+
+class Trust:
+    """The table of one runtime.
+
+    Args:
+        rows: what it takes.
+        bears: marks of ops that make no difference there.
+    """
+
+    def __init__(self, *rows: Row, bears: Iterable[str] = ()) -> None:
+        self.rows, self._bears = rows, frozenset(bears)
+        self._row = {kind: row for row in rows for kind in row.ops.split()}
+        self._reads = {row: _types(row.reads) for row in rows}
+        self._makes = {row: _types(row.makes or row.reads) for row in rows}
+
+    def refusal(self, op: Op, graph: ModelGraph) -> str:
+        """Why an op is not taken; empty where it is."""
+        marks = {*str(op.attributes.get(OPEN, "")).split(",")} - self._bears - {""}
+        if marks:
+            return "; ".join(WHY[mark] for mark in sorted(marks))
+        row = self._row.get(op.type)
+        if row is None:
+            return "it is none of the ops that are known to mean the same there"
+        made = {graph.tensor[name].dtype for name in op.outputs}
+        read = set() if op.type in INDICES else {graph.tensor[name].dtype for name in op.inputs}
+        if strange := (read - self._reads[row]) | (made - self._makes[row]):
+            return f"{', '.join(sorted(strange))} is not known to mean the same there"
+        if any(graph.tensor[name].elements == 0 for name in (*op.inputs, *op.outputs)):
+            return "a tensor without elements is not known to mean the same there"
+        return row.unless(op, graph)
+
+    def refusals(self, ops: Iterable[Op], graph: ModelGraph) -> dict[str, str]:
+        """Why ops are not taken, by id."""
+        return {op.id: why for op in ops if (why := self.refusal(op, graph))}
+
+
+def _types(text: str) -> frozenset[str]:
+    return frozenset(SHORT[short] for short in text.split())
