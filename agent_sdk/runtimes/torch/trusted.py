@@ -11,7 +11,8 @@ from agent_sdk.model.bounds import SPRING, WIDE
 from agent_sdk.runtimes.trust import Row, Trust
 from hope_schema import ModelGraph, Op
 
-FLOATS: Final = "f32 f16 f64"
+FLOATS: Final = "f32 f16"
+DOUBLES: Final = "f32 f16 f64"
 NUMBERS: Final = "f32 f16 f64 bool i8 u8 i16 i32 i64"
 WHOLE: Final = "i8 u8 i16 i32 i64"
 
@@ -28,8 +29,8 @@ TORCH: Final = Trust(
         NUMBERS,
     ),
     Row("Pad", "f32 f16 f64 i8 u8 i16 i32"),
-    Row("Abs Add Mul Neg Sub", f"{FLOATS} {WHOLE}"),
-    Row("Clip Max Min", f"{FLOATS} {WHOLE}"),
+    Row("Abs Add Mul Neg Sub", f"{DOUBLES} {WHOLE}"),
+    Row("Clip Max Min", f"{DOUBLES} {WHOLE}"),
     Row(
         "Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Div Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
         "LeakyRelu Log Mean Mish Mod PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus "
@@ -38,11 +39,12 @@ TORCH: Final = Trust(
     ),
     Row(
         "AveragePool BatchNormalization Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool GlobalMaxPool "
-        "GroupNormalization Hardmax InstanceNormalization LRN LayerNormalization LogSoftmax LpNormalization LpPool "
+        "GroupNormalization Hardmax InstanceNormalization LayerNormalization LogSoftmax LpNormalization LpPool "
         "MatMul MaxPool MeanVarianceNormalization RMSNormalization ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
         "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Resize Softmax Upsample",
         FLOATS,
     ),
+    Row("LRN", "f32"),
     Row("ArgMax ArgMin", FLOATS, "i64"),
     Row("TopK", FLOATS, f"{FLOATS} i64"),
     Row("Equal Greater GreaterOrEqual Less LessOrEqual", NUMBERS, "bool"),

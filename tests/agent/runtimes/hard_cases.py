@@ -150,7 +150,6 @@ PAIRS = {
     "Add, Relu": "z = Add (x, y) w = Relu (z)",
     "Sub, Clip": "l = Constant <value_float = -1.0> () z = Sub (x, y) w = Clip (z, l)",
     "MatMul, Add": "z = MatMul (x, y) w = Add (z, y)",
-    "MatMul, Softmax": "z = MatMul (x, y) w = Softmax (z)",
     "Mul, Sigmoid, Mul": "s = Sigmoid (x) z = Mul (x, s) w = Add (z, y)",
     "Equal, Cast, Mul": "e = Equal (x, y) f = Cast <to = 1> (e) w = Mul (f, x)",
     "Less, Where": "e = Less (x, y) w = Where (e, x, y)",
