@@ -132,13 +132,10 @@ class FirstRuns:
         compilers = sorted({own for name in plan.processors_used if (own := self.processors[name].compiler)})
         if not compilers:
             return
-        try:
-            light, folder = self.lights.get(model)
-            write_model(model, light, folder)
-        except (OutOfMemory, OSError):  # told where the model is compiled
-            return
 
         def run() -> Reply:
+            light, folder = self.lights.get(model)
+            write_model(model, light, folder)
             with saved(feeds) as files:
                 return self.children.ask(RunPlan(model=str(folder), plan=plan, feeds=files), Reply)
 
@@ -160,7 +157,7 @@ class FirstRuns:
             crash, lasting = "", True
         except CrashedError as error:
             crash, lasting = error.how, error.lasting
-        except OSError:  # the feeds cannot be written: it is met where it is run
+        except (OSError, OutOfMemory):  # there is no room for files: it is met where it is run
             return ""
         if lasting:
             records.keep(name, _Ended(crash=crash))

@@ -10,8 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from agent_sdk import Agent
 from agent_sdk.feeds import ATTEMPTS, draw, feeds_of, feeds_of_ports
 from agent_sdk.model import read_model, read_network
+from agent_sdk.verify import relative_error
 from tests.agent.model.random_models import evaluate
 
 F, N, N32, U8, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.UINT8, TensorProto.BOOL
@@ -101,6 +103,16 @@ def test_a_draw_is_one_that_the_network_takes(name: str) -> None:
     for seed in range(3):
         for feed in (draw(read_model(proto), seed), ports.feed(seed)):
             assert evaluate(proto, feed)["sum"].shape == ()
+
+
+@pytest.mark.parametrize("name", ["topk", "split", "range", "expand", "reshape", "divisor", "one hot", "tile"])
+def test_a_network_with_such_an_input_is_planned(name: str, agent: Agent) -> None:
+    """Nothing is struck out, and nothing left whole, because of a draw: the plan is there, and right."""
+    session = agent.load(CASES[name], background=False)
+    assert session.stats.prepared == 1, session.notes
+    feed = draw(session.latest.model, 1)
+    assert relative_error(session.run(feed), evaluate(CASES[name], feed)) < 1e-5
+    assert session.verify().correct
 
 
 def test_seeds_draw_data_and_attempts_draw_the_rest() -> None:
