@@ -6,15 +6,19 @@ rules at old sets, and other kernels.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, TypeProto, helper, numpy_helper
+from onnx import TensorProto, TypeProto, defs, helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
 from agent_sdk.model.dtypes import FOREIGN
+from agent_sdk.model.nodes import DEFAULT_DOMAINS
 
 Types = Mapping[str, TypeProto]
 Constants = Mapping[str, TensorProto]
@@ -22,6 +26,7 @@ Imports = list[onnx.OperatorSetIdProto]
 
 UNHELD: Final = frozenset(f"tensor({name})" for name in FOREIGN)
 """Types that the runtime hands to nobody."""
+HALF: Final = "tensor(float16)"
 
 
 def session_of(
@@ -65,7 +70,9 @@ def computed(
     read = {name: constants[name] for name in node.input if name}
     try:
         session = session_of([node], {}, read, wanted, imports, ir_version)
-        if any(info.type in UNHELD for info in session.get_outputs()):
+        types = {info.type for info in session.get_outputs()}
+        half = HALF in types or any(tensor.data_type == TensorProto.FLOAT16 for tensor in read.values())
+        if types & UNHELD or (half and not _is_computed_in_half(node, imports)):
             return None
         values = session.run(wanted, {})
     except Exception:  # noqa: BLE001  the runtime raises its own unrelated classes; whoever runs the node says why
@@ -73,6 +80,28 @@ def computed(
     if not all(isinstance(value, np.ndarray) and value.dtype.kind in "biufc" for value in values):
         return None
     return {name: numpy_helper.from_array(value, name) for name, value in zip(wanted, values, strict=True)}
+
+
+def _is_computed_in_half(node: onnx.NodeProto, imports: Imports) -> bool:
+    """Whether the runtime has a kernel in float16 for a node.
+
+    Where it has none it computes in float32, and rounds where several of these nodes end: not after each.
+    """
+    opset = next(entry.version for entry in imports if entry.domain in DEFAULT_DOMAINS)
+    since = defs.get_schema(node.op_type, opset).since_version
+    return any(first <= since <= last for first, last in _sets_in_half().get(node.op_type, ()))
+
+
+@cache
+def _sets_in_half() -> Mapping[str, Sequence[tuple[int, int]]]:
+    """First and last operator set of each of ONNX's operators that the runtime computes in float16 on a CPU."""
+    found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for kernel in get_all_opkernel_def():
+        if (kernel.provider, kernel.domain) == ("CPUExecutionProvider", "") and any(
+            HALF in types for types in kernel.type_constraints.values()
+        ):
+            found[kernel.op_name].append(kernel.version_range)
+    return found
 
 
 def _divides_out_of_range(node: onnx.NodeProto, constants: Constants) -> bool:

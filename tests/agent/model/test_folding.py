@@ -142,6 +142,28 @@ def test_a_folded_constant_is_the_runtimes(name: str) -> None:
         np.testing.assert_array_equal(found[output], value, strict=True)
 
 
+def test_what_the_runtime_computes_in_float32_is_not_folded_in_float16() -> None:
+    """It has few kernels in float16 and rounds where a chain of others ends: 300 · 300 / 300 is no infinity there."""
+    large = numpy_helper.from_array(np.full(2, 300, np.float16), "large")
+    nodes = [
+        helper.make_node("Mul", ["large", "large"], ["square"]),
+        helper.make_node("Div", ["square", "large"], ["again"]),
+        helper.make_node("Concat", ["large", "large"], ["twice"], axis=0),
+        helper.make_node("Add", ["x", "again"], ["y"]),
+        helper.make_node("Add", ["xx", "twice"], ["yy"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, [2 * len(name)]) for name in ("x", "xx", "y", "yy")
+    ]
+    graph = helper.make_graph(nodes, "half", ends[:2], ends[2:], [large])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feed = {"x": np.zeros(2, np.float16), "xx": np.zeros(4, np.float16)}
+    right, model = Reference(Content(proto)).outputs(feed), read_model(proto)
+    assert right["y"].tolist() == [300, 300]
+    assert "Concat" not in {op.type for op in model.graph.ops}, "it moves numbers, and is folded"
+    assert {name: value.tolist() for name, value in computed(model, feed).items()} == {"y": [300] * 2, "yy": [300] * 4}
+
+
 def shared() -> onnx.ModelProto:
     """A softmax over a constant, at a set at which it runs over all behind its axis, beside what is computed."""
     mix = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(1, 2, 3) / 4, "mix")
