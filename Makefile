@@ -13,12 +13,12 @@ AUDIBLY = @( s=0; n=$(PACKAGES); while sleep 2 && kill -0 $$$$ 2>/dev/null; do s
 CHROMIUM := command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	{ apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || true
 
-.PHONY: help demo test campaign lint types openapi openapi-check clean
+.PHONY: help demo test campaign wheels lint types openapi openapi-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-$(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt
+$(VENV)/.run: pyproject.toml hope_zoo/pyproject.toml constraints.txt $(wildcard agent_sdk/native/*.[ch])
 	@echo "making $(VENV), then installing into it, once: this takes minutes"
 	$(AUDIBLY) $(PYTHON) -m venv $(VENV) && $(INSTALL) -e '.[all,openvino]' -e ./hope_zoo
 	$(BIN)/python -m planner_api.planning
@@ -39,6 +39,10 @@ test: $(VENV)/.dev ## Install what tests need and run them all, two files at a t
 campaign: $(VENV)/.dev ## Run the slow campaigns (fuzz, soak, chaos, exports) with their full counts
 	$(AUDIBLY) $(INSTALL) -e '.[campaign]'
 	HOPE_CAMPAIGN=1 $(BIN)/python -m pytest --timeout 3600
+
+wheels: $(VENV)/.dev ## Make wheels for x86-64 and aarch64 in dist/
+	for machine in x86_64 aarch64; do HOPE_WHEEL_MACHINE=$$machine $(BIN)/python -m pip wheel --disable-pip-version-check \
+		--no-deps --no-build-isolation --wheel-dir dist . || exit 1; done
 
 lint: $(VENV)/.dev ## Ruff: style and formatting; import-linter: which room may import which
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.closing import Closes
 from agent_sdk.demand import Budget, Demand, ShapeKey
 from agent_sdk.engine import DeviceClosedError, SegmentFailedError
-from agent_sdk.engine.bound import NEW, check_output
+from agent_sdk.engine.ports import NEW, check_output
 from agent_sdk.errors import (
     ExecutionError,
     HopeError,

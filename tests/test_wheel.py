@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -24,15 +25,20 @@ def ran(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
     )
 
 
+def copied(source: Path) -> Path:
+    """What a wheel is built from, without what was built in the checkout."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    return source
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The scripts' directory of an environment that holds our wheel and nothing it depends on."""
     where = tmp_path_factory.mktemp("wheel")
-    source = where / "source"
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source)
+    source = copied(where / "source")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     built = ran(*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", where, source)
     assert built.returncode == 0, built.stderr
@@ -53,6 +59,30 @@ def test_a_bare_install_names_the_extra(command: tuple[str, ...], extra: str, ba
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert f"pip install 'hope-inference[{extra}]'" in done.stderr
+
+
+def test_the_wheel_brings_the_lanes_for_any_python(bare: Path) -> None:
+    """Built at install, for this machine's C library, and loadable from where it was installed."""
+    (wheel,) = bare.parents[1].glob("hope_inference-*.whl")
+    assert wheel.name.split("-", 2)[2].startswith("py3-none-linux_")
+    code = "import ctypes, pathlib, agent_sdk; at = pathlib.Path(agent_sdk.__file__).parent; " + (
+        "ctypes.CDLL(str(at / 'native' / 'lanes.so')).hope_make_arbiter"
+    )
+    done = ran(bare / "python", "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_a_wheel_for_another_machine_is_made_by_the_compiler_from_pip(machine: str, tmp_path: Path) -> None:
+    """Tagged for every distribution that has the C library asked for, with code of that machine in it."""
+    source = copied(tmp_path / "source")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    options = ("--no-deps", "--no-index", "--no-build-isolation")
+    built = ran(*pip, "wheel", *options, "--wheel-dir", tmp_path, source, HOPE_WHEEL_MACHINE=machine)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob(f"hope_inference-*-py3-none-manylinux_2_17_{machine}.whl")
+    library = zipfile.ZipFile(wheel).read("agent_sdk/native/lanes.so")
+    assert int.from_bytes(library[18:20], "little") == {"x86_64": 62, "aarch64": 183}[machine]
 
 
 def test_a_bare_import_names_the_extra(bare: Path) -> None:

@@ -86,6 +86,7 @@ class DeferredInterrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._note = _unheard  # who was told holds this in turn, and a run's memory
         if self._previous is None:
             return
         _signal.signal(_SIGINT, self._previous)

@@ -152,14 +152,8 @@ class Program:
         """The name of the memory in which a tensor stands: its own, if it shares none with others."""
         return self.views[tensor].storage if tensor in self.views else tensor
 
-    @cached_property
-    def lane_resources(self) -> tuple[tuple[str, ...], ...]:
-        """Every resource that each queue's work occupies."""
-        return tuple(
-            tuple(sorted({resource for work in row for resource in self._occupied(work)})) for row in self.by_lane
-        )
-
-    def _occupied(self, work: Work) -> tuple[str, ...]:
+    def resources(self, work: Work) -> tuple[str, ...]:
+        """What a piece of work occupies: its processor's resources where it computes, else what carries its copies."""
         computes = isinstance(work, ProgramSegment)
         return self.processors[work.processor].spec.resources if computes else (self.lanes[work.lane],)
 

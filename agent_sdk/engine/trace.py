@@ -52,7 +52,8 @@ class Trace:
         program: what was run.
         stamps: per lane the readings of the clock, as the loop made them.
         origin_ns: when it was asked for, or its turn came.
-        queued_ns: how long it stood behind other runs before; not part of ``total_us``.
+        queued_ns: how long it stood behind other runs of its session before; not part of ``total_us``.
+        waited_ns: how long its lanes stood at the device's arbiter, all together; above 0, it was not alone.
         load_ns: bringing the inputs to their processors, at the start.
         store_ns: bringing the outputs to the host, at the end.
         finished_ns: when the outputs were there.
@@ -62,6 +63,7 @@ class Trace:
     stamps: Sequence[Sequence[int]]
     origin_ns: int
     queued_ns: int
+    waited_ns: int
     load_ns: int
     store_ns: int
     finished_ns: int
@@ -85,6 +87,11 @@ class Trace:
     def queued_us(self) -> float:
         """``queued_ns`` in microseconds."""
         return self.queued_ns / 1e3
+
+    @property
+    def waited_us(self) -> float:
+        """``waited_ns`` in microseconds."""
+        return self.waited_ns / 1e3
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:

@@ -11,8 +11,9 @@ from typing import Final
 from agent_sdk import native
 from agent_sdk.device.cores import bind_to, bound_to
 from agent_sdk.engine import Event, Work
+from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.interrupt import DeferredInterrupts
-from agent_sdk.engine.loops import Instruction, loop_for
+from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
 from agent_sdk.measure.timing import summarise
 from agent_sdk.runtimes.base import Processor, ProcessorLost
 
@@ -26,11 +27,12 @@ def handover_us(processors: Sequence[Processor]) -> float:
     """
     sets = list(dict.fromkeys(processor.caller_cores for processor in processors))
     pair = next(((a, b) for a in sets for b in sets if not a & b), None)
-    if pair is None:
+    library = native.library()
+    if pair is None or library is None:
         return 0.0
     code = [[_turn(lane, turn) for turn in range(HANDOVERS)] for lane in (0, 1)]
-    loop = loop_for(code, [frozenset()] * len(code), native.library())
-    loop.begin(first=False)
+    loop = NativeLoop(code, [frozenset()] * len(code), Arbiter(library))
+    loop.begin(Start(first=False, key=0))
 
     def answer() -> None:
         with suppress(ProcessorLost):  # wherever it runs, it must answer
@@ -53,4 +55,4 @@ def _turn(lane: int, turn: int) -> Instruction:
     awaited = turn + lane
     waits = (Event(1 - lane, awaited),) if awaited else ()
     work = Work(lane=lane, position=turn, processor=f"lane {lane}", waits=waits, lent=None, moves=(), finished=())
-    return Instruction(work, cores=frozenset(), copies=(), call=None, check=None)
+    return Instruction(work, resources=(), cores=frozenset(), copies=(), call=None, check=None)

@@ -1,28 +1,22 @@
 /* Lanes outside the interpreter: one thread per lane walks an array of steps and calls the runtimes' C functions.
  *
  * A run is a few counters. Each lane counts what it has finished; whoever needs that looks at the counter for a moment,
- * yields while that is cheap, and then sleeps on a futex; who is woken helps to wake the others. Between runs the
- * lanes' threads rest here too, so that a run begins on all of them without the interpreter. Nothing here allocates
- * during a run, takes a lock, or knows Python: a step that only Python can make is a function pointer like any other.
+ * yields while that is cheap, and then sleeps on a futex; who is woken helps to wake the others. While a lane computes
+ * it holds the resources of its segment, which the device's arbiter grants (`arbiter.h`); while it waits for data it
+ * holds none, and who publishes that data claims them for it. Between runs the lanes' threads rest here too, so that a
+ * run begins on all of them without the interpreter. Nothing here allocates during a run or knows Python: a step that
+ * only Python can make is a function pointer like any other.
  *
  * Memory order. Counters are stored and looked at sequentially consistently where somebody may sleep: a sleeper says so
  * before it looks a last time, a publisher stores before it looks for sleepers. Plain looks are acquire loads.
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <linux/futex.h>
+#include "arbiter.h"
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-#define LINE 64
 
 enum {
     LOOKS = 16,             /* looks with the CPU's pause between two readings of the clock */
@@ -34,34 +28,46 @@ enum {
     CALLS = 2               /* whom each wakes; a call takes a few microseconds of who makes it */
 };
 #define FINISHED UINT32_MAX
+#define TURNED_AWAY INT64_MIN   /* the status of a step that the arbiter refused, */
+#define AGAIN (INT64_MIN + 1)   /* and of one whose caller shall look for signals before it is done */
 
-enum operation { STAMP, BIND, WAIT, LENT, CALL, CALL_POINTER, CALL_ONCE, CALL_AGAIN, DONE };
+enum operation { STAMP, BIND, WAIT, LENT, ENTER, CALL, CALL_POINTER, CALL_ONCE, CALL_AGAIN, DONE };
 
 struct step {
     int32_t operation;
     int32_t index;          /* by which a failure is told: the bound call that this is part of */
-    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. CALL_AGAIN: not yet. DONE: count */
+    int64_t a, b;           /* BIND: mask, its bytes. WAIT, LENT: lane, count. ENTER: mask, key's index. CALL_AGAIN: not
+                             * yet. DONE: count, the resources that the lane's next segment does not need */
     void *function;         /* CALL, CALL_AGAIN: returns int, 0 is well. CALL_POINTER: returns a pointer, NULL is well */
     void *arguments[5];
 };
+
+/* How a thread's waits went: those to come that go straight to sleep, and how many the next dear yield makes that. */
+struct patience { uint32_t shyness, skip; };
 
 struct lane {
     _Alignas(LINE) atomic_uint done;
     _Alignas(LINE) const struct step *steps;
     int64_t steps_count;
     int64_t *stamps;
+    const int64_t *keys;    /* per segment, beside the run's own; NULL: all 0 */
     const cpu_set_t *seat;  /* where its own thread is bound first; NULL: it stays where it is */
     int32_t seat_index;     /* by which it is told that this failed */
+    int32_t moves;          /* whether its thread is bound to other CPUs on the way */
     int32_t failed, order;  /* the failed step's index, -1 for none; its place among the failures of all lanes */
     int64_t status;
-};
-
-struct waiter {
-    _Alignas(LINE) atomic_uint asleep;
-    atomic_int target;
+    int64_t at, stamped;    /* where a walk that looks for signals goes on */
+    uint64_t held;          /* resources */
+    int64_t waited;         /* nanoseconds at the arbiter in this run */
+    int granted;            /* whether `held` was claimed on its behalf for the segment to come */
+    struct patience patience;
+    atomic_int owner;       /* WALKED by a thread, LEFT behind in a runtime that hangs, GONE */
+    _Alignas(LINE) atomic_int target;   /* while its claim is PARKED: what it sleeps for, */
     atomic_uint wanted;
-    uint32_t shyness, skip;
+    int enters;             /* and whether it enters the arbiter then */
+    struct claim claim;
 };
+enum { WALKED, LEFT, GONE };
 
 /* Where a thread rests between runs: what it is called for, which is a lane at most and any number of jobs in Python. */
 struct rest {
@@ -73,12 +79,17 @@ struct rest {
 enum { LANE = 1, JOB = 2 };
 
 struct run {
+    struct arbiter *arbiter;
+    int64_t key;            /* smallest first; where it `ages`, nanoseconds of patience from a segment's readiness on */
+    int32_t ages;
     int32_t lanes, first;
     int32_t brief;          /* whether the run before took less than BRIEF_NS */
     _Alignas(LINE) atomic_int stop;
     atomic_int failures, sleepers;
+    _Alignas(LINE) atomic_uint ended;   /* of the lanes that resting threads walk, */
+    uint32_t handed;                    /* which are so many */
+    struct patience patience;           /* the caller's */
     struct lane *lane;
-    struct waiter *waiter;  /* one per lane, and the caller's */
 };
 
 static inline void pause_cpu(void) {
@@ -89,28 +100,26 @@ static inline void pause_cpu(void) {
 #endif
 }
 
-static inline int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+static int64_t key_of(const struct run *run, const struct lane *lane, int64_t segment) {
+    return (run->ages ? now() : 0) + run->key + (lane->keys ? lane->keys[segment] : 0);
 }
 
-static long futex(atomic_uint *word, int operation, uint32_t value, const struct timespec *timeout) {
-    return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
-}
-
-static int rouse(struct waiter *waiter) {
-    int slept = atomic_exchange(&waiter->asleep, 0);
-    if (slept) futex(&waiter->asleep, FUTEX_WAKE, 1, NULL);
-    return slept;
-}
-
-/* Wakes some of those whose wish is fulfilled; whom it wakes does the same before anything else. */
+/* Has some of those woken whose wish is fulfilled, who do the same before anything else; claims for them what they need. */
 static void spread(struct run *run, int lane, uint32_t count) {
-    for (int i = 0, calls = 0; i <= run->lanes && calls < CALLS; i++) {
-        struct waiter *waiter = &run->waiter[i];
-        if (atomic_load(&waiter->asleep) && atomic_load(&waiter->target) == lane && atomic_load(&waiter->wanted) <= count)
-            calls += rouse(waiter);
+    for (int i = 0, calls = 0; i < run->lanes && calls < CALLS; i++) {
+        struct lane *other = &run->lane[i];
+        struct claim *claim = &other->claim;
+        if (atomic_load(&claim->state) != PARKED || atomic_load(&other->target) != lane || atomic_load(&other->wanted) > count)
+            continue;
+        if (other->enters) {
+            submit(run->arbiter, claim, PARKED, ASLEEP, 0);
+            calls += atomic_load(&claim->state) == GRANTED;
+        } else {
+            unsigned parked = PARKED;
+            if (!atomic_compare_exchange_strong(&claim->state, &parked, READY)) continue;
+            futex(&claim->state, FUTEX_WAKE, 1, NULL);
+            calls++;
+        }
     }
 }
 
@@ -120,66 +129,157 @@ static void publish(struct run *run, int lane, uint32_t count) {
     if (atomic_load(&run->sleepers)) spread(run, lane, count);
 }
 
+/* Counts a segment and gives back what the next one does not need. Where others want that, the lanes of this run that
+ * sleep for this count are put in the list first: their keys decide, not who was quicker. */
+static void finish_segment(struct run *run, int me, uint32_t count, uint64_t spare) {
+    struct lane *lane = &run->lane[me];
+    spare &= lane->held;
+    lane->held &= ~spare;
+    if (!spare) {
+        publish(run, me, count);
+    } else if (atomic_load(&run->arbiter->wanted) & spare) {
+        publish(run, me, count);
+        leave(run->arbiter, spare);
+    } else {
+        leave(run->arbiter, spare);
+        publish(run, me, count);
+    }
+}
+
 /* Stops every lane at the next step. Async-signal-safe. */
 EXPORT void hope_stop(struct run *run) {
     int saved = errno;
     atomic_store(&run->stop, 1);
-    for (int i = 0; i < run->lanes; i++) rouse(&run->waiter[i]);
+    for (int i = 0; i < run->lanes; i++) nudge(&run->lane[i].claim);
     errno = saved;
 }
 
-enum { IN_TIME = 1, TOO_LATE = 0, NOT_YET = -1, STOPPED = -2 };
+static const struct timespec GLANCE = {.tv_nsec = GLANCE_NS};
 
-/* Waits until a lane has finished so much. A lane gives up when the run is stopped; the caller (waiter number `lanes`)
- * does not, but when it is later than `until`, or has slept: a signal may want to be handled. Where the core is `lent`
- * to the other lane's work until then, a dear yield says nothing about the waits to come. */
-static int await(struct run *run, int me, int lane, uint32_t count, int lent, int64_t until) {
-    atomic_uint *done = &run->lane[lane].done;
-    struct waiter *waiter = &run->waiter[me];
-    int caller = me == run->lanes, result = IN_TIME, awake = 1;
-    if (atomic_load_explicit(done, memory_order_acquire) >= count) return IN_TIME;
+/* Sleeps until a claim is granted or refused; `glances`: for a while, or until a signal comes, and nothing is left. */
+static int64_t rest_at_arbiter(struct run *run, struct lane *lane, int glances) {
+    struct claim *claim = &lane->claim;
+    for (int slept = 0;; slept = 1) {
+        unsigned state = atomic_load(&claim->state);
+        if (state == GRANTED) { lane->held = claim->mask; return 0; }
+        if (state == REFUSED) return TURNED_AWAY;
+        if (state == NUDGED) {
+            if (withdraw(run->arbiter, claim)) return 0;    /* stopped, which the walk sees next */
+        } else if (glances && slept) {
+            if (withdraw(run->arbiter, claim)) return AGAIN;
+        } else {
+            futex(&claim->state, FUTEX_WAIT, state, glances ? &GLANCE : NULL);
+        }
+    }
+}
+
+/* Takes the resources of a segment, all at once; 0 also where the run was stopped meanwhile. */
+static int64_t enter(struct run *run, struct lane *lane, uint64_t mask, int64_t segment, int glances) {
+    struct arbiter *arbiter = run->arbiter;
+    if (lane->granted) { lane->granted = 0; return 0; }
+    uint64_t more = mask & ~lane->held, less = lane->held & ~mask;
+    if (!(atomic_load(&arbiter->wanted) & (mask | less)) && (!more || take(arbiter, more))) {
+        lane->held = mask;
+        leave(arbiter, less);
+        return 0;
+    }
+    struct claim *claim = &lane->claim;
     int64_t began = now();
-    if (!lent && waiter->skip) waiter->skip--, awake = 0;
-    do {
+    claim->mask = mask;
+    claim->key = key_of(run, lane, segment);
+    atomic_store(&claim->state, QUEUED);
+    if (atomic_load(&run->stop) || !submit(arbiter, claim, QUEUED, QUEUED, lane->held)) return 0;
+    lane->held = 0;
+    for (int i = 0; i < LOOKS && atomic_load(&claim->state) == QUEUED; i++) pause_cpu();
+    unsigned queued = QUEUED;
+    atomic_compare_exchange_strong(&claim->state, &queued, ASLEEP);
+    int64_t status = rest_at_arbiter(run, lane, glances);
+    lane->waited += now() - began;
+    return status;
+}
+
+/* Stays awake until a counter shows so much; 0 where it is better to sleep, or a look at the rest is due. Where the core
+ * is `lent` to what is waited for, a dear yield says nothing about the waits to come. */
+static int stay_awake(struct patience *patience, atomic_uint *counter, uint32_t count, int lent, int taken,
+                      atomic_int *stop, int64_t until) {
+    int64_t began = now();
+    int awake = !taken;
+    if (!lent && patience->skip) patience->skip--, awake = 0;
+    for (;;) {
         for (int i = 0; i < LOOKS; i++) {
             pause_cpu();
-            if (atomic_load_explicit(done, memory_order_acquire) >= count) {
-                if (awake && !lent) waiter->shyness /= 2;
-                return IN_TIME;
+            if (atomic_load_explicit(counter, memory_order_acquire) >= count) {
+                if (awake && !lent) patience->shyness /= 2;
+                return 1;
             }
         }
-        if (!caller && atomic_load_explicit(&run->stop, memory_order_acquire)) return STOPPED;
         int64_t before = now();
-        if (!awake || before - began > AWAKE_NS || before >= until) break;
+        if (!awake || before - began > AWAKE_NS || before >= until || (stop && atomic_load(stop))) return 0;
         sched_yield();
         if (now() - before > DEAR_NS) {
             awake = 0;
             if (lent) continue;
-            waiter->shyness = waiter->shyness < SHY ? SHY : 2 * waiter->shyness > SHYEST ? SHYEST : 2 * waiter->shyness;
-            waiter->skip = waiter->shyness;
+            uint32_t doubled = 2 * patience->shyness;
+            patience->skip = patience->shyness = doubled < SHY ? SHY : doubled > SHYEST ? SHYEST : doubled;
         }
-    } while (1);
-    atomic_store(&waiter->target, lane);
-    atomic_store(&waiter->wanted, count);
-    atomic_fetch_add(&run->sleepers, 1);
-    for (int slept = 0;; slept = 1) {
-        atomic_store(&waiter->asleep, 1);
-        if (atomic_load(done) >= count) break;
-        if (!caller) {
-            if (atomic_load(&run->stop)) { result = STOPPED; break; }
-            futex(&waiter->asleep, FUTEX_WAIT, 1, NULL);
-            continue;
-        }
-        int64_t left = until - now();
-        if (left <= 0 || slept) { result = left <= 0 ? TOO_LATE : NOT_YET; break; }
-        struct timespec limit = {.tv_nsec = left < GLANCE_NS ? left : GLANCE_NS};
-        futex(&waiter->asleep, FUTEX_WAIT, 1, &limit);
     }
-    atomic_store(&waiter->asleep, 0);
+}
+
+/* Waits until a lane has finished so much, or the run is stopped. The segment that comes next takes the resources
+ * `mask`; where this is the last wait before it (`enters`), they may have been claimed when this returns. */
+static int64_t await(struct run *run, int me, const struct step *step, int glances) {
+    int target = (int)step->a;
+    uint32_t count = (uint32_t)step->b;
+    uint64_t mask = (uint64_t)step->arguments[0];
+    struct lane *lane = &run->lane[me];
+    struct claim *claim = &lane->claim;
+    atomic_uint *done = &run->lane[target].done;
+    int64_t status = 0;
+    if (atomic_load_explicit(done, memory_order_acquire) >= count) return 0;
+    leave(run->arbiter, lane->held);
+    lane->held = 0;
+    int lent = step->operation == LENT;
+    int taken = !lent && (atomic_load(&run->arbiter->busy) & mask);  /* another run computes where this would look */
+    if (stay_awake(&lane->patience, done, count, lent, taken, &run->stop, INT64_MAX)) return 0;
+    atomic_store(&lane->target, target);
+    atomic_store(&lane->wanted, count);
+    lane->enters = mask && step->arguments[1];
+    claim->mask = mask;
+    claim->key = key_of(run, lane, (int64_t)step->arguments[2]);
+    atomic_fetch_add(&run->sleepers, 1);
+    for (;;) {
+        unsigned parked = PARKED;
+        atomic_store(&claim->state, PARKED);
+        if (atomic_load(done) >= count || atomic_load(&run->stop)) {
+            if (atomic_compare_exchange_strong(&claim->state, &parked, IDLE)) break;
+        }
+        for (int slept = 0; atomic_load(&claim->state) == PARKED; slept = 1) {
+            parked = PARKED;
+            if (!glances || !slept) futex(&claim->state, FUTEX_WAIT, PARKED, glances ? &GLANCE : NULL);
+            else if (atomic_compare_exchange_strong(&claim->state, &parked, IDLE)) status = AGAIN;
+        }
+        unsigned state = atomic_load(&claim->state);
+        if (status) break;
+        if (state == READY) break;
+        if (state == NUDGED && !withdraw(run->arbiter, claim)) {
+            state = atomic_load(&claim->state);
+            if (state == NUDGED) {              /* nobody had claimed anything for it */
+                if (atomic_load(&run->stop)) break;
+                continue;
+            }
+        } else if (state == NUDGED) {
+            break;
+        }
+        int64_t began = now();
+        status = rest_at_arbiter(run, lane, glances);
+        lane->granted = !status && lane->held;
+        lane->waited += now() - began;
+        break;
+    }
     atomic_fetch_sub(&run->sleepers, 1);
     /* Whatever ended the wait: who was called to spread the word must not keep it. */
-    if (atomic_load(&run->sleepers)) spread(run, lane, atomic_load(done));
-    return result;
+    if (atomic_load(&run->sleepers)) spread(run, target, atomic_load(done));
+    return status;
 }
 
 /* Ctrl-C while the main thread is in a lane: Python would hear of it only at the lane's end. */
@@ -217,12 +317,17 @@ static void fail(struct run *run, struct lane *lane, int32_t index, int64_t stat
     hope_stop(run);
 }
 
-/* Walks one lane of a run to its end, in the calling thread. `interruptible`: the main thread's, which Ctrl-C stops. */
-EXPORT void hope_drive(struct run *run, int me, int interruptible) {
+static int64_t call(const struct step *step) {
+    void *const *x = step->arguments;
+    return ((int (*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4]);
+}
+
+/* Walks one lane of a run to its end; 1: until it waits for long, where it `glances`, and holds nothing meanwhile. */
+static int walk(struct run *run, int me, int glances) {
     struct lane *lane = &run->lane[me];
-    struct run *earlier = interruptible ? watch(run) : NULL;
-    int64_t *stamps = lane->stamps;
-    for (const struct step *step = lane->steps, *end = step + lane->steps_count; step < end; step++) {
+    int64_t *stamps = lane->stamps + lane->stamped;
+    const struct step *end = lane->steps + lane->steps_count;
+    for (const struct step *step = lane->steps + lane->at; step < end; step++) {
         int64_t status = 0;
         void *const *x = step->arguments;
         switch (step->operation) {
@@ -230,13 +335,14 @@ EXPORT void hope_drive(struct run *run, int me, int interruptible) {
             *stamps++ = now();
             break;
         case DONE:
-            publish(run, me, (uint32_t)step->a);
+            finish_segment(run, me, (uint32_t)step->a, (uint64_t)step->b);
             break;
         case WAIT:
-            await(run, me, (int)step->a, (uint32_t)step->b, 0, INT64_MAX);
-            break;
         case LENT:
-            await(run, me, (int)step->a, (uint32_t)step->b, 1, INT64_MAX);
+            status = await(run, me, step, glances);
+            break;
+        case ENTER:
+            status = enter(run, lane, (uint64_t)step->a, step->b, glances);
             break;
         case BIND:
             if (sched_setaffinity(0, (size_t)step->b, (const cpu_set_t *)step->a)) status = errno;
@@ -245,68 +351,116 @@ EXPORT void hope_drive(struct run *run, int me, int interruptible) {
             if (!run->first) break;
             /* fall through */
         case CALL:
-            status = ((int (*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4]);
+            status = call(step);
             break;
         case CALL_AGAIN:    /* also where the run has been stopped: what a device is at work on must not be let go of */
-            while ((status = ((int (*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4])) == step->a)
-                sched_yield();  /* others may wait on this core too */
+            while ((status = call(step)) == step->a) sched_yield();  /* others may wait on this core too */
             break;
         case CALL_POINTER:
             status = (int64_t)((void *(*)(void *, void *, void *, void *, void *))step->function)(x[0], x[1], x[2], x[3], x[4]);
             break;
         }
-        if (status) fail(run, lane, step->index, status);
+        if (status == AGAIN) {
+            lane->at = step - lane->steps;
+            lane->stamped = stamps - lane->stamps;
+            return 1;
+        }
+        if (status) {
+            fail(run, lane, step->index, status);
+            break;
+        }
+        /* A stopped run ends at a segment's border, never between the calls of one. */
+        if (step->operation >= CALL && step->operation != DONE) continue;
         if (atomic_load_explicit(&run->stop, memory_order_relaxed)) break;
     }
+    leave(run->arbiter, lane->held);
+    lane->held = 0;
+    return 0;
+}
+
+/* The same in the calling thread. `interruptible`: the main thread's, which Ctrl-C stops. 1: look for signals and call
+ * it again. */
+EXPORT int hope_drive(struct run *run, int me, int interruptible) {
+    struct run *earlier = interruptible ? watch(run) : NULL;
+    int again = walk(run, me, 1);
     if (interruptible) unwatch(earlier);
+    return again;
 }
 
-/* Says that a lane runs no more. NOTE: it looks for sleepers after that: whose thread this is keeps the run's memory. */
-EXPORT void hope_finish(struct run *run, int lane) { publish(run, lane, FINISHED); }
+enum { IN_TIME = 1, TOO_LATE = 0, NOT_YET = -1 };
 
-/* For the caller: until some lanes run no more, or the clock shows `until`. Below 0: look for signals and ask again. */
-EXPORT int hope_await(struct run *run, int count, const int32_t *lanes, int64_t until) {
-    int found = IN_TIME;
-    for (int i = 0; i < count && found == IN_TIME; i++) found = await(run, run->lanes, lanes[i], FINISHED, 0, until);
-    return found;
+/* For the caller: until all lanes that were handed out have ended and left the run's memory alone, or the clock shows
+ * `until`. Below 0: look for signals and ask again. */
+EXPORT int hope_await(struct run *run, int64_t until) {
+    if (stay_awake(&run->patience, &run->ended, run->handed, 0, 0, NULL, until)) return IN_TIME;
+    for (int slept = 0;; slept = 1) {
+        uint32_t ended = atomic_load(&run->ended);
+        if (ended >= run->handed) return IN_TIME;
+        int64_t left = until - now();
+        if (left <= 0) return TOO_LATE;
+        if (slept) return NOT_YET;
+        struct timespec limit = {.tv_nsec = left < GLANCE_NS ? left : GLANCE_NS};
+        futex(&run->ended, FUTEX_WAIT, ended, &limit);
+    }
 }
 
-static void call(struct rest *rest, unsigned what) {
+static void rouse(struct rest *rest, unsigned what) {
     atomic_fetch_add(&rest->word, what);
     futex(&rest->word, FUTEX_WAKE, 1, NULL);
 }
 
-/* Has lanes driven by the threads that rest there, none of which is called for a lane yet: some are called here, and
+/* Has lanes walked by the threads that rest there, none of which is called for a lane yet: some are called here, and
  * call others before anything else. */
 EXPORT void hope_hand_out(struct run *run, int count, struct rest *const *rests, const int32_t *lanes) {
+    run->handed = count;
     for (int i = 0, next = CALLS; i < count; i++) {
         rests[i]->run = run;
         rests[i]->lane = lanes[i];
+        atomic_store(&run->lane[lanes[i]].owner, WALKED);
         for (int j = 0; j < CALLS; j++, next++) rests[i]->next[j] = next < count ? rests[next] : NULL;
     }
-    for (int i = 0; i < CALLS && i < count; i++) call(rests[i], LANE);
+    for (int i = 0; i < CALLS && i < count; i++) rouse(rests[i], LANE);
 }
 
 /* Have a resting thread return for a job. */
-EXPORT void hope_call(struct rest *rest) { call(rest, JOB); }
+EXPORT void hope_call(struct rest *rest) { rouse(rest, JOB); }
 
-/* Rests until called once: for a lane, which has been driven then, or else for a job. */
-EXPORT void hope_rest(struct rest *rest) {
-    unsigned found;
-    while (!(found = atomic_load(&rest->word))) futex(&rest->word, FUTEX_WAIT, 0, NULL);
-    atomic_fetch_sub(&rest->word, found & LANE ? LANE : JOB);
-    if (!(found & LANE)) return;
-    for (int i = 0; i < CALLS && rest->next[i]; i++) call(rest->next[i], LANE);
-    struct run *run = rest->run;
-    struct lane *lane = &run->lane[rest->lane];
-    if (lane->seat && sched_setaffinity(0, sizeof *lane->seat, lane->seat)) fail(run, lane, lane->seat_index, errno);
-    else hope_drive(run, rest->lane, 0);
-    hope_finish(run, rest->lane);
+/* Rests until called for a job, and walks lanes meanwhile. 1: instead of a job it comes from a lane that was left
+ * behind, whose run nobody waits for any more. */
+EXPORT int hope_rest(struct rest *rest) {
+    for (;;) {
+        unsigned found;
+        while (!(found = atomic_load(&rest->word))) futex(&rest->word, FUTEX_WAIT, 0, NULL);
+        atomic_fetch_sub(&rest->word, found & LANE ? LANE : JOB);
+        if (!(found & LANE)) return 0;
+        for (int i = 0; i < CALLS && rest->next[i]; i++) rouse(rest->next[i], LANE);
+        struct run *run = rest->run;
+        struct lane *lane = &run->lane[rest->lane];
+        if (lane->seat && sched_setaffinity(0, sizeof *lane->seat, lane->seat)) fail(run, lane, lane->seat_index, errno);
+        else walk(run, rest->lane, 0);
+        publish(run, rest->lane, FINISHED);
+        if (atomic_exchange(&lane->owner, GONE) == LEFT) return 1;
+        atomic_fetch_add(&run->ended, 1);
+        /* NOTE: the run may be freed by now; the kernel only looks for sleepers at the address. */
+        futex(&run->ended, FUTEX_WAKE, 1, NULL);
+    }
+}
+
+/* Leaves a lane behind in a runtime that hangs; 0 where it has ended. What it holds is refused until it comes back. */
+EXPORT int hope_leave_behind(struct run *run, int lane) {
+    int walked = WALKED;
+    if (!atomic_compare_exchange_strong(&run->lane[lane].owner, &walked, LEFT)) return 0;
+    run->handed--;
+    refuse(run->arbiter, run->lane[lane].held, 0);
+    return 1;
 }
 
 EXPORT int hope_stopped(struct run *run) { return atomic_load(&run->stop); }
 
 EXPORT uint32_t hope_done(struct run *run, int lane) { return atomic_load(&run->lane[lane].done); }
+
+/* Nanoseconds that a lane stood at the arbiter in this run. */
+EXPORT int64_t hope_waited(struct run *run, int lane) { return run->lane[lane].waited; }
 
 EXPORT int hope_failure(struct run *run, int lane, int64_t *found) {
     struct lane *one = &run->lane[lane];
@@ -314,12 +468,20 @@ EXPORT int hope_failure(struct run *run, int lane, int64_t *found) {
     return one->failed >= 0;
 }
 
-EXPORT void hope_begin(struct run *run, int first) {
+EXPORT void hope_begin(struct run *run, int first, int64_t key, int ages) {
     run->first = first;
+    run->key = key;
+    run->ages = ages;
+    run->handed = 0;
+    atomic_store(&run->ended, 0);
     atomic_store(&run->failures, 0);
     for (int i = 0; i < run->lanes; i++) {
-        run->lane[i].failed = -1;
-        atomic_store(&run->lane[i].done, 0);
+        struct lane *lane = &run->lane[i];
+        lane->failed = -1;
+        lane->waited = lane->at = lane->stamped = 0;
+        lane->granted = 0;
+        atomic_store(&lane->claim.state, IDLE);
+        atomic_store(&lane->done, 0);
     }
     atomic_store(&run->stop, 0);
 }
@@ -331,18 +493,26 @@ static int stands_on(const cpu_set_t *cpus) {
 
 /* A whole run of one lane in the calling thread, which is bound to some CPUs meanwhile (NULL: it stays as it is).
    Binding costs a brief run a tenth of its time: the thread is left alone where it stands on one of them, until a run
-   takes long because it was moved away. How many steps failed; below 0 the reason why the thread may not run there. */
-EXPORT int hope_alone(struct run *run, int first, const cpu_set_t *cpus) {
+   takes long because it was moved away. How many steps failed; STOPPED where none did and the run
+   was stopped; UNFINISHED: look for signals and call it again, `resumed`; below 0 the reason why the thread may not run
+   there. */
+enum { STOPPED = 1 << 30, UNFINISHED };
+EXPORT int hope_alone(struct run *run, int first, int64_t key, int ages, const cpu_set_t *cpus, int interruptible,
+                      int resumed) {
     cpu_set_t before;
-    int moves = cpus && !(run->brief && stands_on(cpus)) && !sched_getaffinity(0, sizeof before, &before) &&
-                !CPU_EQUAL(&before, cpus);
-    if (moves && sched_setaffinity(0, sizeof *cpus, cpus)) return -errno;
+    int away = run->lane[0].moves, stays = !away && run->brief && cpus && stands_on(cpus);
+    int moves = (cpus || away) && !stays && !sched_getaffinity(0, sizeof before, &before);
+    int there = !cpus || stays || (moves && CPU_EQUAL(&before, cpus));
+    if (!there && sched_setaffinity(0, sizeof *cpus, cpus)) return -errno;
+    moves &= away || !there;
     int64_t began = now();
-    hope_begin(run, first);
-    hope_drive(run, 0, 0);
+    if (!resumed) hope_begin(run, first, key, ages);
+    int again = hope_drive(run, 0, interruptible);
     run->brief = now() - began < BRIEF_NS;
     if (moves) sched_setaffinity(0, sizeof before, &before);
-    return atomic_load(&run->failures);
+    if (again) return UNFINISHED;
+    int failures = atomic_load(&run->failures);
+    return failures ? failures : atomic_load(&run->stop) ? STOPPED : 0;
 }
 
 EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64_t count, int64_t *stamps,
@@ -352,32 +522,82 @@ EXPORT void hope_lane(struct run *run, int lane, const struct step *steps, int64
     run->lane[lane].stamps = stamps;
     run->lane[lane].seat = seat;
     run->lane[lane].seat_index = seat_index;
+    for (int64_t i = 0; i < count; i++) run->lane[lane].moves |= steps[i].operation == BIND;
 }
 
-EXPORT void hope_close(struct run *run) {
-    if (run) free(run->lane), free(run->waiter), free(run);
-}
+/* What is added to a run's key per segment of a lane; NULL: nothing. The caller keeps it. */
+EXPORT void hope_keys(struct run *run, int lane, const int64_t *keys) { run->lane[lane].keys = keys; }
 
 static void *zeroed(size_t size) {
     void *memory = NULL;
     return posix_memalign(&memory, LINE, size) ? NULL : memset(memory, 0, size);
 }
 
-/* A place to rest; NULL where there is no memory. */
+/* A place to rest, an arbiter, a claim; NULL where there is no memory. */
 EXPORT struct rest *hope_make_rest(void) { return zeroed(sizeof(struct rest)); }
+EXPORT struct arbiter *hope_make_arbiter(void) { return zeroed(sizeof(struct arbiter)); }
+EXPORT struct claim *hope_make_claim(void) { return zeroed(sizeof(struct claim)); }
 
-EXPORT void hope_free_rest(struct rest *rest) { free(rest); }
+EXPORT void hope_free(void *made) { free(made); }
+
+EXPORT void hope_close(struct run *run) {
+    if (run) free(run->lane), free(run);
+}
 
 /* A run of so many lanes; NULL where there is no memory. */
-EXPORT struct run *hope_open(int lanes) {
+EXPORT struct run *hope_open(struct arbiter *arbiter, int lanes) {
     struct run *run = zeroed(sizeof *run);
     if (!run) return NULL;
+    run->arbiter = arbiter;
     run->lanes = lanes;
     run->lane = zeroed((size_t)lanes * sizeof *run->lane);
-    run->waiter = zeroed((size_t)(lanes + 1) * sizeof *run->waiter);
-    if (run->lane && run->waiter) return run;
+    if (run->lane) return run;
     hope_close(run);
     return NULL;
+}
+
+/* For what runs outside of lanes: asks for resources, and says at once whether they were granted (1), or refused (-1). */
+EXPORT int hope_ask(struct arbiter *arbiter, struct claim *claim, uint64_t mask, int64_t key) {
+    claim->mask = mask;
+    claim->key = key;
+    if (!(atomic_load(&arbiter->wanted) & mask) && take(arbiter, mask)) {
+        atomic_store(&claim->state, GRANTED);
+        return 1;
+    }
+    atomic_store(&claim->state, QUEUED);
+    submit(arbiter, claim, QUEUED, ASLEEP, 0);
+    unsigned state = atomic_load(&claim->state);
+    return state == GRANTED ? 1 : state == REFUSED ? -1 : 0;
+}
+
+/* Sleeps until that is known, or for a while: 0, look for signals and ask again. */
+EXPORT int hope_ask_again(struct claim *claim) {
+    for (int slept = 0;; slept = 1) {
+        unsigned state = atomic_load(&claim->state);
+        if (state == GRANTED || state == REFUSED) return state == GRANTED ? 1 : -1;
+        if (slept) return 0;
+        struct timespec limit = {.tv_nsec = GLANCE_NS};
+        futex(&claim->state, FUTEX_WAIT, state, &limit);
+    }
+}
+
+/* Gives back what was granted, or gives up asking. */
+EXPORT void hope_forgo(struct arbiter *arbiter, struct claim *claim) {
+    if (!withdraw(arbiter, claim) && atomic_exchange(&claim->state, IDLE) == GRANTED) leave(arbiter, claim->mask);
+}
+
+/* Turns away whoever asks, from now on. */
+EXPORT void hope_shut(struct arbiter *arbiter) { refuse(arbiter, UINT64_MAX, 1); }
+
+EXPORT uint64_t hope_busy(struct arbiter *arbiter) { return atomic_load(&arbiter->busy); }
+
+/* How many stand in the list. */
+EXPORT int hope_waiting(struct arbiter *arbiter) {
+    int count = 0;
+    lock(arbiter);
+    for (struct claim *one = arbiter->first; one; one = one->next) count++;
+    unlock(arbiter, &(struct grants){0});
+    return count;
 }
 
 /* What steps may call besides the runtimes' functions. */

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from agent_sdk.engine import Executor, RunTimeoutError
-from agent_sdk.engine.bound import NEW, Outputs
+from agent_sdk.engine.ports import NEW, Outputs
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError
 from agent_sdk.forking import Forks, watch_forks

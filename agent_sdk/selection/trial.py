@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
-from agent_sdk.engine.bound import Outputs
+from agent_sdk.engine.ports import Outputs
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ProcessorError
 from agent_sdk.measure.timing import take_turns

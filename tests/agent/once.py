@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from agent_sdk import native
 from planner_api import runtime
 
 
 @pytest.fixture(scope="session", autouse=True)
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A new database is a copy of one whose tables have come to be in the planner's own tests; so is a new library."""
+    """A new database is a copy of one whose tables have come to be in the planner's own tests."""
     folder = tmp_path_factory.mktemp("once")
     template = folder / "planner.sqlite"
     upgrade = runtime.upgrade
@@ -29,16 +28,6 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
                 shutil.copy(template, path)
         return upgrade(url)
 
-    compile_ = native._compile
-
-    def compiled(command: list[str], path: Path) -> None:
-        made = folder / command[0].replace("/", "_") / path.name
-        if not made.exists():
-            compile_(command, made)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(made, path)
-
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(runtime, "upgrade", upgraded)
-        patched.setattr(native, "_compile", compiled)
         yield

@@ -14,17 +14,17 @@ import pytest
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device
 from agent_sdk.model import Model
-from agent_sdk.native import LOOP_VARIABLE
+from agent_sdk.native import LANES_VARIABLE
 from tests.agent.engine.generate import random_model
 from tests.agent.engine.scene import Scene
 
 Reference = Callable[[Model, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-@pytest.fixture(autouse=True, params=["native", "python"])
+@pytest.fixture(autouse=True, params=["native", "sequence"])
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Everything here holds for lanes outside the interpreter and inside it."""
-    monkeypatch.setenv(LOOP_VARIABLE, request.param)
+    """Everything here holds for lanes outside the interpreter and in sequence, unless a module says ``NATIVE``."""
+    monkeypatch.setenv(LANES_VARIABLE, request.param)
     return str(request.param)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.engine.device import Ticket
+from agent_sdk.engine.flight import Flight
 from agent_sdk.model import Model
 from tests.agent.engine.generate import dealt_plan, random_inputs
 from tests.agent.engine.simulated import four_processors
+
+NATIVE = pytest.mark.parametrize("lanes", ["native"], indirect=True)
+"""For what only lanes outside the interpreter do: overlap, hang, be left behind."""
 
 if TYPE_CHECKING:
     from tests.agent.engine.conftest import Reference
@@ -21,15 +26,21 @@ if TYPE_CHECKING:
 @contextmanager
 def held(device: Device, *resources: str) -> Iterator[None]:
     """Occupy resources that nobody has, as a run does."""
-    ticket = Ticket([resources])
-    ticket.start.append(lambda: None)
-    ticket.refuse = lambda lanes, why: None
-    device.enter(ticket)
-    assert ticket.granted == [True]
-    try:
+    with device.arbiter.held(resources, timeout_s=0):
         yield
-    finally:
-        device.leave(ticket, 0)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Return once a condition holds, within the time of a test."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def flight_of(executor: Executor) -> Flight:
+    """What the next run of a session writes into."""
+    return executor._turns._free[0]
 
 
 class Scene:

@@ -1,9 +1,9 @@
 """The stress test: random legal plans over random graphs and real networks, on one to four mixed processors.
 
-`make campaign` runs 10 000 of them, `make test` a sample. Each plan runs twice, on different inputs, and is held
+`make campaign` runs 10 000 of them, `make test` a sample. Each plan is held
 against two oracles: the whole model run by ONNX Runtime on one thread, and the plan's own segments run one after
 another on memory that nothing else touches. The second shares no buffers, threads or waits with the engine, so it must
-agree to the last bit whatever the runtimes are.
+agree to the last bit whatever the runtimes are. Each plan runs four times, two at once, with keys of all kinds.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import gc
 import random
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import cache
 
@@ -121,10 +122,21 @@ def test_random_legal_plans(first: int, pool: list[Processor], resident: list[in
         one_runtime = all(processor.spec.runtime in ("ort", "sim") for processor in chosen)
         with Device(chosen) as device:
             plan = random_legal_plan(model, chosen, random.Random(seed))
-            with Executor(build_program(plan, model, device.processors), device) as executor:
-                for turn, watchdog_s in enumerate((None, WATCHDOG_S)):
-                    feeds = random_inputs(model, turn if real else 2 * seed + turn)
-                    outputs, _ = executor.run(feeds, timeout_s=watchdog_s)
+            with (
+                Executor(build_program(plan, model, device.processors), device, in_flight=2) as executor,
+                ThreadPoolExecutor(3) as callers,
+            ):
+                drawn = [random_inputs(model, turn if real else 2 * seed + turn) for turn in range(2)]
+                keys = random.Random(seed)
+                asked = [
+                    callers.submit(
+                        executor.run, drawn[turn % 2], timeout_s=watchdog_s, key=keys.choice((None, 0, turn))
+                    )
+                    for turn, watchdog_s in enumerate((None, WATCHDOG_S, None, WATCHDOG_S))
+                ]
+                for turn, call in enumerate(asked):
+                    feeds = drawn[turn % 2]
+                    outputs, _ = call.result(WATCHDOG_S)
                     for name, expected in one_after_another(executor, feeds).items():
                         np.testing.assert_array_equal(outputs[name], expected, err_msg=f"plan {seed}: {name}")
                     for name, expected in reference(model, feeds).items():

@@ -32,7 +32,7 @@ from tests.agent.engine.generate import (
     random_model,
     whole_plan,
 )
-from tests.agent.engine.scene import Scene
+from tests.agent.engine.scene import Scene, flight_of
 from tests.agent.engine.simulated import four_processors
 from tests.agent.runtimes.networks import RUNTIMES
 
@@ -357,7 +357,7 @@ def test_another_array_is_not_another_request(
         for seed in range(8):
             feeds = {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
             outputs, _ = executor.run(feeds)
-            assert all(load.bound is feeds["x"] for load in executor._bound._loads)
+            assert all(load.bound is feeds["x"] for load in flight_of(executor)._loads)
             for name, expected in reference(model, feeds).items():
                 np.testing.assert_allclose(outputs[name], expected, rtol=1e-5, atol=1e-6)
 
@@ -384,7 +384,7 @@ def test_the_perfetto_trace_is_complete(device: Device) -> None:
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_segment_is_compiled_near_its_cores(nodes: int, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory is not equally near to all cores, by a thread on the processor's own, which is let go again."""
-    from agent_sdk.engine import bound
+    from agent_sdk.engine import compiled as compiling
 
     seen: list[tuple[str, set[int]]] = []
     real = OrtProcessor.compile
@@ -393,7 +393,7 @@ def test_a_segment_is_compiled_near_its_cores(nodes: int, device: Device, monkey
         seen.append((processor.id, os.sched_getaffinity(0)))
         return real(processor, segment)
 
-    monkeypatch.setattr(bound, "memory_nodes", lambda: nodes)
+    monkeypatch.setattr(compiling, "memory_nodes", lambda: nodes)
     monkeypatch.setattr(OrtProcessor, "compile", compiled)
     everywhere = os.sched_getaffinity(0)
     model = random_model(random.Random(2), 10)

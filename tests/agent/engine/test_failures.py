@@ -17,7 +17,6 @@ from agent_sdk.engine import (
     SegmentFailedError,
     build_program,
 )
-from agent_sdk.engine.executor import _Run
 from agent_sdk.errors import ExecutionError
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
@@ -26,7 +25,7 @@ from agent_sdk.selection.trial import PLAN, warm
 from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
-from tests.agent.engine.scene import Scene
+from tests.agent.engine.scene import NATIVE, Scene, flight_of
 from tests.agent.engine.simulated import Box, SimulatedPlace, SimulatedProcessor
 
 
@@ -131,6 +130,7 @@ def test_a_runtime_that_makes_another_shape_is_refused(scene: Scene, monkeypatch
         scene.open()
 
 
+@NATIVE
 def test_a_runtime_that_changes_the_shape_while_running_is_caught(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +150,7 @@ def test_a_runtime_that_changes_the_shape_while_running_is_caught(
     scene.works(reference)
 
 
+@NATIVE
 def test_the_watchdog_ends_a_run_that_takes_too_long(scene: Scene, reference: Reference) -> None:
     """A slow segment is given up with an error that says who was doing what; later runs work."""
     scene.by_id["ab"].hook = lambda segment: time.sleep(0.8)
@@ -158,6 +159,7 @@ def test_the_watchdog_ends_a_run_that_takes_too_long(scene: Scene, reference: Re
     scene.works(reference)
 
 
+@NATIVE
 def test_a_runtime_that_hangs_blocks_nobody_else(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +194,7 @@ def test_a_runtime_that_hangs_blocks_nobody_else(
         pytest.fail("the session stayed unusable after the runtime had come back")
 
 
+@NATIVE
 def test_a_session_outlives_a_runtime_that_hangs(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +213,7 @@ def test_a_session_outlives_a_runtime_that_hangs(
     release.set()
 
 
+@NATIVE
 def test_a_lane_without_a_thread_refuses_the_run(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,28 +229,18 @@ def test_a_lane_without_a_thread_refuses_the_run(
     scene.works(reference)
 
 
-def test_a_run_that_is_over_has_given_everything_back(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However late its threads come back to the interpreter, and whether it went well or failed."""
-    late = threading.Event()
-    served = Executor._served
-
-    def serve_late(executor: Executor, run: _Run, lane: int) -> None:
-        late.wait(30)
-        served(executor, run, lane)
+def test_a_run_that_is_over_has_given_everything_back(scene: Scene) -> None:
+    """Whether it went well or failed."""
 
     def broken(segment: Segment) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(Executor, "_served", serve_late)
     scene.executor.run(scene.feeds)
-    assert not any(scene.device._queues.values())
-    late.set()
-    late.clear()
+    assert not scene.device.arbiter.busy
     scene.by_id["a"].hook = broken
     with pytest.raises(SegmentFailedError, match="broken"):
         scene.executor.run(scene.feeds)
-    assert not any(scene.device._queues.values())
-    late.set()
+    assert not scene.device.arbiter.busy
 
 
 def test_closing_ends_sessions_and_threads(model: Model) -> None:
@@ -306,7 +300,7 @@ def test_a_session_that_never_ran_frees_everything_at_once(closed: bool, scene: 
     try:
         other = scene.open()
         assert all(p.open_executables > count for p, count in zip(scene.processors, before, strict=True))
-        held = [*map(weakref.ref, other._bound._buffers.values()), *map(weakref.ref, other._bound._calls)]
+        held = [*map(weakref.ref, flight_of(other)._buffers.values()), *map(weakref.ref, flight_of(other)._calls)]
         if closed:
             other.close()
         else:
@@ -317,6 +311,7 @@ def test_a_session_that_never_ran_frees_everything_at_once(closed: bool, scene: 
         gc.enable()
 
 
+@NATIVE
 def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
     scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +334,7 @@ def test_a_rival_that_hangs_does_not_keep_a_session_from_opening(
     release.set()
 
 
+@NATIVE
 def test_a_closed_session_that_hangs_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing a session whose run hangs is an error, not a wait without end."""
     monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 0.2)

@@ -12,9 +12,13 @@ import pytest
 
 from agent_sdk import native
 from agent_sdk.engine import Event, Move, Work
-from agent_sdk.engine.loops import Instruction, Loop, loop_for
-from agent_sdk.engine.queue import Queue
+from agent_sdk.engine.arbiter import Arbiter
+from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
+from agent_sdk.engine.threads import LaneThread
 from agent_sdk.runtimes.base import BoundCall, Buffer
+from tests.agent.engine.scene import NATIVE
+
+pytestmark = NATIVE
 
 MANY = 13
 
@@ -37,7 +41,7 @@ Task = tuple[tuple[Event, ...], Callable[[], object]]
 """What a piece of work waits for, and what it does."""
 
 
-def loop_of(*rows: Sequence[Task]) -> Loop:
+def loop_of(*rows: Sequence[Task]) -> NativeLoop:
     """A loop with a lane per row."""
     code = [
         [
@@ -51,6 +55,7 @@ def loop_of(*rows: Sequence[Task]) -> Loop:
                     moves=(Move("t", "here", "there"),),
                     finished=(),
                 ),
+                resources=(),
                 cores=frozenset(),
                 copies=(),
                 call=Doing(do),
@@ -60,17 +65,17 @@ def loop_of(*rows: Sequence[Task]) -> Loop:
         ]
         for lane, row in enumerate(rows)
     ]
-    return loop_for(code, [frozenset()] * len(rows), native.library())
+    return NativeLoop(code, [frozenset()] * len(rows), Arbiter(native.library()))
 
 
 @contextmanager
-def resting(count: int) -> Iterator[list[Queue]]:
+def resting(count: int) -> Iterator[dict[int, LaneThread]]:
     """So many threads that rest, and end at the end."""
-    queues = [Queue(f"q{index}", frozenset(), native.library()) for index in range(count)]
-    for queue in queues:
-        queue.start()
-    yield queues
-    assert all(queue.stop(20) for queue in queues)
+    library = native.library()
+    assert library is not None
+    threads = {index: LaneThread(f"q{index}", frozenset(), library) for index in range(count)}
+    yield threads
+    assert all(thread.end(20) for thread in threads.values())
 
 
 def test_whoever_sleeps_is_woken_by_somebody() -> None:
@@ -78,59 +83,39 @@ def test_whoever_sleeps_is_woken_by_somebody() -> None:
     driven: Counter[str] = Counter()
     after = ((Event(0, 1),), lambda: driven.update([threading.current_thread().name]))
     loop = loop_of([((), lambda: time.sleep(0.02))], *[[after]] * (MANY - 1))
-    told: list[tuple[int, str]] = []
-    with resting(MANY) as queues:
+    with resting(MANY) as threads:
         for _ in range(5):
-            loop.begin(first=False)
-            loop.hand_out(dict(enumerate(queues)), lambda lane: told.append((lane, threading.current_thread().name)))
-            assert loop.wait(range(MANY), 20)
+            loop.begin(Start(first=False, key=0))
+            loop.hand_out(threads)
+            assert loop.wait(20)
     assert not loop.failures()
     assert driven == {f"hope-q{lane}": 5 for lane in range(1, MANY)}
-    assert Counter(told) == {(lane, f"hope-q{lane}"): 5 for lane in range(MANY)}
 
 
-def test_lanes_may_be_handed_out_while_others_are_driven() -> None:
-    """As resources come free: the first lane goes on when the last one has been, which is handed out after it."""
-    last = MANY - 1
-    loop = loop_of([((Event(last, 1),), lambda: None)], *[[((Event(0, 0),), lambda: None)]] * last)
-    told: list[int] = []
-    with resting(MANY) as queues:
-        for _ in range(5):
-            loop.begin(first=False)
-            loop.hand_out(dict(enumerate(queues[:2])), told.append)
-            assert loop.wait([1], 20)
-            assert not loop.wait([0], 0)
-            loop.hand_out({lane: queues[lane] for lane in range(2, MANY)}, told.append)
-            assert loop.wait(range(MANY), 20)
-    assert Counter(told) == dict.fromkeys(range(MANY), 5)
-
-
-def test_a_thread_comes_late_to_its_next_lane_and_to_its_end() -> None:
-    """Still told of one lane when it is called for another one and to end: it does both, in that order."""
-    done: list[str] = []
-    late = threading.Event()
-    loop = loop_of([((), lambda: done.append("driven"))])
-
-    def tell_late(lane: int) -> None:
-        late.wait(20)
-        done.append("told")
-
-    queue = Queue("q", frozenset(), native.library())
-    queue.start()
-    loop.begin(first=False)
-    loop.hand_out({0: queue}, tell_late)
-    assert loop.wait([0], 20)
-    loop.begin(first=False)
-    loop.hand_out({0: queue}, tell_late)
-    assert not queue.stop(0.01)
-    late.set()
-    assert queue.stop(20)
-    assert done == ["driven", "told"] * 2
+def test_a_lane_that_is_left_behind_comes_back() -> None:
+    """Its thread says so, once, and walks other lanes afterwards; who waited for the rest is free at once."""
+    stuck, back = threading.Event(), threading.Event()
+    loop = loop_of([((), lambda: stuck.wait(20))], [((), lambda: None)])
+    with resting(2) as threads:
+        loop.begin(Start(first=False, key=0))
+        loop.hand_out(threads)
+        assert not loop.wait(0.05)
+        threads[0].left = back.set
+        assert loop.leave_behind(0)
+        assert loop.wait(20)
+        assert not loop.leave_behind(1)
+        assert not back.is_set()
+        stuck.set()
+        assert back.wait(20)
+        for _ in range(3):
+            loop.begin(Start(first=False, key=0))
+            loop.hand_out(threads)
+            assert loop.wait(20)
 
 
 @pytest.mark.parametrize("lane", [0, MANY - 1])
 def test_a_lane_that_fails_stops_those_that_were_handed_out_with_it(lane: int) -> None:
-    """They end where they wait for what will not come, and all of them are told."""
+    """They end where they wait for what will not come."""
 
     def fail() -> None:
         raise ValueError("on fire")
@@ -139,11 +124,9 @@ def test_a_lane_that_fails_stops_those_that_were_handed_out_with_it(lane: int) -
     rows: list[list[Task]] = [[endless]] * MANY
     rows[lane] = [((), fail)]
     loop = loop_of(*rows)
-    told: list[int] = []
-    with resting(MANY) as queues:
+    with resting(MANY) as threads:
         for _ in range(3):
-            loop.begin(first=False)
-            loop.hand_out(dict(enumerate(queues)), told.append)
-            assert loop.wait(range(MANY), 20)
+            loop.begin(Start(first=False, key=0))
+            loop.hand_out(threads)
+            assert loop.wait(20)
             assert [str(error.__cause__) for error in loop.failures()] == ["on fire"]
-    assert Counter(told) == dict.fromkeys(range(MANY), 3)

@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 
 from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, build_program
+from agent_sdk.engine.flight import Flight
 from agent_sdk.runtimes.base import Segment
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
-from tests.agent.engine.scene import Scene, held
+from tests.agent.engine.scene import NATIVE, Scene, flight_of, held, until
+
+pytestmark = NATIVE
 
 
 @pytest.mark.parametrize("victim", ["a", "b", "ab", "c"])
@@ -56,7 +59,7 @@ def test_ctrl_c_cancels_the_run(victim: str, scene: Scene, reference: Reference)
 
 def test_ctrl_c_is_heard_by_a_caller_that_has_just_begun_to_wait(scene: Scene, reference: Reference) -> None:
     """Whether it still looks around or sleeps already: the lanes stop before they have come to their end."""
-    loop = scene.executor._bound.loop
+    loop = flight_of(scene.executor).loop
     assert loop is not None
     heard: list[bool] = []
 
@@ -91,7 +94,7 @@ def test_ctrl_c_between_the_segments_of_one_lane(scene: Scene, reference: Refere
         executor.run(scene.feeds)
     assert len(scene.by_id["ab"].log) == 1
     assert os.sched_getaffinity(0) == cores
-    assert not any(scene.device._queues.values())
+    assert not scene.device.arbiter.busy
     scene.works(reference)
     assert executor.run(scene.feeds)[1].segments
 
@@ -106,8 +109,7 @@ def occupied(device: Device) -> Iterator[Callable[[], object]]:
     """Occupy what processor ``c`` needs; gives a call that has Ctrl-C pressed once somebody queues up behind that."""
 
     def press_once_queued() -> None:
-        while len(device._queues["z"]) < 2:
-            time.sleep(0.001)
+        until(lambda: device.arbiter.waiting)
         press()
 
     with ThreadPoolExecutor(1) as pool, held(device, "z"):
@@ -119,16 +121,16 @@ def test_ctrl_c_frees_a_run_that_is_queued(
     early: bool, scene: Scene, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pressed while a run waits for others, or before it does: it ends at once and leaves no ticket behind."""
-    real = scene.device.enter
     alone = Executor(build_program(whole_plan(scene.model, "c"), scene.model, scene.device.processors), scene.device)
     with occupied(scene.device) as press_once_queued:
         if early:
-            monkeypatch.setattr(scene.device, "enter", lambda ticket: (press(), real(ticket)))
+            real = Flight.load
+            monkeypatch.setattr(Flight, "load", lambda flight, feeds: (press(), real(flight, feeds)))
         else:
             press_once_queued()
         with pytest.raises(KeyboardInterrupt):
             alone.run(scene.feeds)
-        assert len(scene.device._queues["z"]) == 1
+        assert scene.device.arbiter.waiting == 0
     monkeypatch.undo()
     scene.works(reference)
 
@@ -138,13 +140,13 @@ def test_the_first_ctrl_c_counts_while_a_hanging_run_is_given_up(scene: Scene, m
     monkeypatch.setattr("agent_sdk.engine.executor.GRACE_S", 20.0)
     release = threading.Event()
     scene.by_id["c"].hook = lambda segment: release.wait(30)
-    withdraw = scene.device.withdraw
+    give_up = Executor._give_up
 
-    def press_soon(ticket: Any) -> list[int]:
+    def press_soon(*given: Any) -> None:
         threading.Timer(0.1, press).start()
-        return withdraw(ticket)
+        give_up(*given)
 
-    monkeypatch.setattr(scene.device, "withdraw", press_soon)
+    monkeypatch.setattr(Executor, "_give_up", press_soon)
     with pytest.raises(KeyboardInterrupt) as raised:
         scene.executor.run(scene.feeds, timeout_s=0.3)
     assert isinstance(raised.value.__cause__, RunTimeoutError)

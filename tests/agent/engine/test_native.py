@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -11,7 +10,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,35 +20,20 @@ from onnx import TensorProto, helper
 from agent_sdk import native
 from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, SegmentFailedError, build_program
-from agent_sdk.engine.loops import NativeLoop, PythonLoop
+from agent_sdk.engine.lanes import SequentialLoop
 from agent_sdk.model import Model, read_model
-from agent_sdk.paths import CACHE_VARIABLE
+from agent_sdk.native import building
 from agent_sdk.runtimes.base import ProcessorLost
 from agent_sdk.runtimes.ort import capi as ort_capi
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, random_inputs, random_model
+from tests.agent.engine.scene import flight_of
 from tests.agent.runtimes.networks import RUNTIMES
-from tests.agent.test_obtain import (
-    fill_the_disk,
-    give_it_to_somebody_else,
-    put_a_file_in_its_place,
-    put_a_pipe_in_its_place,
-)
 
 SESSIONS, LOOK = (1000, 10) if CAMPAIGN else (8, 2)
 LEAK_BYTES = 16 * 2**20
 FORKS = 20 if CAMPAIGN else 3
-
-
-@pytest.fixture
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache in which nothing was built, and a process that has not tried."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.delenv(native.LOOP_VARIABLE)
-    native._loaded.cache_clear()
-    yield tmp_path / "native"
-    native._loaded.cache_clear()
 
 
 def runs_right(frozen: Path, reference: Reference) -> type:
@@ -64,33 +47,7 @@ def runs_right(frozen: Path, reference: Reference) -> type:
                 outputs, _ = executor.run(feeds)
                 for name, expected in reference(model, feeds).items():
                     np.testing.assert_array_equal(outputs[name], expected)
-            return type(executor._bound.loop)
-
-
-def script(path: Path, body: str) -> list[list[str]]:
-    """A compiler that does what ``body`` says."""
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return [[str(path)]]
-
-
-@pytest.mark.parametrize(
-    "trouble", [put_a_file_in_its_place, put_a_pipe_in_its_place, give_it_to_somebody_else, fill_the_disk]
-)
-@pytest.mark.usefixtures("empty_cache")
-def test_a_cache_that_cannot_be_used_costs_no_lane(
-    trouble: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The library is built and loaded elsewhere, and nothing that somebody else put there is."""
-    cache = tmp_path / "deep" / "cache"
-    monkeypatch.setenv(CACHE_VARIABLE, str(cache))
-    trouble(cache)
-    try:
-        assert native.library() is not None
-        assert not (cache / "native").exists()
-    finally:
-        if trouble is fill_the_disk:
-            ctypes.CDLL(None).umount2(os.fsencode(cache), 2)
+            return type(flight_of(executor).loop)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +56,12 @@ def test_a_cache_that_cannot_be_used_costs_no_lane(
         (None, "no C compiler was found"),
         ("echo 'lanes.c: something is wrong' >&2; exit 1", "something is wrong"),
         ('while [ "$1" != -o ]; do shift; done; echo rubbish > "$2"', "file too short|invalid ELF header"),
-        ('while [ "$1" != -o ]; do shift; done; echo | cc -shared -x c - -o "$2"', "lacks hope_open"),
+        ('while [ "$1" != -o ]; do shift; done; echo | cc -shared -x c - -o "$2"', "lacks hope_make_arbiter"),
     ],
 )
-def test_where_no_library_can_be_had_the_python_loop_says_so_once(
+def test_where_no_library_can_be_had_plans_run_in_sequence_and_the_log_says_so_once(
     body: str | None,
     reason: str,
-    empty_cache: Path,
     frozen: Path,
     tmp_path: Path,
     reference: Reference,
@@ -113,43 +69,28 @@ def test_where_no_library_can_be_had_the_python_loop_says_so_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """No compiler, one that fails, one that makes what does not load or lacks a function: the same answers."""
-    commands = [] if body is None else script(tmp_path / "compiler", body)
-    monkeypatch.setattr(native, "compilers", lambda: commands)
+    monkeypatch.delenv(native.LANES_VARIABLE)
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f"#!/bin/sh\n{body}\n")
+    compiler.chmod(0o755)
+    library = tmp_path / "lanes.so"
+    why = building.build(library, [] if body is None else [[str(compiler)]])
+    monkeypatch.setattr(native, "LIBRARY", library)
     with caplog.at_level(logging.WARNING, native.__name__):
-        assert [runs_right(frozen, reference) for _ in range(2)] == [PythonLoop, PythonLoop]
+        assert [runs_right(frozen, reference) for _ in range(2)] == [SequentialLoop, SequentialLoop]
     (said,) = [record.getMessage() for record in caplog.records if record.name == native.__name__]
-    assert re.search(reason, said)
+    assert re.search(reason, why or said)
+    assert "in sequence" in said
 
 
-def test_a_library_in_the_cache_that_is_broken_is_built_again(
-    empty_cache: Path, frozen: Path, reference: Reference
-) -> None:
-    """Half a file, as a full disk or a killed process leaves it."""
-    whole = native.built(empty_cache)
-    whole.write_bytes(whole.read_bytes()[:100])
-    assert runs_right(frozen, reference) is NativeLoop
-    assert {path.name for path in empty_cache.iterdir()} == {whole.name, whole.with_suffix(".lock").name}
-
-
-def test_processes_that_start_at_once_load_what_one_of_them_built(tmp_path: Path) -> None:
-    """A library that some process has loaded is never replaced by another's build."""
-    program = "import os, sys; from pathlib import Path; from agent_sdk import native; " + (
-        "print(os.stat(native.built(Path(sys.argv[1]))).st_ino)"
-    )
-    started = [
-        subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    inodes = {process.communicate(timeout=120)[0].strip() for process in started}
-    assert inodes == {str(path.stat().st_ino) for path in tmp_path.glob("*.so")}
-
-
-def test_a_folder_that_is_named_relative_is_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that works in a folder of its own puts the library there all the same."""
-    monkeypatch.chdir(tmp_path)
-    made = native.built(Path("cache"))
-    assert made.parent == tmp_path / "cache"
-    native._load(made)
+def test_a_build_replaces_no_library_that_somebody_has_loaded(tmp_path: Path) -> None:
+    """The new file is another one: what stands in memory stays as it was."""
+    path = tmp_path / "lanes.so"
+    assert not building.build(path)
+    loaded, before = native._load(path), path.stat().st_ino
+    assert not building.build(path)
+    assert path.stat().st_ino != before
+    assert loaded.hope_make_rest()
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -172,7 +113,7 @@ def test_a_runtime_whose_c_api_lacks_a_function_is_called_by_python(
         with Device(discover(f"{runtime}@0,{runtime}@1")) as device:
             plan = dealt_plan(model, list(device.processors))
             with Executor(build_program(plan, model, device.processors), device) as executor:
-                assert not any(call.native for call in executor._bound._calls)
+                assert not any(call.native for call in flight_of(executor)._calls)
                 outputs, _ = executor.run(feeds)
     finally:
         forget()

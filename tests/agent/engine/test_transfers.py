@@ -18,6 +18,7 @@ from hope_schema import HOST, Plan, Transfer, merge
 from tests import CAMPAIGN
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, plan_of, random_inputs, random_legal_plan, random_model
+from tests.agent.engine.scene import NATIVE
 from tests.agent.engine.simulated import Box, SimulatedPlace, SimulatedProcessor, four_processors
 from tests.agent.engine.test_executor import sane
 
@@ -75,6 +76,7 @@ def test_tensors_are_carried_once_each_and_right(seed: int, reference: Reference
         assert to_perfetto(trace)["traceEvents"]
 
 
+@NATIVE
 def test_a_copy_goes_on_beside_computing(reference: Reference) -> None:
     """While a tensor is carried its maker computes on: each waits for the other, which works only if both go on."""
     nodes = [helper.make_node(kind, [read], [kind]) for kind, read in (("Sin", "x"), ("Cos", "Sin"), ("Tanh", "Sin"))]
@@ -128,6 +130,7 @@ def test_several_networks_at_once_are_refused() -> None:
         build_program(plan, model, {p.id: p for p in four_processors()})
 
 
+@NATIVE
 def test_a_copy_that_fails_ends_the_run_with_one_error(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what was copied where, and the next run works."""
     model = random_model(random.Random(5), 14)

@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 
 from agent_sdk.engine import Device, DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError, build_program
-from agent_sdk.engine.device import Ticket
-from agent_sdk.engine.wait import Turn
+from agent_sdk.engine.turns import Turns
 from agent_sdk.errors import ExecutionError, InputError
 from agent_sdk.runtimes.base import Segment
 from tests.agent.cores import SEVERAL
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan
-from tests.agent.engine.scene import Scene, held
+from tests.agent.engine.scene import NATIVE, Scene, held, until
+
+pytestmark = NATIVE
 
 
 class Caller(threading.Thread):
@@ -56,17 +57,14 @@ def whole(scene: Scene, processor: str) -> Executor:
 
 
 def queued(scene: Scene, resource: str, callers: int) -> None:
-    """Return once so many stand in the queue of a resource."""
-    deadline = time.monotonic() + 20
-    while len(scene.device._queues[resource]) < callers:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    """Return once somebody holds a resource, and all other callers wait at the arbiter."""
+    arbiter = scene.device.arbiter
+    until(lambda: resource in arbiter.busy and arbiter.waiting >= callers - 1)
 
 
 def press_once_queued(session: Executor) -> None:
     """Press Ctrl-C when somebody waits for the session's turn."""
-    while not session._turn._queue:
-        time.sleep(0.001)
+    until(lambda: session._turns.waiting)
     os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -106,8 +104,7 @@ def test_who_waits_behind_a_runtime_that_hangs_is_refused(
         assert isinstance(outputs, dict)
         for name, expected in reference(scene.model, scene.feeds).items():
             np.testing.assert_array_equal(outputs[name], expected)
-    while scene.device._queues["x"]:
-        time.sleep(0.001)
+    until(lambda: "x" not in scene.device.arbiter.busy)
     scene.works(reference)
 
 
@@ -119,13 +116,11 @@ def test_runs_of_a_session_that_hangs_are_refused(scene: Scene, monkeypatch: pyt
         hanging = Caller(lambda: session.run(scene.feeds, timeout_s=1))
         queued(scene, "x", 1)
         waiting = [Caller(lambda: session.run(scene.feeds)) for _ in range(2)]
-        while len(session._turn._queue) < 2:
-            time.sleep(0.001)
+        until(lambda: session._turns.waiting == 2)
         assert isinstance(hanging.answer(), RunTimeoutError)
         for caller in waiting:
             assert isinstance(caller.answer(), DeviceClosedError)
-    while session._abandoned is not None:
-        time.sleep(0.001)
+    until(lambda: session._abandoned is None)
     session.run(scene.feeds)
 
 
@@ -180,8 +175,7 @@ def test_a_device_waits_for_a_session_that_is_being_closed(scene: Scene) -> None
         running = Caller(lambda: session.run(scene.feeds))
         queued(scene, "x", 1)
         closing = [Caller(session.close), Caller(scene.device.close)]
-        while len(session._turn._queue) < 2:
-            time.sleep(0.001)
+        until(lambda: session._turns.waiting and session._closing.locked())
         assert not any(processor.closed for processor in scene.processors)
     assert isinstance(running.answer(), tuple)
     assert [caller.answer() for caller in closing] == [None, None]
@@ -206,56 +200,25 @@ def test_a_turn_that_comes_too_late_frees_the_session(scene: Scene, monkeypatch:
     monkeypatch.setattr("agent_sdk.engine.executor.JOIN_S", 0.05)
     before = scene.by_id["a"].open_executables
     session = whole(scene, "a")
-    forgo = Turn._forgo
+    forgo = Turns._forgo
     with at_work(scene, "a") as release:
         running = Caller(lambda: session.run(scene.feeds))
         queued(scene, "x", 1)
 
-        def late(turn: Turn, mine: Any) -> None:
+        def late(turns: Turns[Any], mine: Any, *, keep: bool = False) -> Any:
             if threading.current_thread() is hasty:
                 release.set()
                 running.answer()
-            forgo(turn, mine)
+            return forgo(turns, mine, keep=keep)
 
-        monkeypatch.setattr(Turn, "_forgo", late)
-        monkeypatch.setattr(Turn, "withhold", lambda turn, why: None)
+        monkeypatch.setattr(Turns, "_forgo", late)
+        monkeypatch.setattr(Turns, "withhold", lambda turns, why: None)
         hasty = Caller(lambda: session.run(scene.feeds, timeout_s=1))
-        while not session._turn._queue:
-            time.sleep(0.001)
+        until(lambda: session._turns.waiting)
         with pytest.raises(ExecutionError, match="still going on"):
             session.close()
-        assert isinstance(hasty.answer(), RunTimeoutError)
+        assert isinstance(hasty.answer(), ExecutionError)
     assert scene.by_id["a"].open_executables == before
-
-
-def test_what_was_turned_away_is_not_turned_away_again(scene: Scene) -> None:
-    """A run of which one lane is at work and another one was refused hears of it once."""
-    holder, run = Ticket([("x",)]), Ticket([("z",), ("x",)])
-    told: list[object] = []
-    for ticket in (holder, run):
-        ticket.start = [lambda: None, lambda: None]
-        ticket.refuse = lambda lanes, why: told.append(lanes)
-        scene.device.enter(ticket)
-    scene.device.hang(run, "it hangs")
-    scene.device.hang(run, "it still hangs")
-    assert told == [[1]]
-    scene.device.leave(run, 0)
-    scene.device.leave(holder, 0)
-
-
-def test_the_watchdogs_time_is_over_once(scene: Scene) -> None:
-    """Whoever stops a run again and again does not give a lane that hangs its time anew."""
-    loop = scene.executor._bound.loop
-    assert loop is not None
-    loop.begin(first=True)
-    watching = Caller(lambda: loop.wait([0], 0.5))
-    for _ in range(200):
-        if not watching.is_alive():
-            break
-        loop.stop()
-        time.sleep(0.05)
-    loop.finish(0)
-    assert watching.answer() is False
 
 
 def test_signals_do_not_give_a_watchdog_its_time_anew(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,23 +251,23 @@ def test_a_time_that_is_none_is_refused(timeout_s: float, scene: Scene) -> None:
 
 
 @SEVERAL
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("count", [1, 2])
 def test_a_failed_run_leaves_the_callers_thread_where_it_was(
-    lanes: int, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    count: int, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a program would have moved it back by its last segment, which was never reached."""
     allowed = frozenset(os.sched_getaffinity(0))
     kinds = type(scene.processors[0])
     narrow = frozenset({min(allowed)})
     monkeypatch.setattr(kinds, "caller_cores", property(lambda here: narrow if here.id == "a" else allowed))
-    failing = "a" if lanes == 1 else "c"
-    names = ["a", "ab"] if lanes == 1 else ["a", "ab", "c"]
+    failing = "a" if count == 1 else "c"
+    names = ["a", "ab"] if count == 1 else ["a", "ab", "c"]
     with Device(processors := type(scene)(scene.model).processors) as device:
         by_id = {processor.id: processor for processor in processors}
         for seed in range(200):
             program = build_program(dealt_plan(scene.model, names, seed=seed), scene.model, device.processors)
             own = program.by_lane[program.segments[0].lane]
-            if len(program.lanes) == lanes and own[0].processor == "a" and own[-1].processor == "ab":
+            if len(program.lanes) == count and own[0].processor == "a" and own[-1].processor == "ab":
                 break
         else:
             pytest.fail("no such plan")

@@ -19,7 +19,7 @@ import hope_zoo as zoo
 from agent_sdk.device.soc import read_soc
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels
-from agent_sdk.native import LOOP_VARIABLE
+from agent_sdk.native import LANES_VARIABLE
 from agent_sdk.runtimes.base import OutOfMemory, segment_of, whole_network
 from agent_sdk.runtimes.ort import graph as ort_graph
 from agent_sdk.runtimes.ort.cut import block_size, cut, physical
@@ -86,7 +86,7 @@ def assert_meanings_hold(model: Model, frozen: FrozenGraph, ort: OrtProcessor, *
         kind = physical(frozen.source.tensor[klass].type, blocked=blocked)
         proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, kind.shape))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(LOOP_VARIABLE, "python")  # only the runtime's Python session takes outputs by name
+        patch.setenv(LANES_VARIABLE, "sequence")  # only the runtime's Python session takes outputs by name
         session = ort.session(proto.SerializeToString(), optimise=False, weights=frozen.directory)
     values = dict(zip(watched, session.run(list(watched), inputs), strict=True))
     wanted = sorted({klass for klass, _ in watched.values()})

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 import hope_zoo as zoo
 from agent_sdk.errors import ProcessorError
 from agent_sdk.model import read_model
-from agent_sdk.native import LOOP_VARIABLE
+from agent_sdk.native import LANES_VARIABLE
 from agent_sdk.runtimes.base import (
     OutOfMemory,
     Processor,
@@ -104,13 +104,13 @@ def test_a_bound_call_keeps_its_buffers(runtime: str, processors: list[Processor
     del spoil
 
 
-@pytest.mark.parametrize("lanes", ["native", "python"])
+@pytest.mark.parametrize("lanes", ["native", "sequence"])
 @pytest.mark.parametrize("outwards", [False, True])
 def test_a_timed_change_of_layout_keeps_its_memory(
     lanes: str, outwards: bool, processors: list[Processor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it reads and writes lives as long as the call: freed, it would be written over what came to stand there."""
-    monkeypatch.setenv(LOOP_VARIABLE, lanes)
+    monkeypatch.setenv(LANES_VARIABLE, lanes)
     made: list[weakref.ref[np.ndarray]] = []
 
     def noted(kind: TensorType) -> np.ndarray:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from agent_sdk import native
-from agent_sdk.engine.loops import Instruction, NativeLoop
+from agent_sdk.engine.arbiter import Arbiter
+from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
 from agent_sdk.engine.program import Work
 from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost
 from agent_sdk.runtimes.torch.clock import rouse
@@ -105,8 +106,10 @@ def test_calls_are_made_in_the_devices_context_and_waited_for(lanes: bool) -> No
         if lanes:
             assert library is not None
             work = Work(lane=0, position=0, processor="cuda:0", waits=(), lent=None, moves=(), finished=(0,))
-            loop = NativeLoop([[Instruction(work, frozenset(), (calls,), None, None)]], library, [frozenset()])
-            loop.alone(first=False)
+            loop = NativeLoop(
+                [[Instruction(work, (), frozenset(), (calls,), None, None)]], [frozenset()], Arbiter(library)
+            )
+            loop.alone(Start(first=False, key=0), interruptible=False)
         else:
             calls()
         assert np.array_equal(source, target)

@@ -1,0 +1,433 @@
+"""The two ways to carry out a program's lanes: outside the interpreter, or in sequence where there is no library.
+
+Both keep the same record: per lane one reading of the clock at the start, and after each wait, each preparation and
+each call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from time import monotonic, monotonic_ns, perf_counter_ns
+from typing import Any, Final
+
+import numpy as np
+from typing_extensions import override
+
+from agent_sdk import native
+from agent_sdk.device.cores import bind_to, gone
+from agent_sdk.engine.arbiter import Arbiter
+from agent_sdk.engine.errors import RunTimeoutError, SegmentFailedError
+from agent_sdk.engine.program import Work
+from agent_sdk.engine.threads import LaneThread
+from agent_sdk.runtimes.base import Bound, BoundCall, NativeCall
+
+FINISHED: Final = 0xFFFFFFFF
+"""Count of finished segments that a lane shows once it runs no more."""
+_NEVER_NS: Final = 2**63 - 1
+_FAILED: Final = 1
+"""What a step returns that Python makes, when it has raised."""
+_STOPPED: Final = 1 << 30
+"""What a run by one thread returns that was stopped, and in which nothing failed."""
+_UNFINISHED: Final = _STOPPED + 1
+"""What it returns that waits for long: it holds nothing, and goes on when it is called again."""
+_TURNED_AWAY: Final = -(2**63)
+"""The status of a step that the arbiter refused."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A piece of work, ready to be done.
+
+    Attributes:
+        work: which.
+        resources: what it holds meanwhile.
+        cores: the CPUs that the thread moves to first; empty where it stays.
+        copies: what brings tensors from one memory to another, one after the other.
+        call: the launch, if it computes.
+        check: a look at what it made, in the first run.
+    """
+
+    work: Work
+    resources: tuple[str, ...]
+    cores: frozenset[int]
+    copies: tuple[Bound, ...]
+    call: BoundCall | None
+    check: Callable[[], None] | None
+
+
+Code = Sequence[Sequence[Instruction]]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a run begins.
+
+    Attributes:
+        first: whether what its segments make is looked at.
+        key: where its segments stand at the arbiter: the smallest goes first. Nanoseconds of the monotonic clock.
+        ages: whether the key is a patience instead, counted from when a segment could begin.
+        offsets: what is added to that per work of each lane; empty: nothing.
+    """
+
+    first: bool
+    key: int
+    ages: bool = False
+    offsets: Sequence[np.ndarray] = ()
+
+
+class Loop(ABC):
+    """The lanes of one program; one run at a time."""
+
+    @abstractmethod
+    def alone(self, start: Start, *, interruptible: bool, end: float = inf) -> None:
+        """A whole run in the calling thread. Raises what went wrong first; nothing where it was stopped.
+
+        ``interruptible`` says that this is the main thread and that Ctrl-C stops the run. After ``end``
+        (``time.monotonic``) it goes no further, where it is in sequence: RunTimeoutError.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Have every lane end at its next segment."""
+
+    @property
+    @abstractmethod
+    def stopped(self) -> bool:
+        """Whether that was asked for."""
+
+    @abstractmethod
+    def stamps(self) -> list[Sequence[int]]:
+        """Per lane the readings of the clock, nanoseconds."""
+
+    @property
+    @abstractmethod
+    def waited_ns(self) -> int:
+        """How long its lanes stood at the arbiter, all together."""
+
+
+def failed(work: Work, error: BaseException) -> BaseException:
+    """What is told of work that raised."""
+    if not isinstance(error, Exception):
+        return error
+    told = SegmentFailedError(work.processor, work.index, work.ops, error)
+    told.__cause__ = error
+    return told
+
+
+class SequentialLoop(Loop):
+    """All work in the plan's order, inside the interpreter, with the whole device held."""
+
+    def __init__(self, code: Code, order: Sequence[Work], seats: Sequence[frozenset[int]], arbiter: Arbiter) -> None:
+        self._arbiter = arbiter
+        self._order = [code[work.lane][work.position] for work in order]
+        self._lanes = len(code)
+        self._seats = seats
+        self._stopped = False
+
+    @override
+    def alone(self, start: Start, *, interruptible: bool, end: float = inf) -> None:
+        self._stopped = False
+        self._stamps: list[list[int]] = [[] for _ in range(self._lanes)]
+        asked = perf_counter_ns()
+        timeout_s = -1.0 if end == inf else max(end - monotonic(), 0.0)
+        with self._arbiter.held(("device",), timeout_s=timeout_s):
+            began = perf_counter_ns()
+            self._waited_ns = began - asked
+            for stamps in self._stamps:
+                stamps.append(began)
+            before = os.sched_getaffinity(0)
+            try:
+                self._walk(start, end)
+            finally:
+                with suppress(OSError):  # where the thread came from may be gone as well; the kernel has moved it then
+                    os.sched_setaffinity(0, before)
+
+    def _walk(self, start: Start, end: float) -> None:
+        """All of it, each on the cores of its lane."""
+        there, cores = frozenset[int](), list(self._seats)
+        for one in self._order:
+            if self._stopped:
+                return
+            if monotonic() > end:
+                raise RunTimeoutError(f"the run took longer than allowed; '{one.work.processor}' was next")
+            wanted = cores[one.work.lane] = one.cores or cores[one.work.lane]
+            try:
+                if wanted != there:
+                    bind_to(wanted)
+                there = wanted or there
+                self._do(one, first=start.first)
+            except Exception as error:
+                raise failed(one.work, error) from error
+
+    def _do(self, one: Instruction, *, first: bool) -> None:
+        stamp = self._stamps[one.work.lane].append
+        if one.work.waits:
+            stamp(perf_counter_ns())
+        for copy in one.copies:
+            copy()
+        if one.copies or (one.cores and not one.work.waits):
+            stamp(perf_counter_ns())
+        if one.call:
+            one.call()
+            if first and one.check:
+                one.check()
+            stamp(perf_counter_ns())
+
+    @override
+    def stop(self) -> None:
+        self._stopped = True
+
+    @property
+    @override
+    def stopped(self) -> bool:
+        return self._stopped
+
+    @override
+    def stamps(self) -> list[Sequence[int]]:
+        return [*self._stamps]
+
+    @property
+    @override
+    def waited_ns(self) -> int:
+        return self._waited_ns
+
+
+class NativeLoop(Loop):
+    """Lanes outside the interpreter: the code as steps for ``lanes.c``. What only Python can do is called back."""
+
+    def __init__(self, code: Code, seats: Sequence[frozenset[int]], arbiter: Arbiter) -> None:
+        library = arbiter.library
+        assert library is not None
+        self._library = library
+        self._alone = library.hope_alone
+        self._masks = [_mask(seat) for seat in seats]
+        self._lanes = len(code)
+        self._run = library.hope_open(arbiter.handle, self._lanes)
+        if not self._run:
+            raise MemoryError("no memory for a run's counters")
+        weakref.finalize(self, library.hope_close, self._run).atexit = False
+        steps = _Steps(code, arbiter)
+        self._told = steps.told
+        self._errors = steps.errors
+        self._keep: list[Any] = [arbiter, steps.keep]
+        self._offsets: Sequence[np.ndarray] = ()
+        self._clock: list[np.ndarray] = []
+        self._unseated = [steps.tell(row[0].work, _gone_from(seat)) for row, seat in zip(code, seats, strict=True)]
+        for lane, row in enumerate(steps.rows):
+            array = (native.Step * len(row))(*row)
+            self._clock.append(np.zeros(sum(step.operation == native.STAMP for step in row), np.int64))
+            self._keep.append(array)
+            clock = self._clock[lane].ctypes.data
+            library.hope_lane(self._run, lane, array, len(row), clock, self._masks[lane], self._unseated[lane])
+
+    def _order(self, start: Start) -> None:
+        if start.offsets is not self._offsets:
+            self._offsets = start.offsets
+            for lane in range(self._lanes):
+                keys = start.offsets[lane].ctypes.data if start.offsets else None
+                self._library.hope_keys(self._run, lane, keys)
+
+    def begin(self, start: Start) -> None:
+        """Start a run, whose lanes are walked by ``drive`` and ``hand_out``."""
+        self._errors.clear()
+        self._order(start)
+        self._library.hope_begin(self._run, start.first, start.key, start.ages)
+
+    def drive(self, lane: int, *, interruptible: bool) -> None:
+        """Walk a lane to its end, or until the run is stopped; what fails stops it and is kept."""
+        # Back in Python a signal's handler runs before the lane waits on.
+        while self._library.hope_drive(self._run, lane, interruptible):
+            pass
+
+    def hand_out(self, threads: Mapping[int, LaneThread]) -> None:
+        """Have lanes, once in a run, walked by threads that rest, from their seats on."""
+        count, rests = len(threads), [thread.rest for thread in threads.values()]
+        self._library.hope_hand_out(
+            self._run, count, (ctypes.c_void_p * count)(*rests), (ctypes.c_int32 * count)(*threads)
+        )
+
+    @override
+    def alone(self, start: Start, *, interruptible: bool, end: float = inf) -> None:
+        if self._errors:
+            self._errors.clear()
+        if start.offsets is not self._offsets:
+            self._order(start)
+        begun = (self._run, start.first, start.key, start.ages, self._masks[0], interruptible)
+        failures = self._alone(*begun, False)
+        while failures == _UNFINISHED:  # a signal's handler runs before the lane waits on
+            failures = self._alone(*begun, True)
+        if failures < 0:
+            work, explain = self._told[self._unseated[0]]
+            raise failed(work, explain(-failures))
+        if failures:
+            raise KeyboardInterrupt if failures == _STOPPED else self.failures()[0]
+
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Sleep until the lanes that were handed out run no more; False when ``timeout_s`` is over, if not negative.
+
+        May be left by what a signal's handler raises.
+        """
+        until = _NEVER_NS if timeout_s < 0 else monotonic_ns() + int(timeout_s * 1e9)
+        # Back in Python a signal's handler runs before the next wait, and may raise.
+        while (found := self._library.hope_await(self._run, until)) < 0:
+            pass
+        return bool(found)
+
+    def leave_behind(self, lane: int) -> bool:
+        """Wait no more for a lane that was handed out; False where it runs no more.
+
+        Who wants what it holds is turned away, until its runtime comes back.
+        """
+        return bool(self._library.hope_leave_behind(self._run, lane))
+
+    @override
+    def stop(self) -> None:
+        self._library.hope_stop(self._run)
+
+    @property
+    @override
+    def stopped(self) -> bool:
+        return bool(self._library.hope_stopped(self._run))
+
+    def done(self, lane: int) -> int:
+        """How many segments of a lane are finished; ``FINISHED`` when a resting thread has walked it."""
+        count: int = self._library.hope_done(self._run, lane)
+        return count
+
+    def failures(self) -> list[BaseException]:
+        """What went wrong in segments, first things first."""
+        found = []
+        answer = (ctypes.c_int64 * 3)()
+        for lane in range(self._lanes):
+            if self._library.hope_failure(self._run, lane, answer):
+                order, index, status = answer
+                work, explain = self._told[index]
+                raised = self._errors.pop(index, None) or explain(status)
+                found.append((order, raised if status == _TURNED_AWAY else failed(work, raised)))
+        return [error for _, error in sorted(found, key=lambda pair: pair[0])]
+
+    @override
+    def stamps(self) -> list[Sequence[int]]:
+        return [clock.tolist() for clock in self._clock]
+
+    @property
+    @override
+    def waited_ns(self) -> int:
+        return sum(self._library.hope_waited(self._run, lane) for lane in range(self._lanes))
+
+
+def _mask(cores: frozenset[int]) -> bytes | None:
+    """As C's ``cpu_set_t``; None for no cores."""
+    return sum(1 << core for core in cores).to_bytes(native.MASK_BYTES, "little") if cores else None
+
+
+def _gone_from(cores: frozenset[int]) -> Callable[[int], BaseException]:
+    """What a thread's failure to move there means."""
+    return lambda status: gone(cores, os.strerror(status))
+
+
+class _Steps:
+    """Code as the steps of ``lanes.c``.
+
+    Attributes:
+        rows: per lane.
+        told: what a failed step belongs to, and what its status means.
+        errors: what steps made by Python have raised in this run.
+        keep: what the steps point to.
+    """
+
+    def __init__(self, code: Code, arbiter: Arbiter) -> None:
+        self.told: list[tuple[Work, Callable[[int], BaseException]]] = []
+        self.errors: dict[int, BaseException] = {}
+        self.keep: list[Any] = []
+        calls: dict[int, Callable[[], Any]] = {}
+        errors = self.errors  # nothing below may refer to this object, which only the garbage collector could free then
+
+        def call_back(index: int) -> int:
+            try:
+                calls[index]()
+            except BaseException as error:  # noqa: BLE001  told to the caller of the run
+                errors[index] = error
+                return _FAILED
+            return 0
+
+        self._calls = calls
+        self._refused = lambda _, refusal=arbiter.refusal: refusal()
+        called_back = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_ssize_t)(call_back)
+        self._call_back = native.address(called_back)
+        self.keep += [called_back, calls]
+        self.rows = [self._row(row, [arbiter.mask(one.resources) for one in row]) for row in code]
+
+    def _row(self, row: Sequence[Instruction], masks: Sequence[int]) -> list[native.Step]:
+        steps = [native.Step(native.STAMP)]
+        for position, one in enumerate(row):
+            mask, spare = masks[position], masks[position] & ~(masks[position + 1] if position + 1 < len(row) else 0)
+            waits, prepared = one.work.waits, bool(one.copies)
+            if one.cores:
+                steps.append(self._bind(one))
+                prepared |= not waits
+            steps += self._enter(one.work, mask, position)
+            if waits:
+                steps.append(native.Step(native.STAMP))
+            if prepared:
+                steps += [step for copy in one.copies for step in self._call(one.work, copy)]
+                steps.append(native.Step(native.STAMP))
+            if one.call:
+                steps += self._call(one.work, one.call)
+                if one.check:
+                    steps.append(self._python(one.work, one.check, native.CALL_ONCE))
+                steps.append(native.Step(native.STAMP))
+            steps.append(native.Step(native.DONE, a=position + 1, b=_signed(spare)))
+        return steps
+
+    def _enter(self, work: Work, mask: int, position: int) -> list[native.Step]:
+        """Wait for data, then take the resources; the last wait's end claims them."""
+        index = self.tell(work, self._refused)
+        lent = [native.Step(native.LENT, index, a=work.lent.lane, b=work.lent.count)] if work.lent else []
+        waits = [native.Step(native.WAIT, index, a=one.lane, b=one.count) for one in work.waits if one != work.lent]
+        steps = [*lent, *waits] if work.waits else []
+        for step in steps:
+            step.arguments[:3] = mask or None, step is steps[-1] or None, position or None
+        if mask:
+            steps.append(native.Step(native.ENTER, index, a=_signed(mask), b=position))
+        return steps
+
+    def tell(self, work: Work, explain: Callable[[int], BaseException]) -> int:
+        """The index by which a failure of this work is told."""
+        self.told.append((work, explain))
+        return len(self.told) - 1
+
+    def _bind(self, one: Instruction) -> native.Step:
+        bits = sum(1 << core for core in one.cores)  # in words of 64 bits, least significant bytes first
+        size = (max(one.cores) // 64 + 1) * 8
+        mask = ctypes.create_string_buffer(bits.to_bytes(size, "little"), size)
+        self.keep.append(mask)
+        index = self.tell(one.work, _gone_from(one.cores))
+        return native.Step(native.BIND, index, ctypes.addressof(mask), len(mask))
+
+    def _python(self, work: Work, call: Callable[[], Any], operation: int = native.CALL) -> native.Step:
+        index = self.tell(work, lambda status: RuntimeError(f"a step made by Python returned {status}"))
+        self._calls[index] = call
+        return native.Step(operation, index, function=self._call_back, arguments=(index,))
+
+    def _call(self, work: Work, bound: Bound) -> list[native.Step]:
+        if not bound.native:
+            return [self._python(work, bound)]
+        return [self._native(work, bound, place, call) for place, call in enumerate(bound.native)]
+
+    def _native(self, work: Work, bound: Bound, place: int, call: NativeCall) -> native.Step:
+        index = self.tell(work, lambda status: bound.failure(place, status))
+        operation = native.CALL_POINTER if call.returns_pointer else native.CALL_AGAIN if call.again else native.CALL
+        return native.Step(operation, index, a=call.again, function=call.function, arguments=call.arguments)
+
+
+def _signed(mask: int) -> int:
+    """64 bits as C's signed type holds them."""
+    return mask - (1 << 64) if mask >> 63 else mask

@@ -1,0 +1,62 @@
+"""What a run takes and gives: arrays of the shapes and element types that the graph declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from agent_sdk.engine.errors import FeedError
+from hope_schema import ModelGraph
+
+Feeds = dict[str, np.ndarray]
+Outputs = dict[str, np.ndarray]
+NEW: Mapping[str, np.ndarray] = MappingProxyType({})
+"""No arrays of the caller's: every output goes to a new one."""
+
+
+class Ports:
+    """The inputs and outputs of a graph."""
+
+    def __init__(self, graph: ModelGraph) -> None:
+        self._wanted, self._made = (
+            {name: (graph.tensor[name].shape, np.dtype(graph.tensor[name].dtype)) for name in names}
+            for names in (graph.inputs, graph.outputs)
+        )
+
+    def check(self, inputs: Mapping[str, Any]) -> Feeds:
+        """Return the inputs as arrays. Raises FeedError for wrong names, shapes or element types."""
+        feeds = {}
+        for name, (shape, dtype) in self._wanted.items():
+            if name not in inputs:
+                others = ", ".join(inputs) or "none"
+                raise FeedError(f"input '{name}' ({dtype}{list(shape)}) is missing; given: {others}")
+            given = inputs[name]
+            array = np.asarray(given)
+            if type(given) is list and np.can_cast(array.dtype, dtype, "same_kind"):
+                array = array.astype(dtype)  # numbers have no width; ONNX Runtime takes them too
+            if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
+                raise FeedError(
+                    f"input '{name}' is {array.dtype}{list(array.shape)}, the model wants {dtype}{list(shape)}"
+                )
+            feeds[name] = array
+        if len(inputs) != len(feeds):
+            unknown = next(name for name in inputs if name not in feeds)
+            raise FeedError(f"the model has no input '{unknown}'; it has {', '.join(feeds) or 'none'}")
+        return feeds
+
+    def check_outputs(self, into: Mapping[str, np.ndarray]) -> None:
+        """Raise FeedError where an output cannot be written into the array that is given for it."""
+        for name, array in into.items():
+            if name not in self._made:
+                raise FeedError(f"the model has no output '{name}'; it has {', '.join(self._made)}")
+            check_output(name, *self._made[name], array)
+
+
+def check_output(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], array: np.ndarray) -> None:
+    """Raise FeedError where an output of this shape and type cannot be written into an array."""
+    if array.shape != shape or array.dtype != dtype or not array.flags.writeable:
+        found = f"{array.dtype}{list(array.shape)}{'' if array.flags.writeable else ', read-only'}"
+        raise FeedError(f"output '{name}' is {dtype}{list(shape)}; the array given for it is {found}")

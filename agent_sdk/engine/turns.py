@@ -1,0 +1,113 @@
+"""Waiting for one's turn: what a session has a few of is lent in the order in which it was asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from agent_sdk.engine.errors import DeviceClosedError
+from agent_sdk.engine.interrupt import DeferredInterrupts
+
+Item = TypeVar("Item")
+
+
+class Turns(Generic[Item]):
+    """Things that are lent one at a time to each who asks.
+
+    Attributes:
+        waiting: how many wait.
+    """
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self._lock = threading.Lock()
+        self._free = deque(items)
+        self._count = len(self._free)
+        self._withheld = ""
+        self._queue: deque[_Place[Item]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._queue)
+
+    def take_now(self) -> Item | None:
+        """One of them, if there is one; None otherwise, and while they are withheld."""
+        with self._lock:
+            return self._free.popleft() if self._free and not self._withheld else None
+
+    def take_all(self) -> list[Item]:
+        """All of them, where none is lent, also while they are withheld; nothing otherwise."""
+        with self._lock:
+            if len(self._free) < self._count:
+                return []
+            found = [*self._free]
+            self._free.clear()
+            return found
+
+    def take(self, interrupts: DeferredInterrupts, timeout_s: float = -1) -> Item | None:
+        """Wait for one; None when ``timeout_s`` is over. An interrupted wait leaves the queue.
+
+        Raises DeviceClosedError while they are withheld.
+        """
+        with self._lock:
+            if self._withheld:
+                raise DeviceClosedError(self._withheld)
+            if self._free:
+                return self._free.popleft()
+            mine: _Place[Item] = _Place()
+            self._queue.append(mine)
+        try:
+            interrupts.wait(mine.gate, timeout_s)
+        except BaseException:
+            self._forgo(mine)
+            raise
+        if mine.refused:
+            raise DeviceClosedError(mine.refused)
+        if mine.item is None:
+            return self._forgo(mine, keep=True)
+        return mine.item
+
+    def give(self, item: Item) -> None:
+        """Have it lent to the next."""
+        with self._lock:
+            if self._queue:
+                place = self._queue.popleft()
+                place.item = item
+                place.gate.release()
+            else:
+                self._free.append(item)
+
+    def withhold(self, why: str) -> None:
+        """Lend nothing until ``why`` is empty, and have nobody wait for it meanwhile."""
+        with self._lock:
+            self._withheld = why
+            for place in self._queue if why else ():
+                place.refused = why
+                place.gate.release()
+            if why:
+                self._queue.clear()
+
+    def _forgo(self, mine: _Place[Item], *, keep: bool = False) -> Item | None:
+        """Leave the queue; what was lent meanwhile is kept, or lent to the next."""
+        with self._lock:
+            if mine in self._queue:
+                self._queue.remove(mine)
+                return None
+        if mine.item is None or keep:
+            return mine.item
+        self.give(mine.item)
+        return None
+
+
+class _Place(Generic[Item]):
+    """In the queue: ``gate`` opens when there is an ``item``, or never will be for the reason in ``refused``."""
+
+    __slots__ = ("gate", "item", "refused")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.item: Item | None = None
+        self.refused = ""
