@@ -121,4 +121,4 @@ class LanesWheel(bdist_wheel):
 
 
 if __name__ == "__main__":
-    sys.exit(build(HERE / LIBRARY))
+    sys.exit(build(HERE / LIBRARY) or 0)
