@@ -21,8 +21,8 @@ from agent_sdk.paths import CACHE_VARIABLE
 
 MAX_BYTES: Final = 256 * 2**20
 """Largest file that is read whole."""
-PART: Final = ".part"
-"""How names of files end that are being written."""
+PART: Final = (".hope-", ".part")
+"""How the names of files begin and end that are being written; a folder may hold other people's files too."""
 ROOM_BYTES: Final = 4 * 2**20
 """What must fit into a directory for it to be worth using."""
 STALE_S: Final = 60.0
@@ -40,21 +40,29 @@ def read_whole(path: Path) -> bytes:
 
 
 def replace_whole(path: Path, data: bytes) -> None:
-    """Replace a file by one that is whole, readable by its owner alone. Raises OSError when that cannot be done."""
+    """Replace a file by one that is whole, readable by its owner alone. Raises OSError when that cannot be done.
+
+    What a killed process left half written in the same folder goes.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=PART)
+    prefix, ending = PART
+    for left in path.parent.glob(f"{prefix}*{ending}"):
+        with suppress(OSError):  # another process has just removed it, or it is somebody else's
+            if time.time() - left.lstat().st_mtime > STALE_S:
+                left.unlink()
+    handle, temporary = tempfile.mkstemp(ending, prefix, path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.replace(temporary, path)
     except BaseException:
-        with suppress(OSError):  # it stays half written, until ``usable`` removes it; why it failed is raised
+        with suppress(OSError):  # it stays half written, until the next write removes it; why it failed is raised
             os.unlink(temporary)
         raise
 
 
 def usable(directory: Path) -> str | None:
-    """Say why files cannot be kept in a directory, or None; what a killed process left half written goes.
+    """Say why files cannot be kept in a directory, or None.
 
     One that belongs to somebody else is not trusted: who owns it decides what is found in it.
     """
@@ -64,9 +72,6 @@ def usable(directory: Path) -> str | None:
             return f"'{directory}' belongs to another user"
         with tempfile.TemporaryFile(dir=directory) as file:
             os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
-        for left in directory.rglob(f"*{PART}"):
-            if time.time() - left.lstat().st_mtime > STALE_S:
-                left.unlink(missing_ok=True)
     except OSError as error:
         return f"'{directory}' cannot be used ({error.strerror or error})"
     return None

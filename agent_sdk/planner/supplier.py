@@ -124,14 +124,26 @@ class PlanSupplier(Forks):
         self._opening, self._planner, self._closed = threading.Lock(), None, FORKED
 
     def close(self) -> None:
-        """Close the connection to the planner; nothing is obtained any more. Idempotent."""
+        """Close the connection to the planner; nothing is obtained any more. Idempotent.
+
+        A planner that is being opened is not waited for: whoever opens it finds this closed, and closes it.
+        """
         self._closed = self._closed or "the agent is closed; open a new one"
-        self.disconnect()
+        self._disconnect_when_closed()
 
     def disconnect(self) -> None:
         """Close the connection to the planner; the next call opens another one."""
         with self._opening:
             planner, self._planner = self._planner, None
+        if planner is not None:
+            planner.close()
+
+    def _disconnect_when_closed(self) -> None:
+        """Close what there is, unless somebody is at the connection, who then does this."""
+        if not self._closed or not self._opening.acquire(blocking=False):
+            return
+        planner, self._planner = self._planner, None
+        self._opening.release()
         if planner is not None:
             planner.close()
 
@@ -207,9 +219,12 @@ class PlanSupplier(Forks):
         return ""
 
     def _call(self, verb: Callable[[PlannerClient], Awaitable[Result]]) -> Result:
-        with self._opening:
-            self.refuse_when_closed()
-            self._planner = planner = self._planner or self._connect()
+        try:
+            with self._opening:
+                self.refuse_when_closed()
+                self._planner = planner = self._planner or self._connect()
+        finally:
+            self._disconnect_when_closed()
         started = time.perf_counter()
         try:
             return planner.call(verb)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent_sdk import Agent, errors
-from agent_sdk.files import PART
+from agent_sdk.files import PART, replace_whole
 from agent_sdk.model import read_model
 from agent_sdk.planner.client import PlannerClient, ServedPlan
 from agent_sdk.planner.identity import device_id, store_token, stored_token
@@ -163,15 +163,20 @@ def test_a_kept_plan_that_is_a_pipe_is_asked_for_anew(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
-    """At the next start, once it is old enough to be nobody's."""
-    (tmp_path / "plans").mkdir()
-    old, new = tmp_path / "plans" / f"a{PART}", tmp_path / "plans" / f"b{PART}"
-    for path in (old, new):
+    """With the next write into its folder, once it is old enough to be nobody's; other people's files stay."""
+    folder = tmp_path / "plans"
+    folder.mkdir()
+    old, new = (folder / f"{name}".join(PART) for name in "ab")
+    others = [folder / "film.part", tmp_path / "below" / "film.part"]
+    others[1].parent.mkdir()
+    for path in (old, new, *others):
         path.write_text("half")
-    os.utime(old, (ago := time.time() - 600, ago))
-    Agent(processors="ort@0", cache=tmp_path).close()
+    for path in (old, *others):
+        os.utime(path, (ago := time.time() - 600, ago))
+    with Agent(processors="ort@0", cache=tmp_path):
+        replace_whole(folder / "a.json", b"{}")
     assert not old.exists()
-    assert new.exists()
+    assert all(path.exists() for path in (new, *others))
 
 
 def measure_in(cache: str, ready: Barrier, measured: SimpleQueue[int]) -> None:
