@@ -11,8 +11,8 @@ from planner_api.web.application import App, build_api
 from planner_api.web.logs import stay_quiet
 from planner_api.web.observe import Observe
 
-ROUTERS = (models, profiles, plans)
-"""What agents call."""
+ROUTERS = (plans, profiles, models)
+"""What agents call; what they call most is tried first."""
 
 
 def create_app(settings: Settings) -> App[Planner]:

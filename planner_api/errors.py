@@ -19,6 +19,10 @@ MAX_CAUSES = 20
 """Most single causes one error lists."""
 
 
+class UsageError(Exception):
+    """Bad input on the command line: one clear line on stderr, exit status 2."""
+
+
 class PlannerError(Exception):
     """A request that is refused, with its cause and its cure in ``detail``.
 

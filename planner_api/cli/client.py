@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from planner_api.cli.calls import Call
-from planner_api.usage import UsageError
+from planner_api.errors import UsageError
 
 TIMEOUT_S = 30.0
 PAGE = 100

@@ -21,9 +21,8 @@ from planner_api.cli.tokens import add_commands as add_token_commands
 from planner_api.cli.tokens import run as run_tokens
 from planner_api.db.engine import DatabaseUrlError, parse_url, shown
 from planner_api.db.migrate import SchemaError
-from planner_api.errors import DatabaseAwayError, PlannerError
+from planner_api.errors import DatabaseAwayError, PlannerError, UsageError
 from planner_api.settings import Settings, is_loopback, mistyped
-from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
   hope-planner serve                                      a planner on this machine, on a SQLite file

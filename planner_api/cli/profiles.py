@@ -15,10 +15,10 @@ from planner_api.cli.local import on_database
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database
 from planner_api.devices.audit.service import local_actor
+from planner_api.errors import UsageError
 from planner_api.profiles.reading import head_of
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
-from planner_api.usage import UsageError
 from planner_api.web.body import Body
 
 EXAMPLES = """examples:

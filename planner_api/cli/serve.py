@@ -15,9 +15,9 @@ import uvicorn
 
 from planner_api.app import create_app
 from planner_api.db.engine import shown
+from planner_api.errors import UsageError
 from planner_api.service import Service
 from planner_api.settings import Settings
-from planner_api.usage import UsageError
 from planner_api.web.application import App
 from planner_api.web.logs import configure
 from planner_api.web.protocol import BoundedProtocol

@@ -16,10 +16,10 @@ from planner_api.db.engine import Database, parse_url, shown
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository, service
 from planner_api.devices.audit.service import local_actor
+from planner_api.errors import UsageError
 from planner_api.jobs.events import build_events
 from planner_api.profiles import oversight
 from planner_api.settings import Settings
-from planner_api.usage import UsageError
 
 EXAMPLES = """examples:
   hope-planner tokens create                                    an admin's token

@@ -23,7 +23,7 @@ from planner_api.db.engine import sync_engine
 from planner_api.db.migrate import HEAD, current_revision, upgrade
 from planner_api.db.tables import AuditRow, Base, ConsoleSessionRow
 from planner_api.db.types import UtcDateTime
-from planner_api.usage import UsageError
+from planner_api.errors import UsageError
 
 FORMAT = "hope-planner backup 1"
 BATCH = 500

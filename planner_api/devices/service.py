@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from hope_schema import Device, DeviceDescription, DevicePage, Enrolment, EnrolmentReceipt, Proof, ProofRequest
 from hope_schema.proof import prove as proof_of
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.messages import message_of
 from planner_api.db.tables import DeviceRow
-from planner_api.db.told import told
 from planner_api.devices import repository
 from planner_api.devices.audit.service import Actor, record
 from planner_api.devices.finding import Wanted, find
@@ -175,7 +175,7 @@ async def _described(session: AsyncSession, rows: Sequence[DeviceRow]) -> list[D
     ids = [row.id for row in rows]
     drifts, unused = await repository.drifts(session, ids), await repository.unused(session, ids)
     return [
-        told(
+        message_of(
             Device,
             row,
             device_id=row.id,

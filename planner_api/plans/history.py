@@ -8,7 +8,7 @@ from typing import Any
 
 from hope_schema import PlanDiff, PlanHistory, PlanVersion, Results
 from planner_api.db.engine import Database, ReadSession
-from planner_api.db.told import told
+from planner_api.db.messages import message_of
 from planner_api.errors import NotFoundError, plan_unknown
 from planner_api.plans import repository
 from planner_api.plans.diff import moves
@@ -88,13 +88,13 @@ def _among(versions: list[PlanVersion], plan_id: str, wanted: int) -> PlanVersio
 def _version(row: Any) -> PlanVersion:
     mean = row.log_sum / row.timed if row.timed else None
     spread = math.sqrt(max(0.0, row.log_squares / row.timed - mean * mean)) if mean is not None else None
-    results = told(
+    results = message_of(
         Results,
         row,
         measured_us=None if mean is None else math.exp(mean),
         spread=None if spread is None else math.expm1(spread),
     )
-    return told(PlanVersion, row, served=row.version == (row.served_version or row.newest), results=results)
+    return message_of(PlanVersion, row, served=row.version == (row.served_version or row.newest), results=results)
 
 
 def _ratio(after: float | None, before: float | None) -> float | None:

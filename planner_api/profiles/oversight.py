@@ -11,8 +11,8 @@ import numpy as np
 
 from hope_schema import Contribution, ContributionPage, Vote, VotePage
 from planner_api.db.engine import Database
+from planner_api.db.messages import message_of
 from planner_api.db.paging import Page
-from planner_api.db.told import told
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
@@ -35,7 +35,7 @@ async def contributions(database: Database, soc: str, frequency: str, *, after: 
     page = []
     for row in rows:
         figures, alone = said.get(device_hash(row.device_id), (0, 0))
-        page.append(told(Contribution, row, figures=figures, alone=alone))
+        page.append(message_of(Contribution, row, figures=figures, alone=alone))
     return ContributionPage(contributions=tuple(page), next=rows.next(lambda row: row.device_id))
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from hope_schema import Comparison, Release, ReleasePart
+from planner_api.db.messages import message_of
 from planner_api.db.tables import ReleasePartRow, ReleaseRow
-from planner_api.db.told import told
 from planner_api.rollout.decision import Pairs, stratum_evidence
 from planner_api.rollout.judging import KINDS, judge, pairs, waits_for, wanted
 from planner_api.rollout.splits import selector_of
@@ -19,7 +19,7 @@ def release_view(row: ReleaseRow, parts: Sequence[ReleasePartRow]) -> Release:
     """A release and how it goes."""
     found = judge(parts)
     share = {"done": 1.0, "rolled_back": 0.0}.get(row.state, row.stages[row.stage])
-    return told(
+    return message_of(
         Release,
         row,
         release_id=row.id,
@@ -37,7 +37,7 @@ def release_view(row: ReleaseRow, parts: Sequence[ReleasePartRow]) -> Release:
 
 def part_view(row: ReleasePartRow) -> ReleasePart:
     """A part, with the evidence of its own devices."""
-    return told(
+    return message_of(
         ReleasePart, row, **{kind: _comparison([row], kind, stratum_evidence(pairs(row, kind))) for kind in KINDS}
     )
 

@@ -23,8 +23,8 @@ from hope_schema import (
 )
 from hope_schema.fleet import PlanStatus
 from planner_api.db.engine import Database
+from planner_api.db.messages import message_of
 from planner_api.db.tables import FanoutRow, ModelRow, ProfileRow
-from planner_api.db.told import told
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import NotFoundError, model_unknown
 from planner_api.jobs.queue import SolveQueue
@@ -137,7 +137,8 @@ async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfi
     async with database.read() as session:
         rows = await repository.profiles(session, offset=offset, limit=limit)
     page = tuple(
-        told(FleetProfile, row, soc=soc, established=established_at is not None) for soc, established_at, row in rows
+        message_of(FleetProfile, row, soc=soc, established=established_at is not None)
+        for soc, established_at, row in rows
     )
     return FleetProfilePage(profiles=page, next=rows.next_offset(offset))
 
@@ -148,7 +149,7 @@ async def models(database: Database, *, offset: int, limit: int) -> FleetModelPa
         rows = await repository.models(session, offset=offset, limit=limit)
         known = await repository.count_pairs(session)
     page = tuple(
-        told(
+        message_of(
             FleetModel,
             row,
             model_hash=row.hash,
@@ -169,7 +170,7 @@ async def plans(database: Database, *, where: dict[str, str], after: str, limit:
     async with database.read() as session:
         rows = await repository.plans(session, where=where, after=after, limit=limit)
     page = tuple(
-        told(
+        message_of(
             FleetPlan,
             row,
             plan_id=row.id,

@@ -22,8 +22,7 @@ class StrictRoute(APIRoute):
         known = [parameter.alias for parameter in self.dependant.query_params]
 
         async def strictly(request: Request) -> Response:
-            unknown = sorted(set(request.query_params) - set(known))
-            if unknown:
+            if request.scope["query_string"] and (unknown := sorted(set(request.query_params) - set(known))):
                 detail = f"there is no parameter '{unknown[0][:100]}' here; known are: {', '.join(known) or 'none'}"
                 raise InvalidError("unknown-parameter", detail)
             return await handle(request)

@@ -13,7 +13,7 @@ from planner_api.cli import main as cli
 from planner_api.db.backup import read, write
 from planner_api.db.engine import sync_engine
 from planner_api.db.tables import Base
-from planner_api.usage import UsageError
+from planner_api.errors import UsageError
 from tests.planner.samples import chain, plan_request, serving, tokens
 
 

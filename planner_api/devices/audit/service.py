@@ -10,8 +10,8 @@ from typing import Any
 
 from hope_schema import AuditEntry, AuditPage
 from planner_api.db.engine import Database, WriteSession
+from planner_api.db.messages import message_of
 from planner_api.db.tables import AuditRow
-from planner_api.db.told import told
 from planner_api.devices.audit import repository
 from planner_api.web.principal import principal_of
 
@@ -65,7 +65,7 @@ async def page(database: Database, *, limit: int, before: int | None, **where: s
     """Entries, newest first."""
     async with database.read() as session:
         rows = await repository.page(session, before=before, limit=limit, **where)
-    entries = tuple(told(AuditEntry, row) for row in rows)
+    entries = tuple(message_of(AuditEntry, row) for row in rows)
     return AuditPage(entries=entries, next=rows.next(lambda row: row.id))
 
 

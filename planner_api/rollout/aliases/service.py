@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
 from planner_api.db.engine import Database
+from planner_api.db.messages import message_of
 from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
-from planner_api.db.told import told
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import ConflictError, NotFoundError, model_unknown
 from planner_api.models import repository as models
@@ -50,7 +50,7 @@ async def list_names(database: Database, *, after: str, limit: int) -> NamedMode
         rows = await repository.names(session, after=after, limit=limit)
         aliases = await repository.aliases(session, [row.name for row in rows])
     names = tuple(
-        told(NamedModel, row, aliases={each.alias: each.version for each in aliases if each.name == row.name})
+        message_of(NamedModel, row, aliases={each.alias: each.version for each in aliases if each.name == row.name})
         for row in rows
     )
     return NamedModelPage(names=names, next=rows.next(lambda row: row.name))
@@ -147,6 +147,6 @@ def _refuse_under_release(row: ModelAliasRow | None) -> None:
 
 def _versions(rows: Sequence[ModelVersionRow], aliases: Sequence[ModelAliasRow]) -> tuple[ModelVersion, ...]:
     return tuple(
-        told(ModelVersion, row, aliases=tuple(each.alias for each in aliases if each.version == row.version))
+        message_of(ModelVersion, row, aliases=tuple(each.alias for each in aliases if each.version == row.version))
         for row in rows
     )

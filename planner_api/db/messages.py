@@ -1,4 +1,4 @@
-"""From a row to the message of the contract that tells of it."""
+"""From a row to the message of the contract that holds its columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 Message = TypeVar("Message", bound=BaseModel)
 
 
-def told(kind: type[Message], row: Any, **more: Any) -> Message:
+def message_of(kind: type[Message], row: Any, **more: Any) -> Message:
     """Return a message whose fields are the row's columns of the same names, but for those that are given.
 
     Raises:
