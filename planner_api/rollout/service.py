@@ -19,9 +19,10 @@ from planner_api.devices.groups import service as grouping
 from planner_api.errors import ConflictError, InvalidError, NotFoundError, model_unknown
 from planner_api.jobs.chores import end, keep_doing
 from planner_api.models import repository as models
+from planner_api.models.names import service as names
 from planner_api.rollout import repository
-from planner_api.rollout.aliases import repository as names
-from planner_api.rollout.aliases import service as naming
+from planner_api.rollout.aliases import repository as alias_rows
+from planner_api.rollout.aliases.service import resolve
 from planner_api.rollout.judging import harm, judge, next_step, waits_for
 from planner_api.rollout.splits import Splits
 from planner_api.rollout.views import part_view, release_view
@@ -88,7 +89,7 @@ class Releases:
         release_id, now = f"r-{secrets.token_hex(12)}", datetime.now(UTC)
         async with self._database.read() as session:
             is_hash = await models.exists(session, request.model)
-        version = None if is_hash else await naming.resolve(self._database, request.model)
+        version = None if is_hash else await resolve(self._database, request.model)
         model_hash = request.model if version is None else version.model_hash
         values: dict[str, Any] = {"id": release_id, "model": request.model, "model_hash": model_hash}
         async with self._database.write() as session:
@@ -190,7 +191,7 @@ class Releases:
     async def _claim_alias(
         self, session: WriteSession, release_id: str, name: str, alias: str, after: int
     ) -> dict[str, Any]:
-        known = await names.alias(session, name, alias)
+        known = await alias_rows.alias(session, name, alias)
         if known is None:
             cure = f"make it with `hope-planner models alias {name} {alias} VERSION`"
             raise NotFoundError("alias-unknown", f"'{name}' has no alias '{alias}': {cure}")
@@ -199,7 +200,7 @@ class Releases:
         before = await repository.claim_alias(session, release_id, name, alias)
         if before is None:
             raise ConflictError("release-under-way", f"another release of {name}@{alias} is under way")
-        version = await naming.find_version(session, name, before)
+        version = await names.find_version(session, name, before)
         return {"name": name, "alias": alias, "before": before, "after": after, "before_hash": version.model_hash}
 
     async def _socs(

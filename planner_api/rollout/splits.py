@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from cachetools import LRUCache
 
 from hope_schema import GroupSelector
 from planner_api.db.engine import Database
@@ -41,7 +42,7 @@ class Splits:
         self._database = database
         self._cache = cache
         self._known: dict[str, int] = {}
-        self._labels: OrderedDict[str, dict[str, str]] = OrderedDict()
+        self._labels: LRUCache[str, dict[str, str]] = LRUCache(MAX_LABELLED)
         self.plans: dict[str, Split] = {}
         self.aliases: dict[tuple[str, str], Split] = {}
 
@@ -99,8 +100,6 @@ class Splits:
         if found is None:
             async with self._database.read() as session:
                 found = self._labels[device_id] = dict(await repository.labels(session, device_id))
-            if len(self._labels) > MAX_LABELLED:
-                self._labels.popitem(last=False)
         return found
 
 

@@ -12,9 +12,9 @@ from planner_api.console.forms import read_form
 from planner_api.console.rendering import render
 from planner_api.devices.audit.service import actor_of
 from planner_api.errors import InvalidError, model_unknown
+from planner_api.models.names import service as names
+from planner_api.models.names.routes import Before
 from planner_api.rollout import repository as releases
-from planner_api.rollout.aliases import service as naming
-from planner_api.rollout.aliases.routes import Before
 from planner_api.views import service as fleet
 from planner_api.views.repository import count_pairs
 from planner_api.web.parameters import ModelHash, Offset, PlainName
@@ -43,14 +43,14 @@ async def listing(request: Request, offset: Offset = 0) -> Response:
     """List models."""
     database = request.app.state.planner.database
     page = await fleet.models(database, offset=offset, limit=ROWS)
-    named = await naming.list_names(database, after="", limit=NAMED)
+    named = await names.list_names(database, after="", limit=NAMED)
     return render(request, "models.html", page=page, offset=offset, rows=ROWS, named=named)
 
 
 @router.get("/names/{name}")
 async def versions(request: Request, name: PlainName, before: Before = None) -> Response:
     """Show the versions of a named model."""
-    page = await naming.list_versions(request.app.state.planner.database, name, before=before, limit=ROWS)
+    page = await names.list_versions(request.app.state.planner.database, name, before=before, limit=ROWS)
     return render(request, "name.html", name=name, page=page, before=before)
 
 

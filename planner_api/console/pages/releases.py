@@ -16,7 +16,7 @@ from planner_api.console.rendering import percent, render
 from planner_api.devices.audit.service import actor_of
 from planner_api.devices.groups.repository import names as names_of_groups
 from planner_api.errors import InvalidError
-from planner_api.rollout.aliases import service as naming
+from planner_api.models.names import service as names
 from planner_api.rollout.routes import Before, ReleaseId
 from planner_api.rollout.service import Action
 from planner_api.web.parameters import After
@@ -43,7 +43,7 @@ async def listing(request: Request, before: Before = None) -> Response:
     """List releases."""
     planner = request.app.state.planner
     page = await planner.releases.page(before=before, limit=ROWS)
-    named = await naming.list_names(planner.database, after="", limit=OFFERED)
+    named = await names.list_names(planner.database, after="", limit=OFFERED)
     async with planner.database.read() as session:
         known = await names_of_groups(session, OFFERED)
         titles = await repository.titles(session, (release.model_hash for release in page.releases))

@@ -1,1 +1,1 @@
-"""Names for models: numbered versions, and aliases that may come to stand for another one."""
+"""Aliases: names that stand for a version of a model and may come to stand for another one."""

@@ -1,84 +1,15 @@
-"""The rules for names: versions are numbered from 1 and never change, aliases point where admins say."""
+"""The rules for aliases: names of models that point where admins say, or where a release moves them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-
-from sqlalchemy.ext.asyncio import AsyncSession
-
-from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
+from hope_schema import ModelVersion
 from planner_api.db.engine import Database
-from planner_api.db.messages import message_of
-from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
+from planner_api.db.tables import ModelAliasRow, NamedModelRow
 from planner_api.devices.audit.service import Actor, record
-from planner_api.errors import ConflictError, NotFoundError, model_unknown
-from planner_api.models import repository as models
+from planner_api.errors import ConflictError, NotFoundError
+from planner_api.models.names import service as names
 from planner_api.rollout.aliases import repository
 from planner_api.rollout.splits import Splits
-
-
-def name_unknown(name: str) -> NotFoundError:
-    """Return the error for a name that no model has."""
-    return NotFoundError(
-        "name-unknown", f"no model is called '{name}': give it a version with `hope-planner models add {name} HASH`"
-    )
-
-
-def version_unknown(name: str, version: int) -> NotFoundError:
-    """Return the error for a version that a model does not have."""
-    cure = f"`hope-planner models show {name}` lists them"
-    return NotFoundError("version-unknown", f"'{name}' has no version {version}: {cure}")
-
-
-async def add_version(database: Database, name: str, sent: NewModelVersion, actor: Actor) -> ModelVersion:
-    """Make a graph the next version of a name. Raises NotFoundError for a graph that was never sent."""
-    now = datetime.now(UTC)
-    async with database.write() as session:
-        if not await models.exists(session, sent.model_hash):
-            raise model_unknown(sent.model_hash)
-        version = await repository.next_version(session, name, now)
-        values = {"name": name, "version": version, "model_hash": sent.model_hash, "labels": dict(sent.labels)}
-        await repository.add_version(session, {**values, "created_at": now})
-        await record(session, actor, "name.version", f"{name}:{version}", model_hash=sent.model_hash)
-    return await get_version(database, name, version)
-
-
-async def list_names(database: Database, *, after: str, limit: int) -> NamedModelPage:
-    """Named models in the order of their names."""
-    async with database.read() as session:
-        rows = await repository.names(session, after=after, limit=limit)
-        aliases = await repository.aliases(session, [row.name for row in rows])
-    names = tuple(
-        message_of(NamedModel, row, aliases={each.alias: each.version for each in aliases if each.name == row.name})
-        for row in rows
-    )
-    return NamedModelPage(names=names, next=rows.next(lambda row: row.name))
-
-
-async def list_versions(database: Database, name: str, *, before: int | None, limit: int) -> ModelVersionPage:
-    """Versions of a name, newest first. Raises NotFoundError for an unknown name."""
-    async with database.read() as session:
-        if await session.get(NamedModelRow, name) is None:
-            raise name_unknown(name)
-        rows = await repository.versions(session, name, before=before, limit=limit)
-        aliases = await repository.aliases(session, [name])
-    return ModelVersionPage(versions=_versions(rows, aliases), next=rows.next(lambda row: row.version))
-
-
-async def get_version(database: Database, name: str, version: int) -> ModelVersion:
-    """One version. Raises NotFoundError when there is none."""
-    async with database.read() as session:
-        return await find_version(session, name, version)
-
-
-async def find_version(session: AsyncSession, name: str, version: int) -> ModelVersion:
-    """One version, in a session that is open. Raises NotFoundError when there is none."""
-    row = await session.get(ModelVersionRow, (name, version))
-    if row is None:
-        known = await session.get(NamedModelRow, name) is not None
-        raise version_unknown(name, version) if known else name_unknown(name)
-    return _versions([row], await repository.aliases(session, [name]))[0]
 
 
 async def resolve(
@@ -102,21 +33,21 @@ async def resolve(
         else:
             found = await session.get(NamedModelRow, name)
             if found is None:
-                raise name_unknown(name)
+                raise names.name_unknown(name)
             version = found.newest
-        return await find_version(session, name, version)
+        return await names.find_version(session, name, version)
 
 
 async def point(database: Database, name: str, alias: str, version: int, actor: Actor) -> ModelVersion:
     """Let an alias stand for a version. Raises NotFoundError when there is no such version."""
     async with database.write() as session:
-        await find_version(session, name, version)
+        await names.find_version(session, name, version)
         before = await repository.lock_alias(session, name, alias)
         _refuse_under_release(before)
         was = None if before is None else before.version
         await repository.point(session, name, alias, version)
         await record(session, actor, "alias.point", f"{name}@{alias}", version=version, before=was)
-    return await get_version(database, name, version)
+    return await names.get_version(database, name, version)
 
 
 async def drop_alias(database: Database, name: str, alias: str, actor: Actor) -> None:
@@ -128,25 +59,8 @@ async def drop_alias(database: Database, name: str, alias: str, actor: Actor) ->
         await record(session, actor, "alias.drop", f"{name}@{alias}")
 
 
-async def label(database: Database, name: str, version: int, labels: Mapping[str, str], actor: Actor) -> ModelVersion:
-    """Replace a version's labels. Raises NotFoundError when there is no such version."""
-    async with database.write() as session:
-        if not await repository.label(session, name, version, labels):
-            raise version_unknown(name, version)
-        shown = ", ".join(f"{key}={value}" for key, value in labels.items())
-        await record(session, actor, "name.label", f"{name}:{version}", labels=shown)
-    return await get_version(database, name, version)
-
-
 def _refuse_under_release(row: ModelAliasRow | None) -> None:
     """Raise ConflictError for an alias that a release is moving."""
     if row is not None and row.release_id is not None:
         detail = f"release {row.release_id} of {row.name}@{row.alias} is under way; roll it back or let it end first"
         raise ConflictError("release-under-way", detail)
-
-
-def _versions(rows: Sequence[ModelVersionRow], aliases: Sequence[ModelAliasRow]) -> tuple[ModelVersion, ...]:
-    return tuple(
-        message_of(ModelVersion, row, aliases=tuple(each.alias for each in aliases if each.version == row.version))
-        for row in rows
-    )

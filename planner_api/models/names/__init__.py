@@ -1,0 +1,1 @@
+"""Names for models: each with numbered versions."""

@@ -1,0 +1,97 @@
+"""The rules for names of models: versions are numbered from 1 and never change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hope_schema import ModelVersion, ModelVersionPage, NamedModel, NamedModelPage, NewModelVersion
+from planner_api.db.engine import Database
+from planner_api.db.messages import message_of
+from planner_api.db.tables import ModelAliasRow, ModelVersionRow, NamedModelRow
+from planner_api.devices.audit.service import Actor, record
+from planner_api.errors import NotFoundError, model_unknown
+from planner_api.models import repository as models
+from planner_api.models.names import repository
+
+
+def name_unknown(name: str) -> NotFoundError:
+    """Return the error for a name that no model has."""
+    return NotFoundError(
+        "name-unknown", f"no model is called '{name}': give it a version with `hope-planner models add {name} HASH`"
+    )
+
+
+def version_unknown(name: str, version: int) -> NotFoundError:
+    """Return the error for a version that a model does not have."""
+    cure = f"`hope-planner models show {name}` lists them"
+    return NotFoundError("version-unknown", f"'{name}' has no version {version}: {cure}")
+
+
+async def add_version(database: Database, name: str, sent: NewModelVersion, actor: Actor) -> ModelVersion:
+    """Make a graph the next version of a name. Raises NotFoundError for a graph that was never sent."""
+    now = datetime.now(UTC)
+    async with database.write() as session:
+        if not await models.exists(session, sent.model_hash):
+            raise model_unknown(sent.model_hash)
+        version = await repository.next_version(session, name, now)
+        values = {"name": name, "version": version, "model_hash": sent.model_hash, "labels": dict(sent.labels)}
+        await repository.add_version(session, {**values, "created_at": now})
+        await record(session, actor, "name.version", f"{name}:{version}", model_hash=sent.model_hash)
+    return await get_version(database, name, version)
+
+
+async def list_names(database: Database, *, after: str, limit: int) -> NamedModelPage:
+    """Named models in the order of their names."""
+    async with database.read() as session:
+        rows = await repository.names(session, after=after, limit=limit)
+        aliases = await repository.aliases(session, [row.name for row in rows])
+    names = tuple(
+        message_of(NamedModel, row, aliases={each.alias: each.version for each in aliases if each.name == row.name})
+        for row in rows
+    )
+    return NamedModelPage(names=names, next=rows.next(lambda row: row.name))
+
+
+async def list_versions(database: Database, name: str, *, before: int | None, limit: int) -> ModelVersionPage:
+    """Versions of a name, newest first. Raises NotFoundError for an unknown name."""
+    async with database.read() as session:
+        if await session.get(NamedModelRow, name) is None:
+            raise name_unknown(name)
+        rows = await repository.versions(session, name, before=before, limit=limit)
+        aliases = await repository.aliases(session, [name])
+    return ModelVersionPage(versions=_versions(rows, aliases), next=rows.next(lambda row: row.version))
+
+
+async def get_version(database: Database, name: str, version: int) -> ModelVersion:
+    """One version. Raises NotFoundError when there is none."""
+    async with database.read() as session:
+        return await find_version(session, name, version)
+
+
+async def find_version(session: AsyncSession, name: str, version: int) -> ModelVersion:
+    """One version, in a session that is open. Raises NotFoundError when there is none."""
+    row = await session.get(ModelVersionRow, (name, version))
+    if row is None:
+        known = await session.get(NamedModelRow, name) is not None
+        raise version_unknown(name, version) if known else name_unknown(name)
+    return _versions([row], await repository.aliases(session, [name]))[0]
+
+
+async def label(database: Database, name: str, version: int, labels: Mapping[str, str], actor: Actor) -> ModelVersion:
+    """Replace a version's labels. Raises NotFoundError when there is no such version."""
+    async with database.write() as session:
+        if not await repository.label(session, name, version, labels):
+            raise version_unknown(name, version)
+        shown = ", ".join(f"{key}={value}" for key, value in labels.items())
+        await record(session, actor, "name.label", f"{name}:{version}", labels=shown)
+    return await get_version(database, name, version)
+
+
+def _versions(rows: Sequence[ModelVersionRow], aliases: Sequence[ModelAliasRow]) -> tuple[ModelVersion, ...]:
+    return tuple(
+        message_of(ModelVersion, row, aliases=tuple(each.alias for each in aliases if each.version == row.version))
+        for row in rows
+    )
