@@ -20,7 +20,7 @@ from agent_sdk.bench import Setting
 from agent_sdk.cancel import Cancel
 from agent_sdk.children import Children
 from agent_sdk.closing import Closes
-from agent_sdk.demand import Budget
+from agent_sdk.demand import Budget, cpu_s
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
@@ -183,7 +183,7 @@ class Agent(Closes):
         kinds = [processor.spec.kind for processor in self.device.processors.values()]
         self._starts = Starts(self._kept.path / "starts", kinds)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._cancel, self._budget = Cancel(), Budget()
+        self._cancel, self._budget = Cancel(), Budget(lambda: cpu_s() + self._children.cpu_s())
         obtainer.request("0" * 64)
 
     def load(

@@ -97,10 +97,12 @@ class Reply(Contract):
     Attributes:
         failure: what a runtime said that refused or failed; empty where all went well.
         observations: what was measured.
+        cpu_s: CPU seconds of the child so far.
     """
 
     failure: str = ""
     observations: Observations | None = None
+    cpu_s: float = 0.0
 
 
 class Message(Contract):

@@ -50,7 +50,7 @@ def main(setting: str) -> int:
             reply = bench.answer(read(line), lambda what: tell(Message(step=what)))
         except Exception as error:  # noqa: BLE001  runtimes raise their own unrelated classes
             reply = Reply(failure=" ".join(str(error).split())[:400] or type(error).__name__)
-        tell(Message(reply=reply))
+        tell(Message(reply=reply.model_copy(update={"cpu_s": time.process_time()})))
     return 0
 
 

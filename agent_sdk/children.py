@@ -58,6 +58,7 @@ class Children(Closes):
         self._lock = threading.Lock()
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy: set[subprocess.Popen[bytes]] = set()
+        self._used_s: dict[subprocess.Popen[bytes], float] = {}
         self._owner, self._closed = os.getpid(), False
 
     def ask(
@@ -80,6 +81,7 @@ class Children(Closes):
             with cancelling(process.kill):
                 reply = _asked(process, request, step, limit_s)
             answered = True
+            self._used_s[process] = reply.cpu_s
             return reply
         except CrashedError as error:
             check()
@@ -93,7 +95,16 @@ class Children(Closes):
                 if kept:
                     self._idle.append(process)
             if not kept:
-                _end(process)
+                self._end(process)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the children that live; those of the others count as this process's."""
+        with self._lock:
+            return sum(self._used_s.values())
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        _end(process)
+        self._used_s.pop(process, None)
 
     def _taken(self) -> subprocess.Popen[bytes] | None:
         """A child that waits, else a new one; None where there can be none."""
@@ -104,7 +115,7 @@ class Children(Closes):
             while self._idle and process is None:
                 process = self._idle.pop()
                 if process.poll() is not None or not _waits(process):
-                    _end(process)
+                    self._end(process)
                     process = None
             process = process or self._started()
             if process is not None:
@@ -134,7 +145,7 @@ class Children(Closes):
         for process in processes:
             process.kill()
         for process in idle if processes else ():
-            _end(process)
+            self._end(process)
 
 
 def _waits(process: subprocess.Popen[bytes]) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from agent_sdk import Agent, Session
-from agent_sdk.bench import Reply, RunFile, Setting, saved
+from agent_sdk.bench import RunFile, Setting, saved
 from agent_sdk.children import Children, CrashedError
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import ModelError
@@ -166,13 +166,13 @@ def test_a_child_is_used_again_and_replaced(tmp_path: Path) -> None:
     feed, _ = expected(BRANCHING, seed=1)
     with Children(setting(tmp_path)) as children, saved([feed]) as feeds:
         run = RunFile(file=str(file), runtime="onnxruntime", target="CPUExecutionProvider", feeds=feeds)
-        assert children.ask(run, pytest.fail) == Reply()
+        assert children.ask(run, pytest.fail).failure == ""
         (process,) = children._idle
         assert children.ask(run.model_copy(update={"file": str(damaged)}), pytest.fail).failure
         assert children._idle == [process]
         os.kill(process.pid, signal.SIGSEGV)
         process.wait()
-        assert children.ask(run, pytest.fail) == Reply()
+        assert children.ask(run, pytest.fail).failure == ""
         assert children._idle != [process]
 
 
@@ -206,3 +206,15 @@ def test_what_hangs_is_ended(tmp_path: Path, crashing: Crash) -> None:
     run = RunFile(file="any", runtime="onnxruntime", target="CPUExecutionProvider")
     with Children(setting(tmp_path)) as children, pytest.raises(CrashedError, match="more than 2 s"):
         children.ask(run, pytest.fail, limit_s=2.0)
+
+
+def test_what_children_use_is_known_while_they_live(tmp_path: Path) -> None:
+    """The budget of what goes on behind the answers counts it; an ended child's counts as this process's own."""
+    file = tmp_path / "net.onnx"
+    file.write_bytes(BRANCHING)
+    run = RunFile(file=str(file), runtime="onnxruntime", target="CPUExecutionProvider")
+    with Children(setting(tmp_path)) as children:
+        assert children.cpu_s() == 0.0
+        children.ask(run, pytest.fail)
+        assert children.cpu_s() > 0.1
+    assert children.cpu_s() == 0.0
