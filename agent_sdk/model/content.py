@@ -105,6 +105,11 @@ class Content(Closes):
     def _runtimes_own(self) -> bool:
         return self._read(4, 4) == RUNTIMES_OWN
 
+    @property
+    def suffix(self) -> str:
+        """How the name of a file of it has to end for a runtime to know what it is."""
+        return ".ort" if self._runtimes_own else ".onnx"
+
     def proto(self) -> onnx.ModelProto:
         """The model with its weights inside, for the caller to change.
 

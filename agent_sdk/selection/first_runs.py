@@ -175,7 +175,7 @@ class FirstRuns:
 
 @contextmanager
 def _on_disk(content: Content) -> Iterator[Path]:
-    with content.opened() as file, tempfile.NamedTemporaryFile(suffix=".onnx") as own:
+    with content.opened() as file, tempfile.NamedTemporaryFile(suffix=content.suffix) as own:
         if isinstance(file, bytes):
             own.write(file)
             own.flush()

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from agent_sdk import Agent
 from agent_sdk.behind import Worker
 from agent_sdk.cancel import Cancel, cancelling, check
+from agent_sdk.cli import main
 from agent_sdk.demand import USES
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import ModelError, NotWantedError
@@ -259,6 +260,27 @@ def test_what_cannot_be_read_or_planned_runs_as_a_whole(
         assert "the whole network runs on onnxruntime, because nothing can be planned" in note
         assert why in note
         assert session.verify(feed).correct
+        assert session.verify().correct
+
+
+@pytest.mark.parametrize("made", [lambda folder: twice(), in_its_own_format], ids=["an output twice", "an .ort file"])
+def test_the_command_line_runs_what_a_session_runs(
+    made: Callable[[Path], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    hasty: None,
+) -> None:
+    """It ends well, and says that the network ran as a whole, and why."""
+    monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "cache"))
+    file = made(tmp_path)
+    if isinstance(file, onnx.ModelProto):
+        onnx.save(file, tmp_path / "net.onnx")
+        file = tmp_path / "net.onnx"
+    assert main(["run", str(file), "--processors", "ort", "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert "right" in said.out
+    assert "because nothing can be planned" in said.out + said.err
 
 
 @pytest.mark.parametrize("error", [MemoryError("no room"), DeviceClosedError("a processor hangs")])
