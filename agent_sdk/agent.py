@@ -24,7 +24,7 @@ from agent_sdk.demand import Budget, cpu_s
 from agent_sdk.device.discovery import discover, discover_plain
 from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
-from agent_sdk.errors import ModelError, ProcessorError, UnplannableError, refuse_unless_seconds
+from agent_sdk.errors import ExecutionError, ModelError, ProcessorError, UnplannableError, refuse_unless_seconds
 from agent_sdk.feeds import Drawn, Feed, feeds_of
 from agent_sdk.files import Kept
 from agent_sdk.measure.apart import Measuring
@@ -46,12 +46,10 @@ from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.runtimes.torch.choice import PRECISIONS
-from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.first_runs import FirstRuns, told
 from agent_sdk.selection.opening import Opener
 from agent_sdk.selection.starts import Start, Starts, start_after
 from agent_sdk.selection.trial import PLAN
-from agent_sdk.selection.whole import open_whole
 from agent_sdk.session import Session
 from agent_sdk.travel import (
     TravellingPlan,
@@ -179,7 +177,6 @@ class Agent(Closes):
             self._kept.path / "first_runs", self.device.processors, self._lights, self._children
         )
         self._opener = Opener(obtainer, self.device.processors, self._first_runs, self._field)
-        self._runtimes = {own.compiler.runtime for own in planned if own.compiler is not None}
         kinds = [processor.spec.kind for processor in self.device.processors.values()]
         self._starts = Starts(self._kept.path / "starts", kinds)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -240,8 +237,7 @@ class Agent(Closes):
                 begun=partial(self._starts.keep, content, shapes),
             ),
             self._renew if travelling is None else None,
-            partial(self._whole, content, shapes, start),
-            partial(self._plain, content),
+            partial(self._whole, content),
             Cancel(self._cancel),
             self._budget,
             shapes=shapes,
@@ -314,21 +310,18 @@ class Agent(Closes):
         obtainer = replace(obtainer, planned=planned, notes=(*obtainer.notes, *notes))
         return replace(self._opener, obtainer=obtainer, processors=processors)
 
-    def _whole(self, content: Content, shapes: Shapes | None, start: Start | None, fastest: bool) -> WholeNetwork:
-        """The whole network on the fastest runtime, which is remembered, or at once on the likeliest."""
-        threads = len(self.soc.cores)
-        if not fastest:
-            first = start.runtime if start is not None else "onnxruntime"
+    def _whole(self, content: Content, at_once: bool) -> WholeOrt:
+        """The whole network as the application would have it without us; ``at_once`` without trying it in a child.
+
+        NOTE: nobody else runs a file as it is: of one that no graph was made of, no table can say who means the same.
+        """
+        if not at_once:
+            self._refuse_unjudged(content)
+        try:
             with content.opened() as file:
-                return open_whole(file, self._runtimes, threads, shapes, first=first)
-        crashed = self._first_runs.at_file(content)
-        usable = self._runtimes - {gone.runtime for gone in crashed}
-        if crashed and not usable:
-            raise ModelError("; ".join(told(crashed)))
-        with content.opened() as file:
-            opened = open_whole(file, usable, threads, shapes)
-        self._starts.keep(content, shapes, Start(runtime=opened.runtime))
-        return opened
+                return WholeOrt(file, len(self.soc.cores))
+        except ExecutionError as error:
+            raise ModelError(str(error)) from error
 
     def _refuse_unjudged(self, content: Content) -> None:
         """Raise ModelError where ONNX Runtime crashes at a file, which then nothing can judge."""
@@ -336,12 +329,6 @@ class Agent(Closes):
         crashed = {gone: how for gone, how in crashes.items() if gone.runtime == "onnxruntime"}
         if crashed:
             raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
-
-    def _plain(self, content: Content) -> WholeOrt:
-        """The whole network in ONNX Runtime. Raises ModelError where that crashes at it."""
-        self._refuse_unjudged(content)
-        with content.opened() as file:
-            return WholeOrt(file, len(self.soc.cores))
 
     def export_plan(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Write the plan of the shapes that ran last, for ``load(model, plan=path)`` on devices of this kind.

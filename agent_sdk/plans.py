@@ -39,7 +39,6 @@ from agent_sdk.model.ports import About
 from agent_sdk.prepared import Prepared
 from agent_sdk.rounding import rounding
 from agent_sdk.runtimes.ort.whole import WholeOrt
-from agent_sdk.runtimes.whole import WholeNetwork
 from agent_sdk.selection.starts import Start
 
 KEPT: Final = 8
@@ -75,9 +74,8 @@ class Plans(Closes, Forks):
         read: reads the network. Raises ModelError where that is more than can be cut.
         prepare: makes a model of static shapes ready; the plan on disk will do where that is asked for.
         renew: takes up a newer plan, if there is one; None where nobody may be asked.
-        whole: loads the network as it is, on the fastest runtime, or at once on the likeliest. Raises ModelError where
-            all refuse it.
-        plain: loads the network as it is in ONNX Runtime. Raises ModelError or CompilationFailed.
+        whole: loads the network as it is, at once or after it was tried in a child. Raises ModelError where it is
+            refused.
         cancel: ends all that is done for it, when it is closed at the latest.
         budget: what plans of further shapes may cost.
         shapes: those that the network was loaded with; empty where none were given.
@@ -95,8 +93,7 @@ class Plans(Closes, Forks):
         read: Callable[[], Network],
         prepare: Callable[..., Prepared],
         renew: Callable[..., bool] | None,
-        whole: Callable[[bool], WholeNetwork],
-        plain: Callable[[], WholeOrt],
+        whole: Callable[[bool], WholeOrt],
         cancel: Cancel,
         budget: Budget,
         *,
@@ -109,7 +106,6 @@ class Plans(Closes, Forks):
         self._prepare = prepare
         self._renew = renew
         self._open_whole = whole
-        self._open_plain = plain
         self._cancel = cancel
         self._budget = budget
         self.shapes = shapes or {}
@@ -119,8 +115,8 @@ class Plans(Closes, Forks):
         self.forked = False
         self._lock = threading.RLock()
         self._closed = False
-        self._whole: WholeNetwork | None = None
-        self._plain: WholeOrt | None = None
+        self._whole: WholeOrt | None = None
+        self._lent = False
         self._about: About | None = None
         self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._fed: OrderedDict[ShapeKey, Feed] = OrderedDict()
@@ -172,25 +168,34 @@ class Plans(Closes, Forks):
     ) -> dict[str, Any]:
         """Compute the outputs by name, in arrays of ``into`` if any. Raises like ``Session.run``.
 
-        What the plan and its rivals all fail, the whole network answers, or says what is wrong with it.
+        What the plan and its rivals all fail, and what they are not trusted with, the whole network answers, or says
+        what is wrong with it.
         """
-        while isinstance(answering := self.at(feed) or self._answering(feed), Prepared):
-            serving = answering.serving
+        while isinstance(prepared := self.at(feed) or self._answering(feed), Prepared):
+            serving = prepared.serving
             try:
-                return serving.run(feed, into=into, timeout_s=timeout_s)[0]
+                outputs, trace = serving.run(feed, into=into, timeout_s=timeout_s)
+                if prepared.believes(outputs, trace):
+                    return outputs
+                whole = self.whole
+                break
             except DeviceClosedError:
                 # Other shapes, or a newer plan, may have taken its place since it was looked up.
-                if self._closed or (serving is answering.serving and answering in self._ready.values()):
+                if self._closed or (serving is prepared.serving and prepared in self._ready.values()):
                     raise
             except SegmentFailedError as error:
-                answering = self._whole_after(error)
+                whole = self._whole_after(error)
                 break
-        outputs = answering.run(feed)
+        else:
+            whole = prepared
+        outputs = whole.run(feed)
+        if (ready := self._ready_at(feed)) is not None:
+            ready.learn(outputs)
         self._keep(feed)
         self._first_answer.set()
         self._plan_for(feed)
         with self._lock:
-            self._answered[f"whole:{answering.runtime}"] += 1
+            self._answered[f"whole:{whole.runtime}"] += 1
         for name, array in into.items():
             check_output(name, np.shape(outputs[name]), outputs[name].dtype, array)
             array[...] = outputs[name]
@@ -200,12 +205,12 @@ class Plans(Closes, Forks):
         """Whether an initialiser is given that is an input too: plans have its own value in them."""
         return len(feed) > len(self.inputs) and any(port.name in feed for port in self.about.optional)
 
-    def _answering(self, feed: Feed) -> Prepared | WholeNetwork:
+    def _answering(self, feed: Feed) -> Prepared | WholeOrt:
         """Who answers: decided together with who takes over from whom, so that nobody is asked who has just gone."""
         with self._lock:
-            return self.at(feed) or (self.plain if self._gives_optional(feed) else self.whole)
+            return self.at(feed) or self.whole
 
-    def _whole_after(self, error: SegmentFailedError) -> WholeNetwork:
+    def _whole_after(self, error: SegmentFailedError) -> WholeOrt:
         """The whole network, to answer what failed otherwise; raises the failure where no runtime loads it."""
         try:
             whole = self.whole
@@ -215,42 +220,37 @@ class Plans(Closes, Forks):
         return whole
 
     @property
-    def whole(self) -> WholeNetwork:
-        """The whole network on the best single runtime, loaded when it is first needed. Raises ModelError."""
-        return self._opened_whole(fastest=True)
+    def whole(self) -> WholeOrt:
+        """The whole network, loaded when it is first needed. Raises ModelError."""
+        return self._opened_whole(at_once=False)
 
-    def _opened_whole(self, *, fastest: bool) -> WholeNetwork:
+    def _opened_whole(self, *, at_once: bool) -> WholeOrt:
         with self._lock:
             if self._closed:
                 raise DeviceClosedError("the session is closed")
             if self._whole is None:
                 with self._cancel.current():
-                    self._whole = self._open_whole(fastest)
-                if isinstance(self._whole, WholeOrt):
-                    self._about = self._whole.about
+                    self._whole = self._open_whole(at_once)
+                self._about = self._whole.about
             return self._whole
 
     @property
     def plain(self) -> WholeOrt:
-        """The whole network in ONNX Runtime, for what only that does; loaded when first needed, and then kept.
+        """The whole network, for what only ONNX Runtime does: once asked for, one as long as this lives.
 
-        It is the one that answers where that is ONNX Runtime. Raises ModelError or CompilationFailed.
+        Raises ModelError.
         """
         with self._lock:
-            if self._plain is None:
-                if self._closed:
-                    raise DeviceClosedError("the session is closed")
-                self._plain = self._whole if isinstance(self._whole, WholeOrt) else self._open_plain()
-                self._about = self._plain.about
-            return self._plain
+            self._lent = True
+            return self.whole
 
     @property
     def about(self) -> About:
-        """What ONNX Runtime says of the file. Raises ModelError or CompilationFailed where that refuses it."""
+        """What ONNX Runtime says of the file. Raises ModelError where that refuses it."""
         with self._lock:
             if self._about is None:
-                with closing(self._open_plain()) as plain:
-                    self._about = plain.about
+                with closing(self._open_whole(False)) as whole:
+                    self._about = whole.about
             return self._about
 
     def ends(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
@@ -261,9 +261,9 @@ class Plans(Closes, Forks):
             return self.inputs, self.outputs
 
     def opens(self) -> bool:
-        """Load the whole network at once on the likeliest runtime; whether any takes it."""
+        """Load the whole network at once; whether it is taken."""
         with suppress(ModelError):  # a plan may still run it, and says more where that fails as well
-            self._opened_whole(fastest=False)
+            self._opened_whole(at_once=True)
         return self._whole is not None
 
     @property
@@ -372,12 +372,9 @@ class Plans(Closes, Forks):
             self._note(f"the whole network runs on {whole.runtime}, because nothing can be planned: {why}")
 
     def _settle_whole(self, why: Exception) -> None:
-        """Have the whole network answer on, and the next start begin with the fastest runtime."""
-        if self._closed:
-            return
-        self.run_whole(why)
-        with suppress(ModelError):  # the next start finds out by itself
-            self._open_whole(True).close()
+        """Have the whole network answer on, unless nobody asks any more."""
+        if not self._closed:
+            self.run_whole(why)
 
     def ready(self) -> list[Prepared]:
         """What plans are ready for, one for each set of shapes. Raises DeviceClosedError once the session is closed."""
@@ -390,7 +387,12 @@ class Plans(Closes, Forks):
         return tuple(tuple(shapes.get(port.name, ())) for port in self.inputs)
 
     def at(self, feed: Feed) -> Prepared | None:
-        """What is ready for inputs of these shapes; None where the whole network answers them."""
+        """What is ready for these inputs; None where the whole network answers them."""
+        prepared = self._ready_at(feed)
+        return prepared if prepared is not None and prepared.admits(feed) else None
+
+    def _ready_at(self, feed: Feed) -> Prepared | None:
+        """What is ready for inputs of these shapes, whatever their values."""
         if self._gives_optional(feed):
             return None
         key = self._key_of(feed)
@@ -463,7 +465,9 @@ class Plans(Closes, Forks):
             log.info("%s: a plan answers from now on at %s", self.name, shown)
             with self._lock:
                 self._switches += 1
-                if not self.network.is_open:  # replaced for good, and freed when its runs in progress have ended
+                if not (
+                    self.network.is_open or self._lent
+                ):  # replaced for good, and freed when its runs in progress have ended
                     self._whole = None
             if prepared.obtained.preliminary and self._renew is not None:
                 self._renew(prepared)
@@ -527,7 +531,7 @@ class Plans(Closes, Forks):
         with self._lock:
             self._closed = True
             ready, self._ready = list(self._ready.values()), OrderedDict()
-            self._whole = self._plain = None
+            self._whole = None
         if self.forked:
             return
         with ExitStack() as ending:

@@ -9,11 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError, Executor
+from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError
 from agent_sdk.feeds import Drawn
 from agent_sdk.model import Model
+from agent_sdk.model.bounds import ordinary
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.reference import Reference
 from agent_sdk.selection.serving import Serving
@@ -64,6 +68,29 @@ class Prepared(Closes):
         self.obtained, self.plan, self.serving = opened.obtained, opened.plan, opened.serving
         self.drawn = opened.drawn
         self.notes = list(opened.notes)
+        # By identity: these programs have processors that mean the same by ordinary values only.
+        self._looked_at = {
+            id(executor.program)
+            for executor in self.serving.contenders.values()
+            if any(own.trusted is not None for own in executor.program.processors.values())
+        }
+        self._doubted = False
+
+    def admits(self, feed: Mapping[str, Any]) -> bool:
+        """Whether all who may answer mean the same by a feed; if not, the whole network answers it."""
+        return not self._looked_at or (not self._doubted and self.model.guard.admits(feed))
+
+    def believes(self, outputs: Mapping[str, Any], trace: Trace) -> bool:
+        """Whether an answer is one that whoever gave it is trusted with; if not, the whole network is asked."""
+        return id(trace.program) not in self._looked_at or all(map(ordinary, outputs.values()))
+
+    def learn(self, answer: Mapping[str, Any]) -> None:
+        """Take note of an answer of the whole network: while those are not ordinary, it goes on answering.
+
+        Where one answer has to stay for one input, each is asked for anew.
+        """
+        if not self.serving.pinned:
+            self._doubted = not all(ordinary(value) for value in answer.values() if isinstance(value, np.ndarray))
 
     def judged(
         self, inputs: Mapping[str, Any], executors: Collection[Executor], tolerance: float | None = None

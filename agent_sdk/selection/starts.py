@@ -8,7 +8,6 @@ from typing import Final
 
 from agent_sdk.model import Content, Shapes
 from agent_sdk.records import Records
-from agent_sdk.runtimes.base import Package
 from agent_sdk.selection.serving import Serving
 from agent_sdk.selection.trial import plain_runtime
 from hope_schema.base import Contract
@@ -22,19 +21,15 @@ class Start(Contract):
     """Who was best when a network was tried.
 
     Attributes:
-        runtime: which runtime was the fastest with the whole network.
-        planned: whether the plan has to answer from the first run on, because who answers first goes on.
+        planned: whether what was prepared has to answer from the first run on, because who answers first goes on.
     """
 
-    runtime: Package
-    planned: bool = False
+    planned: bool
 
 
 def start_after(serving: Serving) -> Start:
     """How the next start should begin, after this trial."""
-    us = {name: us for name, us in serving.quiet_us.items() if plain_runtime(name)}
-    fastest = plain_runtime(min(us, key=lambda name: us[name], default="")) or "onnxruntime"
-    return Start(runtime=fastest, planned=serving.pinned and serving.current not in us)
+    return Start(planned=serving.pinned and plain_runtime(serving.current) != "onnxruntime")
 
 
 class Starts:

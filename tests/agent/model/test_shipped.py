@@ -15,8 +15,8 @@ from agent_sdk.errors import UnplannableError
 from agent_sdk.feeds import draw
 from agent_sdk.model import Shapes, read_model
 from agent_sdk.rounding import rounding
+from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.selection.whole import open_whole
 from agent_sdk.verify import relative_error
 from tests import CAMPAIGN
 from tests.agent.haste import measure_hastily
@@ -77,7 +77,7 @@ def test_shipped_networks_are_computed_right(name: str, core: Device) -> None:
         model = read_model(file_of(name), shapes=SHIPPED[name][1])
     except UnplannableError:
         assert name == "silero_vad.onnx", "its branches end in different shapes; no other file here runs as a whole"
-        assert relative_error(open_whole(file_of(name), ["onnxruntime"], 1).run(feed), right(name, feed)) < 1e-4
+        assert relative_error(WholeOrt(file_of(name), 1).run(feed), right(name, feed)) < 1e-4
         return
     plan = single_processor_plan(model.graph, next(iter(core.processors)), soc="here", frequency="now")
     with Executor(build_program(plan, model, core.processors), core) as executor:
