@@ -169,8 +169,8 @@ def _run_wider(
 def relative_error(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
     """Return max |Δ| ÷ max |reference| over all expected outputs; the worst one counts.
 
-    A missing output, another shape, other text, or NaN where the reference has none gives infinity. Where the reference
-    is all zero, the largest absolute difference counts.
+    A missing output, another shape or kind of numbers, other text, or NaN where the reference has none gives infinity.
+    Where the reference is all zero, the largest absolute difference counts.
     """
     return max((_error(ours.get(name), right) for name, right in expected.items()), default=0.0)
 
@@ -189,7 +189,7 @@ def _error(got: Any, right: Any) -> float:
             return math.inf
         return max((_error(*pair) for pair in zip(got, right, strict=True)), default=0.0)
     got, right = np.asarray(got), np.asarray(right)
-    if got.shape != right.shape:
+    if got.shape != right.shape or got.dtype.kind != right.dtype.kind:
         return math.inf
     if right.dtype.kind not in "biufc":
         return 0.0 if (got.astype(str) == right.astype(str)).all() else math.inf

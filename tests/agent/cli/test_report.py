@@ -136,6 +136,12 @@ def test_a_missing_tensor_is_wrong() -> None:
     assert relative_error({}, {"t": np.zeros(3)}) == np.inf
 
 
+def test_another_kind_of_numbers_is_wrong() -> None:
+    """Truth values, whole numbers and floats may be equal and are not the same answer."""
+    assert relative_error({"t": np.ones(3, bool)}, {"t": np.ones(3)}) == np.inf
+    assert relative_error({"t": np.ones(3, np.int64)}, {"t": np.ones(3)}) == np.inf
+
+
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [

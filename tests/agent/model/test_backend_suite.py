@@ -22,8 +22,10 @@ from agent_sdk.errors import HopeError, UnplannableError
 from agent_sdk.feeds import feeds_of
 from agent_sdk.hard import hard_values
 from agent_sdk.model import Content, Model, read_model
+from agent_sdk.model.bounds import ordinary
 from agent_sdk.reference import Reference
 from agent_sdk.rounding import FLOAT32, rounding
+from agent_sdk.runtimes.base import UnsupportedOp
 from agent_sdk.runtimes.ort.whole import WholeOrt
 from agent_sdk.selection.single import single_processor_plan
 from agent_sdk.verify import relative_error
@@ -89,19 +91,26 @@ def by_the_file(proto: onnx.ModelProto, feed: Feed) -> dict[str, Any] | None:
 def by_us(proto: onnx.ModelProto, feed: Feed, device: Device) -> tuple[Mapping[str, Any], float]:
     """What a plan on one processor answers, and how far right answers may lie apart.
 
-    Where no plan is made, or it fails, the whole answers, as in a session.
+    The whole answers where no plan is made, where it fails, and what a runtime is not trusted with, as in a session.
     """
+    whole = WholeOrt(proto.SerializeToString(), 1).run
     try:
         model: Model = read_model(proto, shapes=shapes_of(feed))
     except UnplannableError:
-        return WholeOrt(proto.SerializeToString(), 1).run(feed), 0.0
-    plan = single_processor_plan(model.graph, next(iter(device.processors)), soc="here", frequency="now")
+        return whole(feed), 0.0
+    [processor] = device.processors.values()
+    trusted = processor.trusted is not None
+    if trusted and not model.guard.admits(feed):
+        return whole(feed), 0.0
+    plan = single_processor_plan(model.graph, processor.id, soc="here", frequency="now")
     own, found = {name: feed[name] for name in model.graph.inputs}, rounding(model.graph)
-    with Executor(build_program(plan, model, device.processors), device) as executor:
-        try:
+    try:
+        with Executor(build_program(plan, model, device.processors), device) as executor:
             answer = executor.run(own)[0]
-        except SegmentFailedError:
-            answer = WholeOrt(proto.SerializeToString(), 1).run(feed)
+    except (SegmentFailedError, UnsupportedOp):
+        return whole(feed), 0.0
+    if trusted and not all(ordinary(value) for value in answer.values()):
+        return whole(feed), 0.0
     return answer, found.tolerance if found.differs else FLOAT32
 
 
@@ -131,10 +140,10 @@ def judged(case: Case, way: str, seed: int, device: Device, tell: Callable[[str]
     return "refused" if drawn else f"wrong by {error:.1e}, more than {tolerance:.1e}"
 
 
-def serve(link: Connection, cache: str) -> None:
+def serve(link: Connection, processor: str, cache: str) -> None:
     """The child: judges whatever it is asked for."""
     known = {case.name: case for case in cases(EVERY)}
-    with Device(discover("ort@0", cache=Path(cache))) as device:
+    with Device(discover(processor, cache=Path(cache))) as device:
         while (request := link.recv()) is not None:
             name, way, seed = request
             try:
@@ -147,8 +156,8 @@ def serve(link: Connection, cache: str) -> None:
 class Judge:
     """A child that judges, and another one when that has died."""
 
-    def __init__(self, cache: Path) -> None:
-        self._cache = str(cache)
+    def __init__(self, processor: str, cache: Path) -> None:
+        self._processor, self._cache = processor, str(cache)
         self._process: Any = None
 
     def ask(self, name: str, way: str, seed: int) -> str:
@@ -156,7 +165,7 @@ class Judge:
         if self._process is None:
             context = multiprocessing.get_context("spawn")
             self._link, theirs = context.Pipe()
-            self._process = context.Process(target=serve, args=(theirs, self._cache), daemon=True)
+            self._process = context.Process(target=serve, args=(theirs, self._processor, self._cache), daemon=True)
             self._process.start()
             theirs.close()
         self._link.send((name, way, seed))
@@ -181,22 +190,28 @@ class Judge:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    """Made when it is first asked."""
-    made = Judge(tmp_path_factory.mktemp("ort"))
+def judges(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Judge]]:
+    """One by processor; each begins when it is first asked."""
+    made = {name: Judge(name, tmp_path_factory.mktemp("cache")) for name in ("ort@0", "ov@0")}
     yield made
-    made.close()
+    for each in made.values():
+        each.close()
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("way", WAYS)
-def test_what_onnx_runtime_answers_ours_answers(way: str, part: int, judge: Judge) -> None:
+@pytest.mark.parametrize(
+    ("processor", "way"),
+    [*(("ort@0", way) for way in WAYS), ("ov@0", "as they are"), ("ov@0", "hard")],
+)
+def test_what_onnx_runtime_answers_ours_answers(
+    processor: str, way: str, part: int, judges: Mapping[str, Judge]
+) -> None:
     """No operator, type, shape or value that the runtime takes is refused or computed otherwise."""
     own = cases(EVERY)[part::PARTS]
-    if way != "as they are":
+    if (processor, way) != ("ort@0", "as they are"):
         own = own[::OTHERWISE]
     found = {
-        f"{case.name}, {seed}": judge.ask(case.name, way, seed)
+        f"{case.name}, {seed}": judges[processor].ask(case.name, way, seed)
         for case in own
         for seed in range(SEEDS if way.startswith("hard") else 1)
     }
