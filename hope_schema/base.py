@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 MAX_OPS = 20_000
 """Most ops one graph may hold; the largest network of the papers has about 1050."""
@@ -40,7 +41,32 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE
 """A tensor's or an op's name as its model writes it."""
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:+@/\-]*$"
 MAX_LABEL = 128
-Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL, pattern=LABEL)]
+_IS_LABEL = re.compile(LABEL)
+
+
+class LabelPattern:
+    """The characters of a ``Label``; what is wrong with another text is said in words."""
+
+    pattern = LABEL
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check after length and type."""
+        return core_schema.no_info_after_validator_function(_checked_label, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """As a pattern, for other languages."""
+        return {**handler(schema), "pattern": LABEL}
+
+
+def _checked_label(text: str) -> str:
+    if _IS_LABEL.fullmatch(text):
+        return text
+    wrong = next((one for one in text if not re.fullmatch(r"[A-Za-z0-9._:+@/\-]", one)), None)
+    cause = f"it begins with {text[0]!r}" if wrong is None else f"it holds {wrong!r}"
+    raise ValueError(f"a label has letters, digits and . _ : + @ / - and begins with a letter or digit; {cause}")
+
+
+Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL), LabelPattern()]
 """A short identifier that may stand in a URL, a file name or a log line."""
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """A SHA-256 in lower-case hexadecimal."""
@@ -51,9 +77,6 @@ Shape = Annotated[tuple[Dimension, ...], Field(max_length=16)]
 Item = TypeVar("Item")
 Column = Annotated[tuple[Item, ...], Field(max_length=MAX_ROWS)]
 """A field of many rows, one item per row."""
-
-
-_IS_LABEL = re.compile(LABEL)
 
 
 def is_label(text: str) -> bool:

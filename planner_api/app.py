@@ -19,8 +19,10 @@ from planner_api.views.routes import router as fleet
 from planner_api.web.application import App, build_api
 from planner_api.web.asgi import Asgi
 from planner_api.web.document import build
+from planner_api.web.heads import Heads
 from planner_api.web.health import router as operations
 from planner_api.web.observe import Observe
+from planner_api.web.prefix import Prefixed
 from planner_api.web.rate import RateLimit
 from planner_api.web.traces import traced
 
@@ -30,8 +32,8 @@ ROUTERS = (*FOR_AGENTS, devices, fleet, names, aliases, groups, releases, audit,
 def create_app(settings: Settings) -> App[Service]:
     """Return the application; its lifespan opens and closes the database.
 
-    A request passes through: observation (id, metrics, log, errors), the console, which answers what is its own, the
-    guard (token, role, rate), the routes.
+    A request passes through: observation (id, metrics, log, errors), a proxy's prefix, HEAD, the console, which
+    answers what is its own, the guard (token, role, rate), the routes.
 
     Raises:
         DatabaseUrlError: a database this planner cannot use.
@@ -44,7 +46,9 @@ def create_app(settings: Settings) -> App[Service]:
     inner: Asgi = Guard(api, service.tokens, required=required, per_token=per_token, per_address=per_address)
     if settings.console:
         inner = Console(inner, service, required=required, per_bearer=per_token, per_address=per_address)
-    observed = Observe(inner, service.metrics.request, log_routine=settings.log_level == "debug")
+    observed = Observe(
+        Prefixed(Heads(inner), settings.root_path), service.metrics.request, log_routine=settings.log_level == "debug"
+    )
     return App(service, api, traced(observed) if settings.telemetry else observed)
 
 

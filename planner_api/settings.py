@@ -90,6 +90,9 @@ class Settings(BaseSettings):
 
     console: bool = True
     """Whether the console answers at ``/console``."""
+    root_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~\-]+)*$", max_length=512)] = ""
+    """The path prefix under which a proxy shows this planner, e.g. ``/hope``; a trusted proxy may send it as
+    ``X-Forwarded-Prefix`` instead."""
     console_session_s: float = Field(43_200.0, ge=60, le=30 * 86_400)
     """After this a console session ends, and its token is asked for again."""
     oidc_issuer: str | None = Field(None, max_length=2048, pattern=r"^https?://[^\s?#]+$")

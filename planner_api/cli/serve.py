@@ -10,6 +10,7 @@ import ssl
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 
@@ -20,6 +21,7 @@ from planner_api.service import Service
 from planner_api.settings import Settings
 from planner_api.web.application import App
 from planner_api.web.logs import configure
+from planner_api.web.prefix import ProxyHeaders
 from planner_api.web.protocol import BoundedProtocol
 
 BACKLOG = 4096
@@ -67,14 +69,19 @@ class Server(uvicorn.Server):
                     shown = f"[{host}]" if ":" in host else host
                     scheme = "https" if self.config.is_ssl else "http"
                     print(f"hope-planner listens on {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
-            if isinstance(self.config.app, App):
-                print(f"hope-planner works on {_works_on(self.config.app)}", file=sys.stderr, flush=True)
+            if app := self._application:
+                print(f"hope-planner works on {_works_on(app)}", file=sys.stderr, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what waits for a better plan with what there is, then let every request finish."""
-        if isinstance(self.config.app, App):
-            self.config.app.planner.events.end_waits()
+        if app := self._application:
+            app.planner.events.end_waits()
         await super().shutdown(sockets)
+
+    @property
+    def _application(self) -> App[Service] | None:
+        served = self.config.app.app if isinstance(self.config.app, ProxyHeaders) else self.config.app
+        return served if isinstance(served, App) else None
 
 
 def _works_on(app: App[Service]) -> str:
@@ -86,15 +93,15 @@ def build_config(app: App[Service], host: str, port: int, tls: Tls | None = None
     """How the application is served; ``serve`` without running it."""
     settings = app.planner.settings
     protocol = type("Protocol", (BoundedProtocol,), {"body_timeout_s": settings.body_timeout_s})
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS")
     return uvicorn.Config(
-        app,
+        ProxyHeaders(cast(Any, app), trusted) if trusted else app,
         host=host,
         port=port,
         loop="uvloop",
         http=protocol,
         ws="none",
-        # Believing nobody's X-Forwarded-For is also quicker than looking for one.
-        proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
+        proxy_headers=False,
         access_log=False,
         server_header=False,
         log_level="warning",

@@ -17,6 +17,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from planner_api.console import session as sessions
+from planner_api.console.address import HOME, look_from
 from planner_api.console.overview import Overviews
 from planner_api.console.pages import (
     audit,
@@ -33,7 +34,7 @@ from planner_api.console.pages import (
     tokens,
 )
 from planner_api.console.rendering import FOLDER, STATIC, render
-from planner_api.console.session import HOME, Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
+from planner_api.console.session import Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
 from planner_api.db.engine import Database
 from planner_api.devices.guard import address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
@@ -117,6 +118,7 @@ class Console:
 
     async def _serve(self, scope: Scope, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
+        look_from(scope)
 
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":

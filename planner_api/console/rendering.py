@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hope_schema.wording import TITLES, duration, reason
+from planner_api.console.address import HOME, home
 
 FOLDER = Path(__file__).parent
 UNSEEN = (
@@ -27,12 +28,12 @@ LONG = 20
 """Characters of a word that fit on every line; a longer one breaks where it does not fit on one alone."""
 LONGEST = 400
 """Characters of a sentence."""
-STATIC = "/console/static"
+STATIC = f"{HOME}/static"
 ASSETS = {
-    path.name: f"{STATIC}/{path.name}?{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    path.name: f"/static/{path.name}?{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
     for path in (FOLDER / "static").iterdir()
 }
-"""Where style and scripts are to be had; the hash makes a browser ask anew for a file that changed."""
+"""Where under the console style and scripts are; the hash makes a browser ask anew for a file that changed."""
 SECTIONS = {
     "": "Fleet", "/devices": "Devices", "/groups": "Groups", "/models": "Models", "/plans": "Plans",
     "/profiles": "Profiles", "/releases": "Releases", "/queue": "Queue", "/tokens": "Tokens", "/audit": "Audit log",
@@ -47,7 +48,7 @@ def render(request: Request, template: str, *, code: int = 200, **context: Any) 
     page = _ENVIRONMENT.get_template(template).render(
         session=getattr(request.state, "session", None),
         request=request,
-        planner=str(request.base_url).rstrip("/"),
+        planner=str(request.base_url).rstrip("/") + home().removesuffix(HOME),
         **context,
     )
     return Response(page, status_code=code, media_type="text/html", headers={"Cache-Control": "no-store"})
@@ -165,7 +166,13 @@ def _environment() -> Environment:
         "duration": duration, "percent": percent, "count": count, "ago": ago, "clip": clip, "short": short,
         "plural": plural, "reason": reason, "skew": skew, "command": command, "prose": prose,
     }  # fmt: skip
-    found.globals |= {"asset": ASSETS.__getitem__, "causes": TITLES, "section": section, "sections": SECTIONS}
+    found.globals |= {
+        "asset": lambda name: home() + ASSETS[name],
+        "home": home,
+        "causes": TITLES,
+        "section": section,
+        "sections": SECTIONS,
+    }
     return found
 
 

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planner_api.console import repository
+from planner_api.console.address import home
 from planner_api.db.engine import Database
 from planner_api.devices import repository as tokens
 from planner_api.devices.audit.service import Actor, record
@@ -27,7 +28,6 @@ from planner_api.web.asgi import Scope
 from planner_api.web.principal import ANONYMOUS, Principal, bearer
 from planner_api.web.tokens import hash_token
 
-HOME = "/console"
 COOKIE = "hope_console"
 SECRET_LENGTH = 43
 """Characters of a cookie: 32 bytes in base 64."""
@@ -165,7 +165,7 @@ def set_cookie(request: Request, answer: Response, secret: str, lifetime_s: floa
         COOKIE,
         secret,
         max_age=None if lifetime_s is None else round(lifetime_s),
-        path=HOME,
+        path=home(),
         secure=request.url.scheme == "https",
         httponly=True,
         samesite="strict",

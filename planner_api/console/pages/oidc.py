@@ -10,9 +10,10 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from planner_api.console import session as sessions
+from planner_api.console.address import HOME
 from planner_api.console.pages.sign_in import ours, page
 from planner_api.console.rendering import render
-from planner_api.console.session import HOME, new_secret, set_cookie
+from planner_api.console.session import new_secret, set_cookie
 from planner_api.errors import NotFoundError
 from planner_api.web.principal import Principal
 

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from planner_api.console import session as sessions
+from planner_api.console.address import HOME, home
 from planner_api.console.forms import read_fields, read_form
 from planner_api.console.rendering import render
-from planner_api.console.session import HOME, cookie_of, set_cookie
+from planner_api.console.session import cookie_of, set_cookie
 from planner_api.devices.audit.service import actor_of
 from planner_api.errors import UnauthorisedError
 from planner_api.web.route import StrictRoute
@@ -59,7 +60,7 @@ async def sign_out(request: Request) -> Response:
     if secret is not None:
         await sessions.sign_out(request.app.state.planner.database, secret, actor_of(request.scope))
     answer = RedirectResponse(f"{HOME}/login", status_code=303)
-    answer.delete_cookie(sessions.COOKIE, path=HOME)
+    answer.delete_cookie(sessions.COOKIE, path=home())
     return answer
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from hope_schema import NewModelVersion, RolloutPolicy
 from planner_api.cli import main as cli
-from planner_api.console.session import COOKIE, HOME
+from planner_api.console.address import HOME
+from planner_api.console.session import COOKIE
 from planner_api.db.backup import write
 from tests.planner.console.visits import HERE, audited, form_token, send, sign_in
 from tests.planner.samples import Api, chain, make_token, plan_request, serving

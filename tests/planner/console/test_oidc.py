@@ -16,8 +16,8 @@ from playwright.sync_api import expect
 from pydantic import ValidationError
 
 from planner_api.cli.serve import build_config
+from planner_api.console.address import HOME
 from planner_api.console.pages.oidc import COOKIE
-from planner_api.console.session import HOME
 from planner_api.db.tables import AuditRow
 from planner_api.settings import Settings
 from tests.browser import chromium

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 
 from hope_schema import DeviceDescription, DeviceReport
+from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
-from planner_api.console.session import HOME
 from planner_api.db.tables import AuditRow, DeviceRow, PlanRow, SocRow, TokenRow
 from tests.planner.console import visits
 from tests.planner.console.visits import HERE, audited

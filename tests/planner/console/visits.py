@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from planner_api.console.session import HOME
+from planner_api.console.address import HOME
 from planner_api.db.tables import AuditRow, ConsoleSessionRow
 from tests.planner.samples import Api
 

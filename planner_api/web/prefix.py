@@ -1,0 +1,65 @@
+"""The planner under a path prefix of a proxy's, as in ``https://tools.example/hope/console``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from planner_api.web.asgi import Asgi, Scope
+
+HEADER = b"x-forwarded-prefix"
+PREFIX = re.compile(r"(/[A-Za-z0-9_~\-][A-Za-z0-9._~\-]{0,62}){1,8}")
+"""A prefix that is taken over; any other is none."""
+
+
+class ProxyHeaders(ProxyHeadersMiddleware):
+    """What a trusted proxy says of its client: address and scheme, as uvicorn reads them, and the prefix."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request."""
+        client = scope.get("client")
+        if scope["type"] == "http" and client and client[0] in self.trusted_hosts:
+            given = dict(scope["headers"]).get(HEADER, b"").decode("latin-1").rstrip("/")
+            if PREFIX.fullmatch(given):
+                scope["root_path"] = given
+        await super().__call__(scope, receive, send)
+
+
+class Prefixed:
+    """ASGI layer that takes the prefix off a path, where the proxy left it on, and puts it before each ``Location``.
+
+    What answers finds it in ``scope["state"]["prefix"]`` and makes its links with it.
+
+    Args:
+        app: what answers.
+        root_path: the prefix of requests that bring none; empty: there is none.
+    """
+
+    def __init__(self, app: Asgi | ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Serve one request."""
+        root: str = scope.get("root_path") or self._root_path
+        if not root:
+            await self._app(scope, receive, send)
+            return
+        scope["root_path"] = ""  # inside, paths are what they are without a proxy
+        scope.setdefault("state", {})["prefix"] = root
+        if scope["path"] == root or scope["path"].startswith(f"{root}/"):
+            scope["path"] = scope["path"][len(root) :] or "/"
+
+        async def send_under_it(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [_moved(root.encode(), *pair) for pair in message["headers"]]}
+            await send(message)
+
+        await self._app(scope, receive, send_under_it)
+
+
+def _moved(root: bytes, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    return (name, root + value) if name == b"location" and value.startswith(b"/") else (name, value)
