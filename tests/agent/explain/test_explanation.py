@@ -81,7 +81,7 @@ def test_a_session_says_in_short_what_runs_where(explained: tuple[Session, Expla
 
 def test_without_a_planner_nothing_is_made_up(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan made on the device has no causes, no bound and no alternatives; the explanation says so."""
-    monkeypatch.setitem(__import__("sys").modules, "planner_api.app", None)
+    monkeypatch.setitem(__import__("sys").modules, "planner_api.embedded", None)
     explanation = agent.load(BRANCHING, background=False).explain(runs=1)
     assert explanation.lower_bound_us is None
     assert {row.cause for row in explanation.ops} == {"single"}
