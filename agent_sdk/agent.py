@@ -16,42 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent_sdk.bench import Setting
 from agent_sdk.cancel import Cancel
-from agent_sdk.children import Children
 from agent_sdk.closing import Closes
-from agent_sdk.demand import Budget, cpu_s
-from agent_sdk.device.discovery import discover, discover_plain
-from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import Device
 from agent_sdk.errors import ExecutionError, ModelError, ProcessorError, UnplannableError, refuse_unless_seconds
-from agent_sdk.feeds import Drawn, Feed, feeds_of
 from agent_sdk.files import Kept
-from agent_sdk.measure.apart import Measuring
-from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located, read_network
-from agent_sdk.obtaining import A_LITTLE_S, Obtainer
-from agent_sdk.paths import cache_directory, state_directory
-from agent_sdk.planner.blocking import BlockingPlanner
-from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
-from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
-from agent_sdk.planner.field import Field
-from agent_sdk.planner.identity import device_id, stored_token
-from agent_sdk.planner.recognise import recognising
-from agent_sdk.planner.supplier import Obtained, PlanSupplier
-from agent_sdk.plans import Plans
-from agent_sdk.prepared import Prepared
-from agent_sdk.progress import ProgressListener
-from agent_sdk.reference import Reference
-from agent_sdk.rounding import rounding
-from agent_sdk.runtimes.ort.graph import FrozenGraphs
-from agent_sdk.runtimes.ort.whole import WholeOrt
-from agent_sdk.runtimes.torch.choice import PRECISIONS
-from agent_sdk.selection.first_runs import FirstRuns, told
-from agent_sdk.selection.opening import Opener
-from agent_sdk.selection.starts import Start, Starts, start_after
-from agent_sdk.selection.trial import PLAN
-from agent_sdk.session import Session
-from agent_sdk.travel import (
+from agent_sdk.first.bench import Setting
+from agent_sdk.first.children import Children
+from agent_sdk.first.measuring import Measuring
+from agent_sdk.first.runs import FirstRuns, told
+from agent_sdk.journey.catalogue import Plans
+from agent_sdk.journey.demand import Budget, cpu_s
+from agent_sdk.journey.opening import Opener
+from agent_sdk.journey.planfile import (
     TravellingPlan,
     pack_plan,
     read_plan,
@@ -60,6 +37,29 @@ from agent_sdk.travel import (
     unpack_plan,
     write_plan,
 )
+from agent_sdk.journey.planning import A_LITTLE_S, Obtainer
+from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.rounding import rounding
+from agent_sdk.journey.starts import Start, Starts, start_after
+from agent_sdk.journey.trial import PLAN
+from agent_sdk.machine.soc import read_soc
+from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located, read_network
+from agent_sdk.model.feeds import Drawn, Feed, feeds_of
+from agent_sdk.paths import cache_directory, state_directory
+from agent_sdk.planner.blocking import BlockingPlanner
+from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
+from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
+from agent_sdk.planner.field import Field
+from agent_sdk.planner.identity import device_id, stored_token
+from agent_sdk.planner.recognise import recognising
+from agent_sdk.planner.supplier import Obtained, PlanSupplier
+from agent_sdk.progress import ProgressListener
+from agent_sdk.runtimes.offered import discover, discover_plain
+from agent_sdk.runtimes.ort.graph import FrozenGraphs
+from agent_sdk.runtimes.ort.whole import WholeOrt
+from agent_sdk.runtimes.torch.choice import PRECISIONS
+from agent_sdk.session import Session
 from hope_schema import MeasuredRun, PlanReply, Processor
 from hope_schema.plan import Method
 

@@ -17,17 +17,17 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import InputError, ModelError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
-from agent_sdk.feeds import feeds_of_ports
+from agent_sdk.first.runs import FirstRuns
 from agent_sdk.forking import Forks, watch_forks
-from agent_sdk.measure.timing import timed
+from agent_sdk.journey.catalogue import Feed, Plans, Stats
+from agent_sdk.journey.prepared import Prepared
+from agent_sdk.journey.reference import Reference
+from agent_sdk.journey.rounding import FLOAT32
+from agent_sdk.journey.verify import Verdict, relative_error
+from agent_sdk.machine.timing import timed
 from agent_sdk.model import Content, Shapes
+from agent_sdk.model.feeds import feeds_of_ports
 from agent_sdk.model.ports import ModelMetadata, NodeArg, bound, node_args
-from agent_sdk.plans import Feed, Plans, Stats
-from agent_sdk.prepared import Prepared
-from agent_sdk.reference import Reference
-from agent_sdk.rounding import FLOAT32
-from agent_sdk.selection.first_runs import FirstRuns
-from agent_sdk.verify import Verdict, relative_error
 from hope_schema import Plan
 from hope_schema.hashing import digest
 

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 
 from agent_sdk import Agent
 from agent_sdk.engine import Executor, build_program
+from agent_sdk.journey.planning import THOROUGH_S
 from agent_sdk.model import Model, read_model
-from agent_sdk.obtaining import THOROUGH_S
 from benchmarks.results import Found, Table, verdict
 from hope_schema import ModelGraph, Plan, Profile, merge
 from hope_schema.cutgraph import cut_graph

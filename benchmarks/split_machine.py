@@ -20,19 +20,19 @@ from typing import TypeVar
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device, Executor, build_program
-from agent_sdk.feeds import draw
+from agent_sdk.engine.single import single_processor_plan
+from agent_sdk.journey.opening import RENEWALS
+from agent_sdk.journey.trial import PLAN, hold_trial, warm
+from agent_sdk.machine.timing import take_turns
+from agent_sdk.machine.witness import Witness
 from agent_sdk.measure.profiler import profile
-from agent_sdk.measure.timing import take_turns
 from agent_sdk.measure.truth import TOLD, is_outdated, observations, retimed
-from agent_sdk.measure.witness import Witness
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.cutting import CutModel, cut_model
+from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes.base import Processor
-from agent_sdk.selection.opening import RENEWALS
-from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.selection.trial import PLAN, hold_trial, warm
+from agent_sdk.runtimes.offered import discover
 from benchmarks.results import Found, Table, verdict
 from hope_schema import (
     HOST,

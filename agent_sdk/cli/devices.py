@@ -14,8 +14,8 @@ def devices(as_json: bool) -> int:
     from rich.console import Console
 
     from agent_sdk.cli.report import list_rows
-    from agent_sdk.device.discovery import discover
-    from agent_sdk.device.soc import read_soc
+    from agent_sdk.machine.soc import read_soc
+    from agent_sdk.runtimes.offered import discover
 
     soc = read_soc()
     processors = discover(soc=soc)

@@ -22,7 +22,7 @@ examples:
 )
 def enrol(planner: str, claim: str | None) -> int:
     """Exchange a claim token for a token of this device's own."""
-    from agent_sdk.device.soc import read_soc
+    from agent_sdk.machine.soc import read_soc
     from agent_sdk.paths import state_directory
     from agent_sdk.planner.blocking import BlockingPlanner
     from agent_sdk.planner.client import PlannerClient

@@ -14,8 +14,8 @@ from agent_sdk.agent import Agent
 from agent_sdk.cli.report import RunReport, WholeReport
 from agent_sdk.engine.trace import Trace
 from agent_sdk.explain import measured_bars, planned_bars
-from agent_sdk.measure.timing import timed
-from agent_sdk.selection.trial import PLAN, hold_trial
+from agent_sdk.journey.trial import PLAN, hold_trial
+from agent_sdk.machine.timing import timed
 from agent_sdk.session import Session
 from hope_schema import merge
 

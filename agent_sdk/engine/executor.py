@@ -17,7 +17,6 @@ from time import monotonic, perf_counter_ns
 import numpy as np
 
 from agent_sdk.closing import Closes
-from agent_sdk.device.cores import bound_to
 from agent_sdk.engine.arbiter import check_key
 from agent_sdk.engine.compiled import Compiled
 from agent_sdk.engine.device import JOIN_S, Device
@@ -32,6 +31,7 @@ from agent_sdk.engine.threads import LaneThread
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turns import Turns
 from agent_sdk.errors import ExecutionError, InputError, refuse_unless_seconds
+from agent_sdk.machine.cores import bound_to
 from agent_sdk.runtimes.base import Executable, ProcessorLost
 
 GRACE_S = 2.0

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.timing import Timing
+from agent_sdk.machine.timing import Timing
 from agent_sdk.runtimes.trust import Trust
 from hope_schema import ModelGraph, Op, SuperOp, TensorType
 from hope_schema import Processor as ProcessorSpec

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent_sdk import Agent
-from agent_sdk.device.discovery import discover
 from agent_sdk.engine import Device
 from agent_sdk.runtimes.base import Processor
+from agent_sdk.runtimes.offered import discover
 from tests.agent.haste import measure_hastily
 from tests.agent.once import made_once
 
@@ -20,7 +20,7 @@ __all__ = ["made_once"]
 @pytest.fixture(autouse=True)
 def probing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No children, which take each a second: ``test_children.py`` has them."""
-    monkeypatch.setattr("agent_sdk.children.possible", lambda: False)
+    monkeypatch.setattr("agent_sdk.first.children.possible", lambda: False)
 
 
 @pytest.fixture

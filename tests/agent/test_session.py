@@ -16,19 +16,19 @@ import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.cli.examine import examine
-from agent_sdk.device.soc import read_soc
 from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
+from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.errors import ExecutionError
-from agent_sdk.measure.witness import Witness
+from agent_sdk.journey.opening import _Opening
+from agent_sdk.journey.rivals import compiled_singles, likeliest
+from agent_sdk.journey.serving import Serving
+from agent_sdk.journey.trial import PLAN, Trial, hold_trial
+from agent_sdk.journey.verify import Verdict, relative_error
+from agent_sdk.machine.soc import read_soc
+from agent_sdk.machine.witness import Witness
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
 from agent_sdk.runtimes.base import OutOfMemory
-from agent_sdk.selection.opening import _Opening
-from agent_sdk.selection.rivals import compiled_singles, likeliest
-from agent_sdk.selection.serving import Serving
-from agent_sdk.selection.single import single_processor_plan
-from agent_sdk.selection.trial import PLAN, Trial, hold_trial
-from agent_sdk.verify import Verdict, relative_error
 from hope_schema import PlanReply
 from tests.agent.cores import GONE
 from tests.agent.haste import measure_hastily
@@ -46,7 +46,7 @@ def test_a_new_start_neither_measures_nor_tries_again(tmp_path: Path, monkeypatc
     def never(*args: object, **kwargs: object) -> None:
         pytest.fail("the second start measured again")
 
-    monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", never)
+    monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", never)
     with Agent(processors="ort", cache=tmp_path) as agent, agent.load(BRANCHING, background=False) as second:
         assert (second.plan, second.latest.serving.current) == (plan, chosen)
         assert second.latest.obtained.profiled_signatures == 0
@@ -95,7 +95,7 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
 
     monkeypatch.setattr(agent, "obtain", lambda model, **_: first)
     monkeypatch.setattr(_Opening, "_asked_again", lambda self, trial: next(replies, None))
-    monkeypatch.setattr("agent_sdk.selection.opening.hold_trial", trial_of)
+    monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", trial_of)
     with agent.load(BRANCHING, background=False) as session:
         assert session.latest.obtained.plan == (first, second)[better].plan
         assert session.latest.plan_executor.program.plan == session.latest.obtained.plan
@@ -126,7 +126,7 @@ def test_a_plan_that_fails_while_it_is_timed_is_not_reported_as_executed(
 
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         monkeypatch.setattr(session.latest.plan_executor, "run", fail)
-        monkeypatch.setattr("agent_sdk.prepared.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
+        monkeypatch.setattr("agent_sdk.journey.prepared.verdict", lambda *given: Verdict(0.0, 1e-3, "nothing"))
         report, _ = examine(agent, session, session.draw(), runs=3, compare=False)
         assert report.executed != PLAN
     assert any(note.startswith("the plan failed") for note in report.notes)
@@ -138,7 +138,7 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
         newer = newer_plan(agent, session, "ort@0")
         assert "onnxruntime" in session.latest.serving.contenders
         everyone = session.latest.serving.contenders
-    monkeypatch.setattr("agent_sdk.selection.opening.RIVALS", 1)
+    monkeypatch.setattr("agent_sdk.journey.opening.RIVALS", 1)
     monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
     with agent.load(BRANCHING, background=False) as session:
         assert len(session.latest.serving.contenders) <= min(3, len(everyone))
@@ -147,13 +147,13 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
 def test_rivals_are_chosen_within_the_memory_there_is(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one model fits beside the plan, one rival is compiled: the likeliest."""
     compiled = []
-    monkeypatch.setattr("agent_sdk.selection.opening.copies_at_once", lambda model: 2)
+    monkeypatch.setattr("agent_sdk.journey.opening.copies_at_once", lambda model: 2)
 
     def noted(names: list[str], *rest: Any) -> Any:
         compiled.append(names)
         return compiled_singles(names, *rest)
 
-    monkeypatch.setattr("agent_sdk.selection.opening.compiled_singles", noted)
+    monkeypatch.setattr("agent_sdk.journey.opening.compiled_singles", noted)
     agent.load(BRANCHING, background=False).close()
     assert [len(names) for names in compiled] == [1]
 
@@ -230,7 +230,7 @@ def test_a_plan_that_cannot_run_falls_back(
         return fail() if self.program.plan.profile_version else real(self, *args, **kwargs)
 
     if step == "compile":
-        monkeypatch.setattr("agent_sdk.selection.opening.Executor", fail)
+        monkeypatch.setattr("agent_sdk.journey.opening.Executor", fail)
     else:
         monkeypatch.setattr(Executor, "run", run)
     inputs, right = expected(BRANCHING, seed=4)
@@ -358,7 +358,7 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
         newer = newer_plan(agent, session, "ort@0")
         monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
         with monkeypatch.context() as patch:
-            patch.setattr("agent_sdk.selection.opening.Executor", fail)
+            patch.setattr("agent_sdk.journey.opening.Executor", fail)
             assert agent.refresh(session) is False
         assert (session.latest.obtained, session.plan, session.latest.serving) == before
         assert any("no room" in note for note in session.notes)

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from agent_sdk import Agent
+from agent_sdk.journey.verify import relative_error
 from agent_sdk.model import read_model
-from agent_sdk.verify import relative_error
 from hope_schema import merge
 from tests.agent.models import chain_model, expected
 from tests.e2e.test_remote_planner import served

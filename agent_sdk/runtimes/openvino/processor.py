@@ -13,14 +13,14 @@ import openvino as ov
 from openvino import opset13 as opset
 from typing_extensions import override
 
-from agent_sdk.device.cores import bound_to
-from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
-from agent_sdk.measure.alone import bound
-from agent_sdk.measure.attribution import share_out
-from agent_sdk.measure.timing import LONG_US, Timing, measure
+from agent_sdk.machine.cores import bound_to
+from agent_sdk.machine.soc import Soc
+from agent_sdk.machine.timing import LONG_US, Timing, measure
 from agent_sdk.model import Model, extract
 from agent_sdk.model.weights import LightModels
+from agent_sdk.runtimes.alone import bound
+from agent_sdk.runtimes.attribution import share_out
 from agent_sdk.runtimes.base import (
     BoundCall,
     CompilationFailed,

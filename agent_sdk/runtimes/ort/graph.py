@@ -23,9 +23,9 @@ import onnx
 import onnxruntime as ort
 
 from agent_sdk.cancel import cancelling, check
-from agent_sdk.device.soc import read_soc
 from agent_sdk.files import one_at_a_time
 from agent_sdk.forking import TemporaryFolder
+from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model
 from agent_sdk.model.nodes import reads
 from agent_sdk.model.twins import tensor_classes

@@ -14,12 +14,12 @@ import onnxruntime as ort
 from typing_extensions import override
 
 from agent_sdk.cancel import cancelling, check
-from agent_sdk.device.soc import Soc
 from agent_sdk.errors import ProcessorError
 from agent_sdk.forking import TemporaryFolder
-from agent_sdk.measure.alone import time_executable
-from agent_sdk.measure.timing import LONG_US, Timing
+from agent_sdk.machine.soc import Soc
+from agent_sdk.machine.timing import LONG_US, Timing
 from agent_sdk.model import Model
+from agent_sdk.runtimes.alone import time_executable
 from agent_sdk.runtimes.base import (
     BoundCall,
     CompilationFailed,

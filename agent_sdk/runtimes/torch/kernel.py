@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from agent_sdk.errors import ProcessorError
-from agent_sdk.feeds import Feeds, feeds_of_segment
 from agent_sdk.model import Model
+from agent_sdk.model.feeds import Feeds, feeds_of_segment
 from agent_sdk.runtimes.base import CompilationFailed, OutOfMemory, UnsupportedOp, WrongOutput, lacks_memory, segment_of
 from agent_sdk.runtimes.torch.fold import fold
 from agent_sdk.runtimes.torch.node import Node, node_of

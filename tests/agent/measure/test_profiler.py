@@ -15,13 +15,14 @@ from types import SimpleNamespace
 import pytest
 from onnx import TensorProto, helper
 
-from agent_sdk.device.soc import Soc
 from agent_sdk.engine import Executor
-from agent_sdk.measure import handover, profiler, timing
+from agent_sdk.machine import timing
+from agent_sdk.machine.soc import Soc
+from agent_sdk.machine.timing import Turn, Turns
+from agent_sdk.machine.witness import SLOW
+from agent_sdk.measure import handover, profiler
 from agent_sdk.measure.handover import handover_us
 from agent_sdk.measure.profiler import profile
-from agent_sdk.measure.timing import Turn, Turns
-from agent_sdk.measure.witness import SLOW
 from agent_sdk.model import Model, read_model, weights
 from agent_sdk.model.cutting import cut_model
 from agent_sdk.model.weights import UNKNOWN_BYTES, available_bytes, copies_at_once

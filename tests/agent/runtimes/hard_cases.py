@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper, parser
 
-from agent_sdk.hard import FAR, TIES, choices
 from agent_sdk.model.bounds import INDICES, NARROW, SIZES
+from agent_sdk.model.hard import FAR, TIES, choices
 from tests.agent.onnx_cases import Case, cases
 
 TYPES = {

@@ -14,7 +14,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from agent_sdk.device.soc import read_soc
+from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model
 from agent_sdk.model.weights import GRAPH_FILE
 from agent_sdk.runtimes.base import ProcessorLost, segment_of

@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 import hope_zoo as zoo
-from agent_sdk.device.soc import read_soc
+from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.weights import GRAPH_FILE, PREFIX, WEIGHTS_FILE, LightModels
 from agent_sdk.native import LANES_VARIABLE

@@ -11,12 +11,12 @@ import onnxruntime as ort
 import pytest
 
 import hope_zoo as zoo
-from agent_sdk.device.discovery import discover
 from agent_sdk.errors import ModelError, ProcessorError
 from agent_sdk.model import Model, read_model
 from agent_sdk.model.bounds import ordinary
 from agent_sdk.runtimes.base import Processor, whole_network
 from agent_sdk.runtimes.host import aligned_empty
+from agent_sdk.runtimes.offered import discover
 from agent_sdk.runtimes.openvino.trusted import OPENVINO
 from agent_sdk.runtimes.torch.trusted import TORCH
 from agent_sdk.runtimes.trust import Trust
