@@ -148,11 +148,12 @@ async def store(session: WriteSession, plan_id: str, values: Mapping[str, Any]) 
 
 
 async def hold_back(session: WriteSession, plan_id: str) -> None:
-    """Let devices keep the version they get, if it is a finished one and the model's next ones wait for a release.
+    """Let devices keep the version they get, if it is a finished one and the next ones of a model wait for a release.
 
     Called before a better version is stored.
     """
-    waits = exists().where(ModelRow.hash == PlanRow.model_hash, ModelRow.rollout != "at_once")
+    served = PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == ModelRow.hash
+    waits = exists().where(*served, ModelRow.rollout != "at_once")
     finished = PlanRow.version > 0, PlanRow.provisional.is_(False), PlanRow.served_version.is_(None)
     held = update(PlanRow).where(PlanRow.id == plan_id, *finished, waits)
     await session.execute(held.values(served_version=PlanRow.version))

@@ -17,6 +17,7 @@ from hope_schema import (
     DeviceDescription,
     DeviceReport,
     GroupSelector,
+    Job,
     MeasuredRun,
     NewModelVersion,
     PlanReply,
@@ -330,6 +331,22 @@ def test_drift_is_that_of_the_version_that_devices_get(api: Api) -> None:
     assert [(each.drift, each.reports) for each in overview.drifting] == [(off, len(DEVICES))]
     assert overview.numbers.median_drift == off
     assert [each["drift"] for each in api.client.get("/fleet/plans").json()["plans"]] == [off]
+
+
+def test_a_joint_plan_waits_for_a_release_of_any_of_its_networks(api: Api) -> None:
+    """A plan of two networks is held where one of them is, goes out with a release of that one, and comes back."""
+    api.learn(OTHER)
+    jobs = tuple(Job(model_hash=graph.model_hash) for graph in (OTHER, GRAPH))
+    plan_id = api.plan(OTHER, jobs=jobs).plan_id
+    improve(api, plan_id)
+    improve(api, plan_id)
+    assert api.client.get(f"/plans/{plan_id}").json()["version"] == 2, "the second network is held"
+    release = begin(api, stages=(1.0,))
+    assert release.plans == 2
+    assert act(api, release, "approve").json()["state"] == "done"
+    assert api.client.get(f"/plans/{plan_id}").json()["version"] == 3
+    act(api, release, "rollback")
+    assert api.client.get(f"/plans/{plan_id}").json()["version"] == 2
 
 
 def test_every_process_follows(api: Api, database_url: str) -> None:
