@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,14 @@ from planner_api.cli.local import on_database
 from planner_api.compression import unzstd
 from planner_api.db.engine import Database
 from planner_api.devices.audit.service import local_actor
-from planner_api.errors import UsageError
+from planner_api.errors import UsageError, profile_unknown
+from planner_api.jobs.news import build_news
+from planner_api.jobs.process import JobProcess
+from planner_api.jobs.queue import Queue
+from planner_api.jobs.worker import Worker
+from planner_api.profiles import repository
+from planner_api.profiles.fold import Fold
+from planner_api.profiles.jobs import FOLD, key_of
 from planner_api.profiles.reading import head_of
 from planner_api.profiles.service import Profiles
 from planner_api.settings import Settings
@@ -30,6 +39,8 @@ EXAMPLES = """examples:
   hope-planner profiles rebuild "$SOC" max                   make it anew of what devices in good standing say
   hope-planner profiles establish "$SOC"                     plan ahead for it however few uploaded
 """
+FOLD_WAIT_S = 600.0
+"""Longest wait for what is imported to be folded."""
 DEVICE = "admin"
 """In whose name an imported profile stands: one voice among those of the devices."""
 
@@ -63,17 +74,20 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     Raises:
         UsageError: a file that is no profile, or a profile that is not there.
     """
-    by_itself = options.act in (_export, _import)
-    return on_database(
-        settings, lambda database: options.act(Profiles(database, settings) if by_itself else database, options)
-    )
+    if options.act is _import:
+        return on_database(settings, lambda database: _import(database, settings, options))
+    return on_database(settings, lambda database: options.act(database, options))
 
 
-async def _export(profiles: Profiles, options: argparse.Namespace) -> None:
-    print(unzstd(await profiles.read(options.soc, options.frequency)).decode())
+async def _export(database: Database, options: argparse.Namespace) -> None:
+    async with database.read() as session:
+        found = await repository.find(session, f"{options.soc}/{options.frequency}")
+    if found is None:
+        raise profile_unknown(options.soc, options.frequency)
+    print(unzstd(found).decode())
 
 
-async def _import(profiles: Profiles, options: argparse.Namespace) -> None:
+async def _import(database: Database, settings: Settings, options: argparse.Namespace) -> None:
     try:
         text = Path(options.file).read_bytes()
     except OSError as error:
@@ -87,10 +101,24 @@ async def _import(profiles: Profiles, options: argparse.Namespace) -> None:
     measured = {name: getattr(profile, name) for name in Profile.model_fields if name in Observations.model_fields}
     upload_id = f"import-{hashlib.sha256(text).hexdigest()[:32]}"
     upload = Observations(**measured, device_id=DEVICE, upload_id=upload_id)
-    receipt = await profiles.accept(head_of(upload), Body(upload.model_dump_json().encode(), "identity"))
-    await profiles.fold(profile.soc, profile.frequency)
+    queue = Queue(database, build_news(database), ttl_s=settings.lease_s)
+    receipt = await Profiles(database, settings, queue).accept(
+        head_of(upload), Body(upload.model_dump_json().encode(), "identity")
+    )
+    await _fold(database, settings, queue, key_of(profile.soc, profile.frequency))
     done = "known already" if receipt.duplicate else f"imported {receipt.rows} figures"
     print(f"{done}: SoC '{profile.soc}' at frequency '{profile.frequency}'")
+
+
+async def _fold(database: Database, settings: Settings, queue: Queue, profile: str) -> None:
+    """Have a profile folded, by a worker of one's own if nobody else is faster."""
+    child = partial(JobProcess, memory_bytes=settings.solve_memory_bytes)
+    worker = Worker(queue, [Fold(database, settings)], [(FOLD,)], child, metrics=None, grace_s=settings.grace_s)
+    stop = asyncio.Event()
+    working = asyncio.create_task(worker.run(stop))
+    await queue.ended((FOLD, profile), timeout_s=FOLD_WAIT_S)
+    stop.set()
+    await working
 
 
 async def _who(database: Database, options: argparse.Namespace) -> None:

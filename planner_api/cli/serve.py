@@ -25,10 +25,6 @@ from planner_api.web.prefix import ProxyHeaders
 from planner_api.web.protocol import BoundedProtocol
 
 BACKLOG = 4096
-SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter while others want it. While first plans are made in threads, a request
-goes back and forth to the database some fifty times and waits so long each time: with Python's 5 ms, a device's first
-plan took half as long again."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,6 @@ class Server(uvicorn.Server):
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 20, 50)
-            sys.setswitchinterval(SWITCH_S)
             for server in self.servers:
                 for bound in server.sockets:
                     host, port = bound.getsockname()[:2]
@@ -75,7 +70,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what waits for a better plan with what there is, then let every request finish."""
         if app := self._application:
-            app.planner.events.end_waits()
+            app.planner.news.end_waits()
         await super().shutdown(sockets)
 
     @property

@@ -17,7 +17,6 @@ from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository, service
 from planner_api.devices.audit.service import local_actor
 from planner_api.errors import UsageError
-from planner_api.jobs.events import build_events
 from planner_api.profiles import oversight
 from planner_api.settings import Settings
 
@@ -135,14 +134,14 @@ def _revoke(options: argparse.Namespace) -> Command:
         raise UsageError("name one thing to revoke: a number, --claim and a number, or --device and its id")
 
     async def command(database: Database) -> int:
-        events, actor = build_events(database), local_actor()
+        actor = local_actor()
         if options.device is not None:
             forget = partial(oversight.forget_device, database)
-            found = await service.revoke_device(database, events, options.device, actor, forget)
+            found = await service.revoke_device(database, options.device, actor, forget)
         elif options.claim:
             found = await service.revoke_claim(database, options.id, actor)
         else:
-            found = await service.revoke_token(database, events, options.id, actor)
+            found = await service.revoke_token(database, options.id, actor)
         print("revoked" if found else "nothing to revoke")
         return 0 if found else 1
 

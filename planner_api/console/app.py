@@ -38,8 +38,6 @@ from planner_api.console.session import Session, anonymous, check_origin, cookie
 from planner_api.db.engine import Database
 from planner_api.devices.guard import address_of, refuse_for
 from planner_api.errors import ForbiddenError, PlannerError
-from planner_api.jobs.events import Events
-from planner_api.jobs.queue import SolveQueue
 from planner_api.profiles.service import Profiles
 from planner_api.rollout.service import Releases
 from planner_api.settings import Settings
@@ -78,8 +76,6 @@ class Planner(Protocol):
 
     settings: Settings
     database: Database
-    events: Events
-    queue: SolveQueue
     profiles: Profiles
     releases: Releases
     overviews: Overviews

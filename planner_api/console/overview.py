@@ -103,7 +103,7 @@ async def count(database: Database) -> Overview:
             models=await repository.covered(session, LISTED),
             drift=await drift.histogram(session, DRIFT_BOUNDS),
             drifting=await drift.furthest(session, LISTED),
-            failed=await repository.plans_by_status(session, "failed", LISTED),
+            failed=await repository.failed_plans(session, LISTED),
             waiting=await releases.releases(session, states=("waiting",), limit=LISTED),
             inbox=uploads,
             inbox_since=since,

@@ -17,6 +17,7 @@ from planner_api.db.tables import (
     DeviceRow,
     DriftRow,
     InboxRow,
+    JobRow,
     ModelRow,
     ModelVersionRow,
     PlanRow,
@@ -25,7 +26,7 @@ from planner_api.db.tables import (
     SocRow,
     TokenRow,
 )
-from planner_api.plans.repository import SERVED, serves
+from planner_api.plans.repository import SERVED, STATUS, serves
 from planner_api.views.repository import plan_sums
 
 
@@ -129,25 +130,36 @@ async def devices_by_soc(session: AsyncSession, limit: int) -> Sequence[tuple[st
     return [(soc, devices) for soc, devices in await session.execute(query)]
 
 
-async def plans_by_status(session: AsyncSession, status: str, limit: int) -> Sequence[Any]:
-    """Plans of a status with their model's name: those that wait in the order of the queue, others newest first."""
-    order = (
-        (PlanRow.priority.desc(), PlanRow.queued_at) if status == "queued" else (PlanRow.queued_at.desc(), PlanRow.id)
-    )
+async def jobs(session: AsyncSession, *, running: bool, limit: int) -> Sequence[Any]:
+    """Jobs that wait, in the order of the queue, or are under way; of those of a plan what it is a plan of."""
+    order = (JobRow.started_at, JobRow.id) if running else (JobRow.rank, JobRow.id)
     query = (
-        select(*_QUEUE_COLUMNS, ModelRow.name)
-        .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
-        .where(PlanRow.status == status)
+        select(*_JOB_COLUMNS, PlanRow.id.label("plan_id"), PlanRow.soc, PlanRow.frequency, ModelRow.name)
+        .outerjoin(PlanRow, PlanRow.id == JobRow.key)
+        .outerjoin(ModelRow, ModelRow.hash == PlanRow.model_hash)
+        .where(JobRow.lease_owner.is_not(None) if running else JobRow.lease_owner.is_(None))
         .order_by(*order)
         .limit(limit)
     )
     return (await session.execute(query)).all()
 
 
-_QUEUE_COLUMNS = (
-    PlanRow.id, PlanRow.soc, PlanRow.frequency, PlanRow.priority, PlanRow.queued_at, PlanRow.lease_owner,
-    PlanRow.attempt, PlanRow.error, PlanRow.asked_by,
+_JOB_COLUMNS = (
+    JobRow.kind, JobRow.key, JobRow.priority, JobRow.queued_at, JobRow.started_at, JobRow.not_before,
+    JobRow.lease_owner, JobRow.attempt, JobRow.failures, JobRow.error, JobRow.asked_by,
 )  # fmt: skip
+
+
+async def failed_plans(session: AsyncSession, limit: int) -> Sequence[Any]:
+    """Plans that failed, with their model's name, newest first."""
+    query = (
+        select(PlanRow.id, PlanRow.soc, PlanRow.frequency, PlanRow.created_at, PlanRow.error, ModelRow.name)
+        .join(ModelRow, ModelRow.hash == PlanRow.model_hash)
+        .where(STATUS == "failed")
+        .order_by(PlanRow.created_at.desc(), PlanRow.id)
+        .limit(limit)
+    )
+    return (await session.execute(query)).all()
 
 
 async def covered(session: AsyncSession, limit: int) -> Sequence[Any]:
@@ -172,7 +184,7 @@ async def inbox(session: AsyncSession) -> tuple[int, datetime | None]:
 async def plan(session: AsyncSession, plan_id: str) -> Any:
     """What is known of a plan beside its body; None for an unknown one."""
     columns = (
-        PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.status, PlanRow.version,
+        PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, STATUS.label("status"), PlanRow.version,
         PlanRow.provisional, PlanRow.error, PlanRow.served_version, PlanRow.refused_version, PlanRow.release_id,
         ModelRow.name,
     )  # fmt: skip
@@ -244,17 +256,6 @@ async def titles(session: AsyncSession, hashes: Iterable[str]) -> dict[str, str]
     """What models call themselves, by hash."""
     found = await session.execute(select(ModelRow.hash, ModelRow.name).where(ModelRow.hash.in_(set(hashes))))
     return {row.hash: row.name for row in found}
-
-
-async def workers(session: AsyncSession) -> Sequence[Any]:
-    """Who holds leases, how many, and until when the last of them runs."""
-    query = (
-        select(PlanRow.lease_owner, func.count().label("plans"), func.max(PlanRow.lease_until).label("until"))
-        .where(PlanRow.status == "solving", PlanRow.lease_owner.is_not(None))
-        .group_by(PlanRow.lease_owner)
-        .order_by(PlanRow.lease_owner)
-    )
-    return (await session.execute(query)).all()
 
 
 async def names_of(session: AsyncSession, model_hash: str, limit: int) -> Sequence[tuple[str, int]]:

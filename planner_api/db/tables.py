@@ -16,7 +16,6 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
     String,
@@ -194,21 +193,78 @@ class AssignmentRow(Base):
     expires_at: Mapped[datetime] = mapped_column(index=True)
 
 
-class PlanRow(Base):
-    """A plan under its key. The row is also the lock and, on SQLite, the lease of its solve.
+class JobRow(Base):
+    """A job that waits or is under way, and its lock: one per kind and key. It is gone when it has ended."""
 
-    ``id`` is derived from the key (``plans/key.py``), so inserting it ``ON CONFLICT DO NOTHING`` decides who
-    enqueues. ``version`` 0 with no body: nothing has been solved yet. ``status`` tells what the queue does
-    with it: ``queued``, ``solving`` (leased), ``done``, ``failed`` (``error`` says why).
+    __tablename__ = "jobs"
+    __table_args__ = (
+        UniqueConstraint("kind", "key"),
+        Index(None, "kind", "rank"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True)
+    """Given once, so that a lease of a job that has ended fits no other."""
+    kind: Mapped[str] = mapped_column(String(32))
+    key: Mapped[str] = mapped_column(String(600), index=True)
+    priority: Mapped[int] = mapped_column(default=0)
+    """Seconds by which it comes before a job of priority 0 that was queued at the same time."""
+    rank: Mapped[datetime]
+    """The queue's order: ``queued_at`` less the priority."""
+    queued_at: Mapped[datetime]
+    not_before: Mapped[datetime]
+    after: Mapped[int | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"), index=True)
+    """The job that has to end first."""
+    again: Mapped[bool] = mapped_column(default=False)
+    """It was asked for while it was under way, and follows itself."""
+    attempt: Mapped[int] = mapped_column(default=0)
+    """Fencing token: raised by every lease; only the holder of the newest may end the job."""
+    failures: Mapped[int] = mapped_column(default=0)
+    error: Mapped[str | None] = mapped_column(Text)
+    """Of the last try."""
+    lease_owner: Mapped[str | None] = mapped_column(String(128))
+    """Who is at it; null: it waits."""
+    lease_until: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    asked_by: Mapped[str | None] = mapped_column(String(160), index=True)
+    """``Principal.name`` of who asked for it; one's jobs are counted together."""
+
+
+class WorkerRow(Base):
+    """A worker, and when it last looked for work."""
+
+    __tablename__ = "workers"
+
+    owner: Mapped[str] = mapped_column(String(128), primary_key=True)
+    """As in ``JobRow.lease_owner``."""
+    slots: Mapped[int]
+    started_at: Mapped[datetime]
+    looked_at: Mapped[datetime]
+
+
+class NewsRow(Base):
+    """What one process tells others, on SQLite; PostgreSQL has ``NOTIFY``. The newest rows are kept."""
+
+    __tablename__ = "news"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True)
+    topic: Mapped[str] = mapped_column(String(32))
+    about: Mapped[str] = mapped_column(String(600))
+    detail: Mapped[str] = mapped_column(String(64))
+
+
+class PlanRow(Base):
+    """A plan under its key. ``id`` is derived from the key (``plans/key.py``).
+
+    ``version`` 0 with no body: nothing has been solved yet. Whether it waits or is being solved stands in ``jobs``;
+    ``error`` says why it failed.
     """
 
     __tablename__ = "plans"
     __table_args__ = (
-        CheckConstraint("status IN ('queued', 'solving', 'done', 'failed')", name="status_known"),
         Index(None, "model_hash", "soc", "frequency"),
         Index(None, "soc", "frequency"),
-        Index(None, "status", "priority", "queued_at"),
-        Index(None, "solved_at"),
     )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -238,20 +294,10 @@ class PlanRow(Base):
     solved_at: Mapped[datetime | None]
     """When the newest version was stored."""
 
-    status: Mapped[str] = mapped_column(String(16), default="queued")
-    priority: Mapped[int] = mapped_column(Integer, default=0)
-    """Higher first: a device waiting comes before planning ahead."""
-    queued_at: Mapped[datetime | None]
-    attempt: Mapped[int] = mapped_column(default=0)
-    """Fencing token: raised by every lease; only the holder of the newest may finish the solve."""
-    lease_owner: Mapped[str | None] = mapped_column(String(128))
-    lease_until: Mapped[datetime | None]
-    failures: Mapped[int] = mapped_column(default=0)
     solves: Mapped[int] = mapped_column(default=0)
-    """Optimised plans stored so far; a burst of identical requests must raise it by one."""
+    """Plans stored so far that are not provisional; a burst of identical requests must raise it by one."""
     error: Mapped[str | None] = mapped_column(Text)
-    asked_by: Mapped[str | None] = mapped_column(String(160))
-    """``Principal.name`` of who asked for it first; its queued solves are counted together."""
+    """Why it could not be planned the last time; null: it could."""
 
 
 class PlanJobRow(Base):

@@ -15,6 +15,9 @@ from planner_api.db.engine import WriteSession
 from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
 
+REVOKED = "revoked"
+"""Topic: the hash of a token that was revoked."""
+
 
 @dataclass(frozen=True)
 class FoundToken:

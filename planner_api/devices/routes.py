@@ -115,6 +115,6 @@ async def revoke_device(request: Request, device_id: DeviceId) -> Response:
     """Revoke a device and its tokens, on every replica at once, and take its figures back; a claim enrols it again."""
     planner = request.app.state.planner
     actor = actor_of(request.scope)
-    if not await service.revoke_device(planner.database, planner.events, device_id, actor, planner.forget_device):
+    if not await service.revoke_device(planner.database, device_id, actor, planner.forget_device):
         raise service.device_unknown(device_id)
     return Response(status_code=204)

@@ -20,7 +20,7 @@ from planner_api.devices.audit.service import Actor, record
 from planner_api.devices.finding import Wanted, find
 from planner_api.devices.groups import service as groups
 from planner_api.errors import ConflictError, NotFoundError, UnauthorisedError
-from planner_api.jobs.events import Events
+from planner_api.jobs.news import publish
 from planner_api.web.tokens import hash_token, new_token
 
 BAD_CLAIM = "this claim token is unknown, spent, expired or revoked; ask your admin for another"
@@ -97,10 +97,10 @@ async def issue(
     return token
 
 
-async def revoke_token(database: Database, events: Events, number: int, actor: Actor) -> bool:
+async def revoke_token(database: Database, number: int, actor: Actor) -> bool:
     """Revoke one token, on every replica; False where there is none to revoke."""
     async with database.write() as session:
-        found = await _revoke(session, events, await repository.revoke(session, token_id=number))
+        found = await _revoke(session, await repository.revoke(session, token_id=number))
         if found:
             await record(session, actor, "token.revoke", f"token:{number}")
     return found
@@ -119,7 +119,7 @@ Forget = Callable[[str], Awaitable[object]]
 """Takes back whatever a device said, given its id; what it returns is true where there was anything."""
 
 
-async def revoke_device(database: Database, events: Events, device_id: str, actor: Actor, forget: Forget) -> bool:
+async def revoke_device(database: Database, device_id: str, actor: Actor, forget: Forget) -> bool:
     """Revoke a device and all its tokens, on every replica, then have what it said forgotten.
 
     Returns:
@@ -128,15 +128,15 @@ async def revoke_device(database: Database, events: Events, device_id: str, acto
     async with database.write() as session:
         found = await session.get(DeviceRow, device_id) is not None
         if found:
-            await _revoke(session, events, await repository.revoke(session, device_id=device_id))
+            await _revoke(session, await repository.revoke(session, device_id=device_id))
             await record(session, actor, "device.revoke", device_id)
     # Whatever became of an attempt before this one, it is finished now.
     return bool(await forget(device_id)) or found
 
 
-async def _revoke(session: WriteSession, events: Events, hashes: Sequence[str]) -> bool:
+async def _revoke(session: WriteSession, hashes: Sequence[str]) -> bool:
     for token_hash in hashes:
-        await events.revoke(session, token_hash)
+        await publish(session, repository.REVOKED, token_hash)
     return bool(hashes)
 
 

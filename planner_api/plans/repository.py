@@ -1,17 +1,20 @@
-"""Every query on plans but those of the solve queue."""
+"""Every query on plans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from hope_schema import Job, PlanRequest
+from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
-from planner_api.db.tables import ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow, ProfileRow, SocRow
+from planner_api.db.tables import JobRow, ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow
 from planner_api.db.upsert import add_all, insert_or_ignore
 from planner_api.plans.stored import StoredPlan
 
@@ -62,15 +65,50 @@ async def versions(session: AsyncSession, plan_id: str) -> Sequence[Any]:
     return (await session.execute(query)).all()
 
 
-async def standing(session: AsyncSession, plan_id: str) -> tuple[str | None, str | None]:
-    """Return a plan's status and why it failed; nothing of one that nobody asked for."""
-    row = (await session.execute(select(PlanRow.status, PlanRow.error).where(PlanRow.id == plan_id))).first()
-    return (None, None) if row is None else (row.status, row.error)
+_job = aliased(JobRow)  # beside the one that a query with a status may look at itself
+STATUS = case(
+    (exists().where(_job.key == PlanRow.id, _job.lease_owner.is_not(None)), "solving"),
+    (exists().where(_job.key == PlanRow.id), "queued"),
+    (PlanRow.error.is_not(None), "failed"),
+    else_="done",
+)
+"""``hope_schema.PlanStatus`` of a plan: it waits to be solved, is being solved, was solved or failed."""
 
 
-async def basis(session: AsyncSession, plan_id: str) -> int | None:
-    """Return the profile version that a plan rests on; None when it has no version."""
-    return await session.scalar(select(PlanRestsOnRow.profile_version).where(PlanRestsOnRow.plan_id == plan_id))
+@dataclass(frozen=True)
+class Standing:
+    """How a plan stands: its newest version (0: none), why it failed, and whether anybody is to make it."""
+
+    version: int
+    error: str | None
+    checked_version: int | None
+    status: str
+
+
+async def standing(session: AsyncSession, plan_id: str) -> Standing | None:
+    """Return how a plan stands; None: nobody asked for it."""
+    query = select(PlanRow.version, PlanRow.error, PlanRestsOnRow.checked_version, STATUS)
+    query = query.outerjoin(PlanRestsOnRow, PlanRestsOnRow.plan_id == PlanRow.id).where(PlanRow.id == plan_id)
+    row = (await session.execute(query)).first()
+    return None if row is None else Standing(*row)
+
+
+async def count_by_status(session: AsyncSession) -> dict[str, int]:
+    """Plans per status; one that waits and is being solved, as the other kind of job, is being solved."""
+    running = func.max(case((JobRow.lease_owner.is_not(None), 1), else_=0))
+    jobs = select(running.label("running")).join(PlanRow, PlanRow.id == JobRow.key).group_by(JobRow.key).subquery()
+    query = select(func.count(), func.coalesce(func.sum(jobs.c.running), 0)).select_from(jobs)
+    on_their_way, solving = (await session.execute(query)).one()
+    idle = ~exists().where(JobRow.key == PlanRow.id)
+    failed = await session.scalar(select(func.count()).where(PlanRow.error.is_not(None), idle)) or 0
+    total = await session.scalar(select(func.count()).select_from(PlanRow)) or 0
+    counts = {"queued": on_their_way - solving, "solving": solving, "failed": failed}
+    return {**counts, "done": total - sum(counts.values())}
+
+
+async def newest_version(session: AsyncSession, plan_id: str) -> int:
+    """Return the number of a plan's newest version; 0: it has none."""
+    return await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id)) or 0
 
 
 async def rest_on(session: WriteSession, plan_id: str, **versions: int) -> None:
@@ -99,9 +137,8 @@ async def insert(
     now: datetime,
     *,
     profile_version: int | None = None,
-    asked_by: str | None = None,
 ) -> bool:
-    """Claim a plan's row; False when somebody was faster. Who inserts it also enqueues its solve.
+    """Claim a plan's row; False when somebody was faster. Who inserts it also queues its first job.
 
     Of ``profile_version`` it need not be queued again, should it fail before it has a body.
     """
@@ -115,7 +152,6 @@ async def insert(
         "method": request.method,
         "objective": request.objective,
         "created_at": now,
-        "asked_by": asked_by,
     }
     if not await insert_or_ignore(session, PlanRow, values, ["id"]):
         return False
@@ -128,12 +164,6 @@ async def insert(
     )
     await session.flush()
     return True
-
-
-async def count_queued(session: AsyncSession, asked_by: str) -> int:
-    """Plans one caller asked for that wait to be solved, or are being solved."""
-    waiting = PlanRow.status.in_(("queued", "solving")), PlanRow.queued_at.is_not(None), PlanRow.asked_by == asked_by
-    return (await session.scalar(select(func.count()).where(*waiting))) or 0
 
 
 async def next_version(session: WriteSession, plan_id: str) -> int | None:
@@ -175,27 +205,39 @@ async def keep_version(session: WriteSession, row: PlanVersionRow) -> None:
     )
 
 
-async def outdated(session: AsyncSession, after: str, limit: int) -> Sequence[tuple[str, int]]:
-    """Return (plan id, profile's version) of solved plans whose profile has a version nobody compared them with.
+async def outdated(session: AsyncSession, soc: str, frequency: str, version: int, limit: int) -> Sequence[Any]:
+    """Return plans of a profile that nobody compared with this version of it, those on one older version together.
 
-    In the order of their ids, from the one that follows ``after``.
+    Plans that are made for the first time just now are not among them: they compare themselves when they are stored.
     """
     rests = PlanRestsOnRow
     query = (
-        select(PlanRow.id, ProfileRow.version)
+        select(PlanRow.id, PlanRow.jobs, PlanRow.processors, rests.profile_version)
         .join(rests, rests.plan_id == PlanRow.id)
-        .join(SocRow, SocRow.name == rests.soc)
-        .join(ProfileRow, (ProfileRow.soc_id == SocRow.id) & (ProfileRow.frequency == rests.frequency))
         .where(
-            PlanRow.id > after,
-            PlanRow.status.in_(("done", "failed")),
-            or_(rests.checked_version.is_(None), rests.checked_version < ProfileRow.version),
-            or_(rests.profile_version.is_(None), rests.profile_version < ProfileRow.version),
+            rests.soc == soc,
+            rests.frequency == frequency,
+            or_(PlanRow.version > 0, PlanRow.error.is_not(None)),
+            or_(rests.checked_version.is_(None), rests.checked_version < version),
+            or_(rests.profile_version.is_(None), rests.profile_version < version),
         )
-        .order_by(PlanRow.id)
+        .order_by(rests.profile_version, PlanRow.id)
         .limit(limit)
     )
-    return [(plan_id, version) for plan_id, version in await session.execute(query)]
+    return (await session.execute(query)).all()
+
+
+async def compared(session: WriteSession, plan_ids: Sequence[str], soc: str, frequency: str, version: int) -> None:
+    """Note that plans were compared with a version of a profile that they rest on."""
+    rests = PlanRestsOnRow
+    for some in chunks(plan_ids):
+        these = rests.plan_id.in_(some), rests.soc == soc, rests.frequency == frequency
+        await session.execute(update(rests).where(*these).values(checked_version=version))
+
+
+async def count_solve(session: WriteSession, plan_id: str) -> None:
+    """Count a plan that is not provisional."""
+    await session.execute(update(PlanRow).where(PlanRow.id == plan_id).values(solves=PlanRow.solves + 1))
 
 
 async def add_hits(session: WriteSession, hits: Mapping[str, int], misses: Mapping[str, int]) -> None:

@@ -50,7 +50,7 @@ async def request_plan(request: Request) -> Response:
     planner = request.app.state.planner
     message = await read_message(request, PlanRequest)
     wait_s = min(preferred_wait(request.headers.get("prefer", "")), planner.settings.max_wait_s)
-    served = await planner.plans.plan(message, principal_of(request.scope), device_of(request.scope))
+    served = await planner.plans.plan(message, principal_of(request.scope), device_of(request.scope), wait_s)
     stored = await planner.plans.waits.better(served.stored, wait_s, request.receive)
     response = _respond(request, stored, hit=served.hit)
     if wait_s:

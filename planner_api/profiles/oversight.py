@@ -18,7 +18,9 @@ from planner_api.errors import ConflictError, profile_unknown
 from planner_api.models.figures import Latency
 from planner_api.profiles import repository
 from planner_api.profiles.batch import finish
+from planner_api.profiles.facts import asking
 from planner_api.profiles.folding import Estimates, estimates, refused
+from planner_api.profiles.jobs import key_of, store
 from planner_api.profiles.predictions import Predictions
 from planner_api.profiles.repository import ProfileHead
 from planner_api.profiles.statistics import Key, Statistics, device_hash
@@ -98,10 +100,10 @@ async def forget(
         head, statistics = await _load(database, soc, frequency)
         found = await asyncio.to_thread(_without, statistics, devices)
         if statistics.doubted:  # what two said may be one device's word now
-            await Predictions(database).doubt(head.id, statistics, found)
+            await asyncio.to_thread(Predictions().doubt, head.id, statistics, found, asking(database))
         work = await asyncio.to_thread(finish, statistics, found, soc, frequency, head)
         async with database.write() as session:
-            if not await repository.store(session, head, work.values, work.snapshot, datetime.now(UTC)):
+            if not await store(session, head, key_of(soc, frequency), work.values, work.snapshot, datetime.now(UTC)):
                 continue
             await repository.drop_contributions(session, head.id, devices)
             if actor is not None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, delete, distinct, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, delete, distinct, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
 
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
@@ -37,6 +36,7 @@ class ProfileHead:
     id: int
     version: int
     uploads: int
+    updated_at: datetime | None = None
 
 
 def insert_uploads(connection: Connection, uploads: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
@@ -44,40 +44,6 @@ def insert_uploads(connection: Connection, uploads: Sequence[Mapping[str, Any]])
     insert_into = ignoring(connection.dialect, InboxRow, ["device_id", "upload_id"])
     fresh = insert_into.returning(InboxRow.device_id, InboxRow.upload_id)
     return {(device_id, upload_id) for device_id, upload_id in connection.execute(fresh, list(map(dict, uploads)))}
-
-
-async def pending_pairs(
-    session: AsyncSession, limit: int, *, quiet_since: datetime, waiting_since: datetime
-) -> Sequence[tuple[str, str]]:
-    """Return (SoC, frequency) of the oldest uploads that wait to be folded.
-
-    Args:
-        session: where to look.
-        limit: most pairs returned.
-        quiet_since: leave out pairs whose newest upload came later than this (more are likely on their way) ...
-        waiting_since: ... unless their oldest has waited since before this.
-    """
-    ends = (
-        select(
-            InboxRow.soc,
-            InboxRow.frequency,
-            func.min(InboxRow.id).label("oldest"),
-            func.max(InboxRow.id).label("newest"),
-        )
-        .where(InboxRow.folded_at.is_(None))
-        .group_by(InboxRow.soc, InboxRow.frequency)
-        .subquery()
-    )
-    oldest, newest = aliased(InboxRow), aliased(InboxRow)
-    query = (
-        select(ends.c.soc, ends.c.frequency)
-        .join(oldest, oldest.id == ends.c.oldest)
-        .join(newest, newest.id == ends.c.newest)
-        .where(or_(newest.received_at <= quiet_since, oldest.received_at <= waiting_since))
-        .order_by(ends.c.oldest)
-        .limit(limit)
-    )
-    return [(soc, frequency) for soc, frequency in await session.execute(query)]
 
 
 async def pending(session: AsyncSession, soc: str, frequency: str, limit: int) -> Sequence[tuple[int, int]]:
@@ -178,15 +144,16 @@ async def count_contributed(session: AsyncSession, device_id: str) -> int:
     return (await session.scalar(query)) or 0
 
 
-async def has_contributed(session: AsyncSession, soc: str, frequency: str, device_id: str) -> bool:
-    """Whether a device has to do with a profile."""
+async def contribution(session: AsyncSession, soc: str, frequency: str, device_id: str) -> tuple[str | None] | None:
+    """What of a device's newest upload to a profile was not used; None: it has nothing to do with the profile."""
     query = (
-        select(ContributionRow.device_id)
+        select(ContributionRow.unused)
         .join(ProfileRow, ProfileRow.id == ContributionRow.profile_id)
         .join(SocRow, SocRow.id == ProfileRow.soc_id)
         .where(SocRow.name == soc, ProfileRow.frequency == frequency, ContributionRow.device_id == device_id)
     )
-    return await session.scalar(query) is not None
+    row = (await session.execute(query)).first()
+    return None if row is None else (row.unused,)
 
 
 async def contributions(session: AsyncSession, profile_id: int, *, after: str, limit: int) -> Page[ContributionRow]:
@@ -259,7 +226,7 @@ async def establish_agreed(session: WriteSession, soc: str, devices: int, now: d
 async def head(session: AsyncSession, soc: str, frequency: str) -> ProfileHead | None:
     """Return the profile of a SoC at a frequency without its statistics."""
     query = (
-        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads)
+        select(ProfileRow.id, ProfileRow.version, ProfileRow.uploads, ProfileRow.updated_at)
         .join(SocRow, SocRow.id == ProfileRow.soc_id)
         .where(SocRow.name == soc, ProfileRow.frequency == frequency)
     )

@@ -14,6 +14,7 @@ from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
 from planner_api.db.tables import (
     DeviceRow,
+    JobRow,
     ModelAliasRow,
     ModelRow,
     PlanJobRow,
@@ -214,7 +215,7 @@ async def soc(session: AsyncSession, device_id: str) -> str | None:
 
 async def ready_by_themselves(session: AsyncSession) -> Sequence[str]:
     """Models whose plans are released by the planner, have held versions, and none that is still being solved."""
-    busy = or_(PlanRow.release_id.is_not(None), PlanRow.status.in_(("queued", "solving")))
+    busy = or_(PlanRow.release_id.is_not(None), exists().where(JobRow.key == PlanRow.id))
     query = select(ModelRow.hash).where(ModelRow.rollout == "staged", _with_plan(_held(again=False)), ~_with_plan(busy))
     return (await session.scalars(query)).all()
 

@@ -22,7 +22,7 @@ from planner_api.db.tables import (
     ProfileRow,
     SocRow,
 )
-from planner_api.plans.repository import SERVED, serves
+from planner_api.plans.repository import SERVED, STATUS, serves
 
 
 async def count(session: AsyncSession, table: type[ProfileRow | ModelRow]) -> int:
@@ -93,8 +93,8 @@ def plan_sums() -> Subquery:
         select(
             serving.c.model_hash,
             func.count().label("plans"),
-            func.count(distinct(pair)).filter(PlanRow.status == "done").label("covered"),
-            func.count().filter(PlanRow.status == "failed").label("failed"),
+            func.count(distinct(pair)).filter(STATUS == "done").label("covered"),
+            func.count().filter(STATUS == "failed").label("failed"),
             func.max(PlanVersionRow.gap).label("worst_gap"),
             func.sum(PlanRow.hits).label("hits"),
             func.sum(PlanRow.misses).label("misses"),
@@ -118,7 +118,7 @@ async def models(session: AsyncSession, *, offset: int, limit: int) -> Page[Any]
 
 
 _PLAN_COLUMNS = (
-    PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, PlanRow.status, PlanRow.version,
+    PlanRow.id, PlanRow.model_hash, PlanRow.soc, PlanRow.frequency, STATUS.label("status"), PlanRow.version,
     PlanRow.provisional, PlanRow.solved_at, PlanRow.hits, PlanRow.misses, PlanRow.error,
     PlanVersionRow.makespan_us, PlanVersionRow.gap, PlanVersionRow.found_by, PlanVersionRow.profile_version,
     PlanVersionRow.timed, PlanVersionRow.log_sum,
@@ -133,7 +133,10 @@ async def plans(session: AsyncSession, *, where: Mapping[str, str], after: str =
     query = select(*_PLAN_COLUMNS).outerjoin(PlanVersionRow, SERVED)
     query = query.where(PlanRow.id > after).order_by(PlanRow.id)
     for name, value in where.items():
-        query = query.where(serves(value) if name == "model_hash" else getattr(PlanRow, name) == value)
+        if name == "model_hash":
+            query = query.where(serves(value))
+        else:
+            query = query.where((STATUS if name == "status" else getattr(PlanRow, name)) == value)
     return await page_of_rows(session, query, limit)
 
 
@@ -154,9 +157,9 @@ async def add_fanout_plans(session: WriteSession, fanout_id: str, plan_ids: Sequ
 async def progress(session: AsyncSession, fanout_id: str) -> dict[str, int]:
     """Plans of a planning ahead per status."""
     query = (
-        select(PlanRow.status, func.count())
+        select(STATUS.label("status"), func.count())
         .join(FanoutPlanRow, FanoutPlanRow.plan_id == PlanRow.id)
         .where(FanoutPlanRow.fanout_id == fanout_id)
-        .group_by(PlanRow.status)
+        .group_by("status")
     )
     return {row[0]: row[1] for row in await session.execute(query)}

@@ -48,7 +48,7 @@ async def plan_ahead(request: Request, model_hash: ModelHash) -> Response:
     """Plan one model for every SoC and frequency the fleet knows, so that its release starts with a warm cache."""
     planner = request.app.state.planner
     message = await read_message(request, FanoutRequest, empty=b"{}")
-    found = await service.plan_ahead(planner.database, planner.queue, model_hash, message, actor_of(request.scope))
+    found = await service.plan_ahead(planner.database, model_hash, message, actor_of(request.scope))
     headers = {"Location": f"/fanouts/{found.fanout_id}", "Retry-After": str(POLL_S)}
     return reply(found, 202, headers)
 

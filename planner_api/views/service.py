@@ -27,10 +27,11 @@ from planner_api.db.messages import message_of
 from planner_api.db.tables import FanoutRow, ModelRow, ProfileRow
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import NotFoundError, model_unknown
-from planner_api.jobs.queue import SolveQueue
-from planner_api.jobs.repository import count_by_status
+from planner_api.jobs.queue import put
+from planner_api.jobs.repository import Wanted
 from planner_api.models import repository as model_rows
 from planner_api.plans import repository as plan_rows
+from planner_api.plans.jobs import BETTER
 from planner_api.plans.key import normalised, plan_id
 from planner_api.profiles import repository as profile_rows
 from planner_api.profiles.known import Known
@@ -39,12 +40,10 @@ from planner_api.views import drift, repository
 MAX_NAMED = 64
 """Processors a request may name."""
 FANOUT_PRIORITY = 0
-"""A device that waits for its plan comes first (``plans.making.DEVICE_WAITS``)."""
+"""A device that waits for its plan comes first (``plans.service.DEVICE_WAITS``)."""
 
 
-async def plan_ahead(
-    database: Database, queue: SolveQueue, model_hash: str, request: FanoutRequest, actor: Actor
-) -> Fanout:
+async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest, actor: Actor) -> Fanout:
     """Queue the planning of one model for every SoC and frequency known, all or nothing.
 
     Each is planned under the key that a device asks with: all processors that its profile lists. A plan that exists
@@ -85,7 +84,7 @@ async def plan_ahead(
             if await plan_rows.insert(session, wanted_id, key, now, profile_version=version):
                 fresh.append(wanted_id)
         await repository.add_fanout_plans(session, fanout_id, ids)
-        await queue.enqueue_all(session, fresh, priority=FANOUT_PRIORITY)
+        await put(session, *(Wanted(BETTER, wanted_id, priority=FANOUT_PRIORITY) for wanted_id in fresh))
         await record(session, actor, "plans.ahead", model_hash, fanout=fanout_id, plans=len(ids), queued=len(fresh))
     return await progress(database, fanout_id)
 
@@ -113,7 +112,7 @@ async def summary(database: Database) -> FleetSummary:
     async with database.read() as session:
         totals = await repository.plan_totals(session)
         median_drift = await drift.median(session)
-        by_status = await count_by_status(session)
+        by_status = await plan_rows.count_by_status(session)
         devices, seen_today = await repository.count_devices(session, datetime.now(UTC) - timedelta(days=1))
         socs, unconfirmed = await repository.count_socs(session)
         return FleetSummary(

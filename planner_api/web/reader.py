@@ -17,7 +17,7 @@ from typing import TypeVar, get_type_hints
 import msgspec
 
 from planner_api.errors import UnavailableError
-from planner_api.jobs.child import Child, serve
+from planner_api.jobs.child import Ask, Child, serve
 from planner_api.locks import Turns
 from planner_api.web.body import Body, Encoding, Reading, inflate
 from planner_api.web.error import HttpError
@@ -120,7 +120,7 @@ def answer_to(task: Task) -> bytes:
     return b"\x00" + msgspec.msgpack.encode(refusal)
 
 
-def _load() -> Callable[[bytes], bytes]:
+def _load(_ask: Ask) -> Callable[[bytes], bytes]:
     # NOTE: imported before the limit: what is loaded is not counted against a body.
     for module in ("planner_api.models.reading", "planner_api.profiles.reading"):
         importlib.import_module(module)

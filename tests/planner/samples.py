@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -35,11 +36,25 @@ from planner_api.cli import main as cli
 from planner_api.compression import unzstd
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
+from planner_api.errors import RefusedError
+from planner_api.jobs.computing import named
+from planner_api.jobs.kind import JobError
+from planner_api.jobs.process import Tell
+from planner_api.jobs.worker import Worker
+from planner_api.plans import make
+from planner_api.plans.jobs import BETTER, FIRST
+from planner_api.profiles import batch
+from planner_api.profiles.jobs import FOLD, OUTDATED
+from planner_api.profiles.predictions import Predictions
+from planner_api.runtime import build_kinds
 from planner_api.settings import Settings
 from planner_api.web.application import App
 from planner_api.web.tokens import Kind, hash_token, new_token
 
 SOC, FREQUENCY = "soc-1", "max"
+QUICK = (FOLD, OUTDATED, FIRST)
+"""What somebody waits for; better plans are made when a test says so."""
+EVERY = (*QUICK, BETTER)
 JSON = {"content-type": "application/json"}
 PROCESSORS = tuple(
     Processor(
@@ -108,14 +123,45 @@ def measure(
     return Observations(**{**values, **more})
 
 
+class InThread:
+    """What computes for a worker of the tests: the functions that a child runs, in a thread of this process."""
+
+    async def start(self) -> None:
+        """Nothing: it is ready."""
+
+    async def run(self, function: str, payload: bytes, tell: Tell, timeout_s: float) -> bytes:
+        """See ``JobProcess.run``."""
+        loop = asyncio.get_running_loop()
+
+        def ask(question: bytes) -> bytes:
+            return asyncio.run_coroutine_threadsafe(tell(question), loop).result()
+
+        try:
+            return await asyncio.to_thread(named(function), payload, ask)
+        except RefusedError as error:
+            raise JobError(str(error), permanent=True) from error
+        except Exception as error:
+            raise JobError(f"{type(error).__name__}: {error}", permanent=False) from error
+
+    async def kill(self) -> None:
+        """Nothing: a thread ends by itself."""
+
+
 @contextmanager
-def serving(database_url: str, **settings: Any) -> Iterator[Api]:
-    """Run the application on a database; nothing folds or solves in the background unless asked to."""
+def serving(database_url: str, *, works: Sequence[str] = QUICK, **settings: Any) -> Iterator[Api]:
+    """Run the application on a database, with a worker in its process that does what somebody waits for, alone.
+
+    ``works``: the kinds of jobs that it does. Nothing is folded in the background unless asked for.
+    """
     values = {"database_url": database_url, "fold_interval_s": 3600.0, "worker_in_process": False, **settings}
     chosen = Settings(**values)
     app = (embedded if chosen.embedded else fleets).create_app(chosen)
+    # What a child remembers is of one database; here many have their turn in one process.
+    batch._kept, make._predictions = batch._Kept(), Predictions()
     with TestClient(app, raise_server_exceptions=False) as client:
-        yield Api(app, client)
+        api = Api(app, client)
+        with api.working(works) if works and not app.planner.settings.embedded else nullcontext():
+            yield api
 
 
 class Api:
@@ -139,6 +185,21 @@ class Api:
         assert self.client.portal is not None
         return self.client.portal.call(call, *arguments)
 
+    @contextmanager
+    def working(self, kinds: Sequence[str]) -> Iterator[None]:
+        """Have a worker do jobs of these kinds, in the application's own event loop."""
+        planner, stop = self.app.planner, asyncio.Event()
+        every = build_kinds(planner.database, planner.settings)
+        metrics = getattr(planner, "metrics", None)
+        worker = Worker(planner.queue, every, [tuple(kinds)], InThread, metrics=metrics, grace_s=5.0)
+        assert self.client.portal is not None
+        running = self.client.portal.start_task_soon(worker.run, stop)
+        try:
+            yield
+        finally:
+            self.client.portal.call(stop.set)
+            running.result(20)
+
     def learn(self, graph: ModelGraph, device_id: str = "device-1", **more: Any) -> Observations:
         """Send a graph, measure all that is missing and upload it; return the upload."""
         assert self.post("/models", graph).status_code in (200, 201)
@@ -159,7 +220,7 @@ class Api:
         """Upload, and have it folded; the answer."""
         answer = self.post("/profiles", upload, **header)
         if answer.status_code == 202:
-            self.await_(self.app.planner.profiles.fold, upload.soc, upload.frequency)
+            self.await_(self.app.planner.profiles.folded, upload.soc, upload.frequency)
         return answer
 
     def profile(self) -> Profile:

@@ -52,7 +52,7 @@ def test_the_metrics_page_reads_as_prometheus_wants_it() -> None:
 
     metrics = Metrics()
     metrics.request("GET", "/plans/{plan_id}", 200, 0.004)
-    metrics.solved("done", 1.5)
+    metrics.job("better", "done", 1.5)
     metrics.gauges["plans"] = ("status", {"queued": 3.0})
     families = {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
     samples = {
@@ -62,7 +62,7 @@ def test_the_metrics_page_reads_as_prometheus_wants_it() -> None:
     }
     route = (("method", "GET"), ("route", "/plans/{plan_id}"), ("status", "200"))
     assert samples["hope_http_request_seconds_count", route] == 1
-    assert samples["hope_solve_seconds_count", (("outcome", "done"),)] == 1
+    assert samples["hope_job_seconds_count", (("kind", "better"), ("outcome", "done"))] == 1
     assert samples["hope_plans", (("status", "queued"),)] == 3
     assert any(name.startswith("process_") for name in families)
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text
 
 from hope_schema import (
     AliasTarget,
@@ -27,13 +27,12 @@ from hope_schema import (
     RolloutPolicy,
 )
 from planner_api.console.overview import count
-from planner_api.db.tables import PlanRow
 from planner_api.devices.groups.choice import position
 from planner_api.devices.reports import Said
 from planner_api.rollout import judging
 from planner_api.rollout.counting import compare
+from tests.planner.jobs_help import improve
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
-from tests.planner.solving_help import improve
 
 GRAPH, OTHER = chain(4), chain(5, "other")
 DEVICES = [f"device-{number}" for number in range(30)]
@@ -381,7 +380,7 @@ def settle(api: Api) -> None:
 
     async def work() -> None:
         async with api.app.planner.database.write() as session:
-            await session.execute(update(PlanRow).values(status="done"))
+            await session.execute(text("DELETE FROM jobs"))
 
     api.await_(work)
 

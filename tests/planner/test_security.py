@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 from hope_schema import DeviceReport, EnrolmentReceipt
 from planner_api.db.tables import ClaimRow, TokenRow
 from planner_api.devices import repository as devices
+from planner_api.jobs.news import publish
 from planner_api.web.principal import Principal
 from planner_api.web.tokens import hash_token, new_token
 from tests.planner.samples import (
@@ -183,7 +184,7 @@ def test_a_token_revoked_while_it_is_looked_up_is_not_remembered(
                 found = await find(session, wanted)
                 async with planner.database.write() as writing:
                     (revoked,) = await devices.revoke(writing, token_id=token_id)
-                    await planner.events.revoke(writing, revoked)
+                    await publish(writing, devices.REVOKED, revoked)
                 await asyncio.sleep(0)
                 return found
 

@@ -75,6 +75,6 @@ async def revoke(request: Request, device_id: DeviceId) -> Response:
     await read_form(request)
     planner = request.app.state.planner
     actor = actor_of(request.scope)
-    if not await service.revoke_device(planner.database, planner.events, device_id, actor, planner.forget_device):
+    if not await service.revoke_device(planner.database, device_id, actor, planner.forget_device):
         raise service.device_unknown(device_id)
     return RedirectResponse(request.url.path, status_code=303)

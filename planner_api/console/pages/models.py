@@ -88,7 +88,7 @@ async def plan_everywhere(request: Request, model_hash: ModelHash) -> Response:
     """Queue the planning of a model for every SoC and frequency that the fleet counts."""
     await read_form(request)
     planner = request.app.state.planner
-    await fleet.plan_ahead(planner.database, planner.queue, model_hash, FanoutRequest(), actor_of(request.scope))
+    await fleet.plan_ahead(planner.database, model_hash, FanoutRequest(), actor_of(request.scope))
     return RedirectResponse("/console/queue", status_code=303)
 
 

@@ -66,7 +66,7 @@ async def revoke(request: Request, number: Number) -> Response:
     """Revoke a token, everywhere at once."""
     await read_form(request)
     planner = request.app.state.planner
-    if not await service.revoke_token(planner.database, planner.events, number, actor_of(request.scope)):
+    if not await service.revoke_token(planner.database, number, actor_of(request.scope)):
         raise NotFoundError("token-unknown", "There is no such token, or it is revoked already.")
     return RedirectResponse("/console/tokens", status_code=303)
 

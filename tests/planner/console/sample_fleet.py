@@ -32,8 +32,8 @@ from hope_schema import (
     TransferColumns,
 )
 from planner_api.db.tables import DeviceRow, PlanRow
+from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, plan_request
-from tests.planner.solving_help import improve
 
 FREQUENCY = "performance"
 SOCS = ("kirin-990", "snapdragon-8-gen3", "exynos-2400")

@@ -1,4 +1,4 @@
-"""The killable child: limits hold, it dies with its parent, and a failure never reaches the next solve."""
+"""The killable child: limits hold, it dies with its parent, and a failure never reaches the next job."""
 
 from __future__ import annotations
 
@@ -11,39 +11,43 @@ from collections.abc import Awaitable, Callable
 import psutil
 import pytest
 
-from planner_api.jobs.process import SolveError, SolverProcess
-from tests.planner.solving_help import GRAPH, PROFILE, REQUEST
+from planner_api.jobs.kind import JobError
+from planner_api.jobs.process import JobProcess
+from planner_api.runtime import WARM
 
 MEBIBYTE = 2**20
 
 
-def run(entry: str, scenario: Callable[[SolverProcess], Awaitable[None]], *, timeout_s: float = 20.0) -> None:
-    """Run a scenario with a child of the given entry."""
+Scenario = Callable[[JobProcess, Callable[[], Awaitable[bytes]]], Awaitable[None]]
+
+
+async def twice(question: bytes) -> bytes:
+    """What the parent answers."""
+    return question * 2
+
+
+def run(entry: str, scenario: Scenario, *, timeout_s: float = 20.0) -> None:
+    """Run a scenario with a child, and with a function that has it do a job of the given entry."""
 
     async def main() -> None:
-        solver = SolverProcess(timeout_s=timeout_s, memory_bytes=512 * MEBIBYTE, entry=f"tests.planner.entries:{entry}")
+        child = JobProcess(memory_bytes=512 * MEBIBYTE)
         try:
-            await scenario(solver)
+            await scenario(child, lambda: child.run(f"tests.planner.entries:{entry}", b"job", twice, timeout_s))
         finally:
-            await solver.kill()
+            await child.kill()
 
     asyncio.run(main())
 
 
-async def solve(solver: SolverProcess) -> float:
-    """Solve the small problem and return its makespan."""
-    return (await solver.solve((GRAPH,), PROFILE, REQUEST, budget_s=1.0)).plan.makespan_us
-
-
-@pytest.mark.parametrize("entry", ["honest", "noisy"])
+@pytest.mark.parametrize("entry", ["honest", "noisy", "curious"])
 def test_one_warm_child_serves_many_solves(entry: str) -> None:
     """The start-up cost is paid once, and what libraries print does not mix with the answers."""
 
-    async def scenario(solver: SolverProcess) -> None:
-        assert await solve(solver) == len(GRAPH.ops)
-        first = solver.pid
-        assert await solve(solver) == len(GRAPH.ops)
-        assert solver.pid == first
+    async def scenario(child: JobProcess, do: Callable[[], Awaitable[bytes]]) -> None:
+        assert await do() == b"job"
+        first = child.pid
+        assert await do() == b"job"
+        assert child.pid == first
 
     run(entry, scenario)
 
@@ -51,16 +55,16 @@ def test_one_warm_child_serves_many_solves(entry: str) -> None:
 def test_an_endless_solve_is_killed_and_the_next_one_gets_a_new_child() -> None:
     """The time limit ends a solve that ignores SIGTERM."""
 
-    async def scenario(solver: SolverProcess) -> None:
-        await solver.start()
-        pid = solver.pid
+    async def scenario(child: JobProcess, do: Callable[[], Awaitable[bytes]]) -> None:
+        await child.start()
+        pid = child.pid
         assert pid is not None
-        with pytest.raises(SolveError, match="time limit") as caught:
-            await solve(solver)
+        with pytest.raises(JobError, match="time limit") as caught:
+            await do()
         assert not caught.value.permanent
         assert not psutil.pid_exists(pid)
-        await solver.start()
-        assert solver.pid not in (None, pid)
+        await child.start()
+        assert child.pid not in (None, pid)
 
     run("endless", scenario, timeout_s=0.5)
 
@@ -69,9 +73,9 @@ def test_an_endless_solve_is_killed_and_the_next_one_gets_a_new_child() -> None:
 def test_a_hungry_solve_runs_into_its_memory_limit() -> None:
     """Memory is bounded, and the cause is told."""
 
-    async def scenario(solver: SolverProcess) -> None:
-        with pytest.raises(SolveError, match="memory"):
-            await solve(solver)
+    async def scenario(child: JobProcess, do: Callable[[], Awaitable[bytes]]) -> None:
+        with pytest.raises(JobError, match="memory"):
+            await do()
 
     run("hungry", scenario)
 
@@ -79,10 +83,10 @@ def test_a_hungry_solve_runs_into_its_memory_limit() -> None:
 def test_a_child_that_dies_is_reported_and_replaced() -> None:
     """A crash in C code is an ordinary failure of this solve alone."""
 
-    async def scenario(solver: SolverProcess) -> None:
+    async def scenario(child: JobProcess, do: Callable[[], Awaitable[bytes]]) -> None:
         for _ in range(2):
-            with pytest.raises(SolveError, match="died") as caught:
-                await solve(solver)
+            with pytest.raises(JobError, match="died") as caught:
+                await do()
             assert not caught.value.permanent
 
     run("suicidal", scenario)
@@ -94,11 +98,11 @@ def test_a_child_that_dies_is_reported_and_replaced() -> None:
 def test_errors_carry_their_cause(entry: str, permanent: bool, message: str) -> None:
     """A refused problem is permanent; a bug is not; both say what happened, and the child lives on."""
 
-    async def scenario(solver: SolverProcess) -> None:
-        with pytest.raises(SolveError, match=message) as caught:
-            await solve(solver)
+    async def scenario(child: JobProcess, do: Callable[[], Awaitable[bytes]]) -> None:
+        with pytest.raises(JobError, match=message) as caught:
+            await do()
         assert caught.value.permanent is permanent
-        assert solver.pid is not None
+        assert child.pid is not None
 
     run(entry, scenario)
 
@@ -106,28 +110,27 @@ def test_errors_carry_their_cause(entry: str, permanent: bool, message: str) -> 
 def test_a_cancelled_solve_leaves_no_answer_behind() -> None:
     """Cancelling half-way kills the child, so that its late answer is not taken for the next one's."""
 
-    async def scenario(solver: SolverProcess) -> None:
-        await solver.start()
-        task = asyncio.create_task(solve(solver))
+    async def scenario(child: JobProcess, do: Callable[[], Awaitable[bytes]]) -> None:
+        await child.start()
+        task = asyncio.ensure_future(do())
         await asyncio.sleep(0.2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert solver.pid is None
+        assert child.pid is None
 
     run("slow", scenario)
 
 
 PARENT = """
-import asyncio, sys
-from planner_api.jobs.process import SolverProcess
-from tests.planner.solving_help import GRAPH, PROFILE, REQUEST
+import asyncio
+from planner_api.jobs.process import JobProcess
 
 async def main():
-    solver = SolverProcess(timeout_s=60, memory_bytes=0, entry="tests.planner.entries:endless")
-    await solver.start()
-    print(solver.pid, flush=True)
-    await solver.solve((GRAPH,), PROFILE, REQUEST, budget_s=60)
+    child = JobProcess(memory_bytes=0)
+    await child.start()
+    print(child.pid, flush=True)
+    await child.run("tests.planner.entries:endless", b"", None, 60.0)
 
 asyncio.run(main())
 """
@@ -151,28 +154,29 @@ def test_a_busy_child_dies_with_its_parent() -> None:
     asyncio.run(main())
 
 
-def test_a_warm_child_has_every_kernel() -> None:
-    """A child that says it is ready has loaded the search's largest kernel: no task's clock pays for compiling it."""
-    script = (
-        "from planner_api.jobs import solver\n"
-        "solver._warm('planner_api.jobs.solver:solve')\n"
-        "from planner_api.planning.search.annealing import anneal\n"
-        "assert anneal.signatures\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
 def test_a_child_that_is_ready_has_loaded_what_it_plans_with() -> None:
     """The child of production, as a worker starts it, has the compiler's and the solver's libraries once it is up."""
 
     async def main() -> None:
-        solver = SolverProcess(timeout_s=60, memory_bytes=0)
+        child = JobProcess(memory_bytes=0, warm=WARM)
         try:
-            await solver.start()
-            loaded = " ".join(region.path for region in psutil.Process(solver.pid).memory_maps())
+            await child.start()
+            loaded = " ".join(region.path for region in psutil.Process(child.pid).memory_maps())
             assert "llvmlite" in loaded
             assert "highspy" in loaded
         finally:
-            await solver.kill()
+            await child.kill()
 
     asyncio.run(main())
+
+
+def test_a_warm_child_has_every_kernel() -> None:
+    """A child that says it is ready has loaded the search's largest kernel: no job's clock pays for compiling it."""
+    script = (
+        "from planner_api.jobs.computing import named\n"
+        "from planner_api.runtime import WARM\n"
+        "named(WARM)()\n"
+        "from planner_api.planning.search.annealing import anneal\n"
+        "assert anneal.signatures\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
