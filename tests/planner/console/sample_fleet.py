@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel
-from sqlalchemy import insert, update
+from sqlalchemy import delete, insert, select
 
 from hope_schema import (
     AliasTarget,
@@ -31,7 +31,7 @@ from hope_schema import (
     Tensor,
     TransferColumns,
 )
-from planner_api.db.tables import DeviceRow, PlanRow
+from planner_api.db.tables import DeviceRow, JobRow, PlanRow
 from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, plan_request
 
@@ -221,8 +221,8 @@ async def _age(api: Api, called: Callable[[str], str], model_hash: str) -> None:
         values = {
             "id": "p-failed", "model_hash": model_hash, "jobs": [{"model_hash": model_hash}],
             "soc": called(FAILED), "frequency": FREQUENCY, "method": "auto", "objective": "latency",
-            "status": "failed", "error": f"no processor supports op '{called('block0/concat')}'", "created_at": now,
-            "queued_at": now,
+            "error": f"no processor supports op '{called('block0/concat')}'", "created_at": now,
         }  # fmt: skip
         await session.execute(insert(PlanRow).values(**values))
-        await session.execute(update(PlanRow).where(PlanRow.soc == called(SOCS[0])).values(status="done"))
+        of_first = select(PlanRow.id).where(PlanRow.soc == called(SOCS[0]))
+        await session.execute(delete(JobRow).where(JobRow.key.in_(of_first)))

@@ -17,7 +17,7 @@ from sqlalchemy import insert, select, update
 from hope_schema import DeviceDescription, DeviceReport
 from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
-from planner_api.db.tables import AuditRow, DeviceRow, PlanRow, SocRow, TokenRow
+from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanRow, SocRow, TokenRow
 from tests.planner.console import visits
 from tests.planner.console.visits import HERE, audited
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
@@ -65,7 +65,8 @@ def test_a_hostile_name_is_text_wherever_it_stands(api: Api) -> None:
 
     async def say() -> None:
         async with api.app.planner.database.write() as session:
-            await session.execute(update(PlanRow).values(error=EVIL + HIDDEN, status="failed", asked_by=EVIL))
+            await session.execute(update(PlanRow).values(error=EVIL + HIDDEN))
+            await session.execute(update(JobRow).values(error=EVIL + HIDDEN, asked_by=EVIL))
             await session.execute(update(DeviceRow).values(soc=EVIL))
 
     api.await_(say)
@@ -179,8 +180,8 @@ def test_a_failed_plan_leads_to_the_figures_it_was_to_rest_on(api: Api) -> None:
     async def fail(soc: str) -> None:
         values = {
             "id": f"p-{soc}", "model_hash": GRAPH.model_hash, "jobs": [{"model_hash": GRAPH.model_hash}], "soc": soc,
-            "frequency": FREQUENCY, "method": "auto", "objective": "latency", "status": "failed", "error": "no way",
-            "created_at": datetime.now(UTC), "queued_at": datetime.now(UTC),
+            "frequency": FREQUENCY, "method": "auto", "objective": "latency", "error": "no way",
+            "created_at": datetime.now(UTC),
         }  # fmt: skip
         async with api.app.planner.database.write() as session:
             await session.execute(insert(PlanRow).values(**values))
