@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from planner_api.db.engine import Database
 from planner_api.models.figures import Figures, Latency, Transfer
@@ -43,20 +44,19 @@ class Lacking:
     ) -> tuple[list[Figure], list[Figure]]:
         """Return the figures that nobody has said, and at most ``most`` that a device should say too (None: none)."""
         statistics = None if head is None else await self._of(head)
-        return await asyncio.to_thread(_open, statistics, figures, kinds, places, device, most)
+        if statistics is None:
+            return [*figures.latencies(kinds), *figures.transfers(places)], []
+        look = _looking().open_figures
+        found: tuple[list[Figure], list[Figure]] = await asyncio.to_thread(
+            look, statistics, figures, kinds, places, device, most
+        )
+        return found
 
     async def ordered(self, body_zstd: bytes, unknown: Sequence[Latency], counts: Mapping[str, int]) -> list[Latency]:
         """Latencies that a device is to measure, the most telling first; ``counts``: how often each op runs."""
-        known = facts.asking(self._database)
-
-        def work() -> list[Latency]:
-            # NOTE: imported here, as NumPy is below, so that a process that only serves plans never loads it.
-            from planner_api.profiles.predictions import Predictions
-
-            self._predictions = self._predictions or Predictions()
-            return self._predictions.ordered(body_zstd, unknown, counts, known)
-
-        return await asyncio.to_thread(work)
+        known, looking = facts.asking(self._database), await asyncio.to_thread(_looking)
+        self._predictions = self._predictions or looking.Predictions()
+        return await asyncio.to_thread(self._predictions.ordered, body_zstd, unknown, counts, known)
 
     async def _of(self, head: ProfileHead) -> Statistics:
         known = self._statistics.get(head.id)
@@ -71,37 +71,11 @@ class Lacking:
     async def _read(self, head: ProfileHead) -> Statistics:
         async with self._database.read() as session:
             dumped = await repository.statistics(session, head.id)
-        return await asyncio.to_thread(_load, dumped)
+        return await asyncio.to_thread(lambda: _looking().Statistics.load(dumped))
 
 
-def _load(dumped: bytes | None) -> Statistics:
-    from planner_api.profiles.statistics import Statistics
+def _looking() -> ModuleType:
+    # NOTE: loaded in a thread, where it is needed first: a process that only serves plans never loads NumPy.
+    from planner_api.profiles import looking
 
-    return Statistics.load(dumped)
-
-
-def _open(
-    statistics: Statistics | None,
-    figures: Figures,
-    kinds: Sequence[str],
-    places: Sequence[str],
-    device: str | None,
-    most: int,
-) -> tuple[list[Figure], list[Figure]]:
-    latencies, transfers = list(figures.latencies(kinds)), list(figures.transfers(places))
-    if statistics is None:
-        return [*latencies, *transfers], []
-    from planner_api.profiles.folding import wanted
-    from planner_api.profiles.statistics import device_hash
-
-    known = statistics.latencies.known(), statistics.transfers.known()
-    unknown: list[Figure] = [key for key in latencies if key not in known[0]]
-    unknown += [key for key in transfers if key not in known[1]]
-    if device is None:
-        return unknown, []
-    name = device_hash(device)
-    unsure: list[Any] = [
-        *wanted(statistics.latencies, name, latencies, most),
-        *wanted(statistics.transfers, name, transfers, most),
-    ]
-    return unknown, unsure[:most]
+    return looking
