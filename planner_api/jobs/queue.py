@@ -8,6 +8,7 @@ thought dead and comes back changes nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import structlog
@@ -27,6 +28,9 @@ WORK, ENDED = "work", "ended"
 """Topics: there is work; a job (kind and key) has ended, in whatever way."""
 URGENT = 10_000
 """Priority of what somebody waits for at this moment."""
+LOOK_S = 1.0
+"""Who waits for a job and hears nothing looks by itself this often: an embedded planner listens to no other process,
+and one may have taken its job."""
 FORGET_S = 86_400.0
 """A worker that has not looked for so long is no longer listed."""
 
@@ -156,7 +160,8 @@ class Queue:
                             there = await repository.hasten(session, [job], URGENT)
                             await publish(session, WORK)
                         if there and not self.news.stopping.is_set():
-                            await ended.wait()
+                            with contextlib.suppress(TimeoutError):
+                                await asyncio.wait_for(ended.wait(), LOOK_S)
                     if self.news.stopping.is_set():
                         return False
         except TimeoutError:
