@@ -22,7 +22,8 @@ from planner_api.jobs.repository import Lease, Wanted
 from planner_api.jobs.worker import Worker
 from planner_api.plans.jobs import BETTER
 from planner_api.plans.solve import BetterPlan
-from tests.planner.samples import Api, InThread
+from tests.planner.in_thread import InThread
+from tests.planner.samples import Api
 
 KIND = "count"
 

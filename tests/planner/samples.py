@@ -36,20 +36,14 @@ from planner_api.cli import main as cli
 from planner_api.compression import unzstd
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
-from planner_api.errors import RefusedError
-from planner_api.jobs.computing import named
-from planner_api.jobs.kind import JobError
-from planner_api.jobs.process import Tell
 from planner_api.jobs.worker import Worker
-from planner_api.plans import make
 from planner_api.plans.jobs import BETTER, FIRST
-from planner_api.profiles import batch
 from planner_api.profiles.jobs import FOLD, OUTDATED
-from planner_api.profiles.predictions import Predictions
 from planner_api.runtime import build_kinds
 from planner_api.settings import Settings
 from planner_api.web.application import App
 from planner_api.web.tokens import Kind, hash_token, new_token
+from tests.planner.in_thread import InThread, forget_all
 
 SOC, FREQUENCY = "soc-1", "max"
 QUICK = (FOLD, OUTDATED, FIRST)
@@ -123,30 +117,6 @@ def measure(
     return Observations(**{**values, **more})
 
 
-class InThread:
-    """What computes for a worker of the tests: the functions that a child runs, in a thread of this process."""
-
-    async def start(self) -> None:
-        """Nothing: it is ready."""
-
-    async def run(self, function: str, payload: bytes, tell: Tell, timeout_s: float) -> bytes:
-        """See ``JobProcess.run``."""
-        loop = asyncio.get_running_loop()
-
-        def ask(question: bytes) -> bytes:
-            return asyncio.run_coroutine_threadsafe(tell(question), loop).result()
-
-        try:
-            return await asyncio.to_thread(named(function), payload, ask)
-        except RefusedError as error:
-            raise JobError(str(error), permanent=True) from error
-        except Exception as error:
-            raise JobError(f"{type(error).__name__}: {error}", permanent=False) from error
-
-    async def kill(self) -> None:
-        """Nothing: a thread ends by itself."""
-
-
 @contextmanager
 def serving(database_url: str, *, works: Sequence[str] = QUICK, **settings: Any) -> Iterator[Api]:
     """Run the application on a database, with a worker in its process that does what somebody waits for, alone.
@@ -156,8 +126,7 @@ def serving(database_url: str, *, works: Sequence[str] = QUICK, **settings: Any)
     values = {"database_url": database_url, "fold_interval_s": 3600.0, "worker_in_process": False, **settings}
     chosen = Settings(**values)
     app = (embedded if chosen.embedded else fleets).create_app(chosen)
-    # What a child remembers is of one database; here many have their turn in one process.
-    batch._kept, make._predictions = batch._Kept(), Predictions()
+    forget_all()
     with TestClient(app, raise_server_exceptions=False) as client:
         api = Api(app, client)
         with api.working(works) if works and not app.planner.settings.embedded else nullcontext():

@@ -34,8 +34,9 @@ from planner_api.settings import Settings
 from planner_api.web.body import Body
 from planner_api.web.principal import Principal
 from tests import CAMPAIGN
+from tests.planner.in_thread import InThread
 from tests.planner.jobs_help import Running
-from tests.planner.samples import FREQUENCY, SOC, InThread, chain, measure, missing_request
+from tests.planner.samples import FREQUENCY, SOC, chain, measure, missing_request
 
 GRAPH = chain(12)
 UPLOADS = 160 if CAMPAIGN else 64
