@@ -273,10 +273,11 @@ def test_every_query_asks_for_metrics_and_labels_that_exist(render: Render) -> N
     """Alert rules and dashboard name no metric, and match no label, that the planner does not give."""
     metrics = Metrics()
     metrics.request("GET", "/plans/{plan_id}", 200, 0.004)
-    metrics.solved("done", 1.5)
+    metrics.job("better", "done", 1.5)
     metrics.refused = {"models_per_day": 1}
     metrics.gauges |= {"plans": ("status", {"queued": 3.0}), "inbox": ("state", {"waiting": 0.0})}
-    metrics.gauges["releases"] = ("state", {"waiting": 0.0})
+    metrics.gauges["releases"] = metrics.gauges["jobs"] = ("state", {"waiting": 0.0})
+    metrics.gauges["workers"] = ("state", {"looking": 1.0})
     metrics.gauges["database"] = ("state", {"up": 1.0})
     labels: dict[str, set[str]] = defaultdict(set)
     for family in text_string_to_metric_families(metrics.render().decode()):
