@@ -14,8 +14,7 @@ import onnxruntime as ort
 
 from agent_sdk.binding import IOBinding, host_array, is_numeric, own_value
 from agent_sdk.closing import Closes
-from agent_sdk.engine import DeviceClosedError
-from agent_sdk.errors import InputError, ModelError, UnplannableError
+from agent_sdk.errors import DeviceClosedError, InputError, ModelError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
 from agent_sdk.first.runs import FirstRuns
 from agent_sdk.forking import Forks, watch_forks

@@ -15,10 +15,9 @@ from typing import Any
 from agent_sdk import native
 from agent_sdk.closing import Closes
 from agent_sdk.engine.arbiter import CLOSED, Arbiter
-from agent_sdk.engine.errors import DeviceClosedError
 from agent_sdk.engine.program import lane_of
 from agent_sdk.engine.threads import LaneThreads
-from agent_sdk.errors import ExecutionError, InputError
+from agent_sdk.errors import DeviceClosedError, ExecutionError, InputError
 from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.runtimes.base import Processor
 

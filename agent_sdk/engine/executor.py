@@ -20,7 +20,6 @@ from agent_sdk.closing import Closes
 from agent_sdk.engine.arbiter import check_key
 from agent_sdk.engine.compiled import Compiled
 from agent_sdk.engine.device import JOIN_S, Device
-from agent_sdk.engine.errors import DeviceClosedError, RunTimeoutError
 from agent_sdk.engine.flight import Flight
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.lanes import FINISHED, NativeLoop, SequentialLoop, Start, failed
@@ -30,9 +29,16 @@ from agent_sdk.engine.program import Program
 from agent_sdk.engine.threads import LaneThread
 from agent_sdk.engine.trace import Trace
 from agent_sdk.engine.turns import Turns
-from agent_sdk.errors import ExecutionError, InputError, refuse_unless_seconds
+from agent_sdk.errors import (
+    DeviceClosedError,
+    ExecutionError,
+    InputError,
+    ProcessorLost,
+    RunTimeoutError,
+    refuse_unless_seconds,
+)
 from agent_sdk.machine.cores import bound_to
-from agent_sdk.runtimes.base import Executable, ProcessorLost
+from agent_sdk.runtimes.base import Executable
 
 GRACE_S = 2.0
 """How long a run that its watchdog ended waits for the segments in flight before it leaves them behind."""

@@ -22,9 +22,9 @@ from typing_extensions import override
 
 from agent_sdk import native
 from agent_sdk.engine.arbiter import Arbiter
-from agent_sdk.engine.errors import RunTimeoutError, SegmentFailedError
 from agent_sdk.engine.program import Work
 from agent_sdk.engine.threads import LaneThread
+from agent_sdk.errors import RunTimeoutError, SegmentFailedError
 from agent_sdk.machine.cores import bind_to, gone
 from agent_sdk.runtimes.base import Bound, BoundCall, NativeCall
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from agent_sdk.cancel import cancelling, check
 from agent_sdk.closing import Closes
-from agent_sdk.engine import DeviceClosedError
+from agent_sdk.errors import DeviceClosedError
 from agent_sdk.first.bench import Measure, Message, Reply, RunFile, RunPlan, Setting
 
 LIMIT_S: Final = 120.0

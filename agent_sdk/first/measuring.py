@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from agent_sdk.errors import OutOfMemory, ProcessorLost
 from agent_sdk.first.bench import Measure, Reply, write_model
 from agent_sdk.first.children import LIMIT_S, Children, CrashedError
 from agent_sdk.measure.profiler import latency_columns, profile, untrusted
 from agent_sdk.model import Model
 from agent_sdk.model.weights import LightModels
-from agent_sdk.runtimes.base import OutOfMemory, Processor, ProcessorLost
+from agent_sdk.runtimes.base import Processor
 from hope_schema import LatencyColumns, Missing, MissingLatency, Observations
 
 MAX_CRASHES: Final = 8

@@ -16,13 +16,14 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
+from agent_sdk.errors import OutOfMemory, ProcessorLost
 from agent_sdk.first.bench import Bench, Reply, RunFile, RunPlan, saved, write_model
 from agent_sdk.first.children import Children, CrashedError
 from agent_sdk.model import Content, Model
 from agent_sdk.model.feeds import ATTEMPTS, Drawn, Feeds
 from agent_sdk.model.weights import GRAPH_FILE, LightModels
 from agent_sdk.records import Records
-from agent_sdk.runtimes.base import PACKAGES, Compiler, OutOfMemory, Package, Processor, ProcessorLost
+from agent_sdk.runtimes.base import PACKAGES, Compiler, Package, Processor
 from hope_schema import Plan
 from hope_schema.base import Contract
 from hope_schema.hashing import digest

@@ -20,15 +20,16 @@ import numpy as np
 
 from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.closing import Closes
-from agent_sdk.engine import DeviceClosedError, SegmentFailedError
 from agent_sdk.engine.ports import NEW, check_output
 from agent_sdk.errors import (
+    DeviceClosedError,
     ExecutionError,
     HopeError,
     ModelError,
     NotWantedError,
     OpenShapeError,
     ProcessorError,
+    SegmentFailedError,
     UnplannableError,
 )
 from agent_sdk.forking import FORKED, Forks, watch_forks

@@ -12,9 +12,10 @@ from typing import Final
 from pydantic import ValidationError
 
 from agent_sdk.cancel import check
-from agent_sdk.engine import Device, IllegalPlanError, build_program
+from agent_sdk.engine import Device, build_program
 from agent_sdk.errors import (
     BadRequestError,
+    IllegalPlanError,
     InputError,
     NotFoundError,
     PlanMismatchError,

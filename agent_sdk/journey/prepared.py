@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from agent_sdk.closing import Closes
-from agent_sdk.engine import DeviceClosedError, Executor
+from agent_sdk.engine import Executor
 from agent_sdk.engine.trace import Trace
-from agent_sdk.errors import ExecutionError
+from agent_sdk.errors import DeviceClosedError, ExecutionError
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN

@@ -21,10 +21,10 @@ from typing import Final
 
 import numpy as np
 
-from agent_sdk.engine import Executor, RunTimeoutError
+from agent_sdk.engine import Executor
 from agent_sdk.engine.ports import NEW, Outputs
 from agent_sdk.engine.trace import Trace
-from agent_sdk.errors import ExecutionError
+from agent_sdk.errors import ExecutionError, RunTimeoutError
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.trial import FAILURES, PLAN, first_choice, plain_runtime
 

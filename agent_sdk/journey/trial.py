@@ -16,10 +16,10 @@ from typing import Final
 
 import numpy as np
 
-from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
+from agent_sdk.engine import Executor
 from agent_sdk.engine.ports import Outputs
 from agent_sdk.engine.trace import Trace
-from agent_sdk.errors import ProcessorError
+from agent_sdk.errors import DeviceClosedError, ProcessorError, RunTimeoutError, SegmentFailedError
 from agent_sdk.machine.timing import take_turns
 from agent_sdk.machine.witness import Witness, calm
 from agent_sdk.runtimes.base import PACKAGES, Package

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from agent_sdk.engine import Executor, build_program
+from agent_sdk.errors import WrongOutput
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.rounding import FLOAT32, rounding
 from agent_sdk.model import Model, pre_softmax_outputs
-from agent_sdk.runtimes.base import WrongOutput
 from hope_schema import ModelGraph
 
 NORMALISED: Final = 3.0

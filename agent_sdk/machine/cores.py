@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence, Set
 
-from agent_sdk.runtimes.base import ProcessorLost
+from agent_sdk.errors import ProcessorLost
 
 
 def name_cores(cores: Sequence[int]) -> str:

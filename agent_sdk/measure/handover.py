@@ -13,9 +13,10 @@ from agent_sdk.engine import Event, Work
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.interrupt import DeferredInterrupts
 from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
+from agent_sdk.errors import ProcessorLost
 from agent_sdk.machine.cores import bind_to, bound_to
 from agent_sdk.machine.timing import summarise
-from agent_sdk.runtimes.base import Processor, ProcessorLost
+from agent_sdk.runtimes.base import Processor
 
 HANDOVERS: Final = 64
 

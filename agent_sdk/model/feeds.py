@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import numpy as np
@@ -25,8 +25,10 @@ from agent_sdk.model.dtypes import DTYPE, FOREIGN
 from agent_sdk.model.hard import TIES, hard_values
 from agent_sdk.model.infer import ELEMENT_NAMES
 from agent_sdk.model.roles import Dims, Roles, Use
-from agent_sdk.runtimes.base import Segment
 from hope_schema import TensorType
+
+if TYPE_CHECKING:
+    from agent_sdk.runtimes.base import Segment
 
 ATTEMPTS: Final = 8
 """Ways in which the inputs that are no data are drawn; beyond the first few, each is one of its options at random."""

@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agent_sdk.runtimes.base import WrongOutput
+from agent_sdk.errors import WrongOutput
 from hope_schema import MeasuredRun, PlanReply
 
 SAMPLE: Final = 64

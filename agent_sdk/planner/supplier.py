@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from agent_sdk.engine import DeviceClosedError
 from agent_sdk.errors import (
     BadRequestError,
     ConflictError,
+    DeviceClosedError,
     NotFoundError,
     PermissionDeniedError,
     PlannerError,

@@ -10,12 +10,12 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from agent_sdk.errors import UnknownNameError
+from agent_sdk.errors import ProcessorLost, UnknownNameError
 from agent_sdk.machine.cores import name_cores, parse_cores
 from agent_sdk.machine.soc import Soc, read_soc
 from agent_sdk.machine.topology import core_groups
 from agent_sdk.paths import cache_directory
-from agent_sdk.runtimes.base import Processor, ProcessorLost
+from agent_sdk.runtimes.base import Processor
 from agent_sdk.runtimes.ort.graph import FrozenGraphs
 from agent_sdk.runtimes.ort.plain import plain_configurations
 from agent_sdk.runtimes.ort.processor import OrtProcessor, installed_providers

@@ -16,9 +16,9 @@ import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.cli.examine import examine
-from agent_sdk.engine import DeviceClosedError, Executor, RunTimeoutError, SegmentFailedError
+from agent_sdk.engine import Executor
 from agent_sdk.engine.single import single_processor_plan
-from agent_sdk.errors import ExecutionError
+from agent_sdk.errors import DeviceClosedError, ExecutionError, OutOfMemory, RunTimeoutError, SegmentFailedError
 from agent_sdk.journey.opening import _Opening
 from agent_sdk.journey.rivals import compiled_singles, likeliest
 from agent_sdk.journey.serving import Serving
@@ -28,7 +28,6 @@ from agent_sdk.machine.soc import read_soc
 from agent_sdk.machine.witness import Witness
 from agent_sdk.planner.client import ServedPlan
 from agent_sdk.planner.supplier import Obtained
-from agent_sdk.runtimes.base import OutOfMemory
 from hope_schema import PlanReply
 from tests.agent.cores import GONE
 from tests.agent.haste import measure_hastily

@@ -18,8 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk import Agent, Session
-from agent_sdk.engine import DeviceClosedError
-from agent_sdk.errors import InputError, ModelError, OpenShapeError, UnplannableError
+from agent_sdk.errors import DeviceClosedError, InputError, ModelError, OpenShapeError, UnplannableError
 from agent_sdk.journey import catalogue
 from agent_sdk.journey.demand import USES
 from agent_sdk.journey.verify import relative_error

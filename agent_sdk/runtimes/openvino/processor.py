@@ -13,7 +13,14 @@ import openvino as ov
 from openvino import opset13 as opset
 from typing_extensions import override
 
-from agent_sdk.errors import ProcessorError
+from agent_sdk.errors import (
+    CompilationFailed,
+    ProcessorError,
+    ProcessorLost,
+    SilentFallback,
+    UnsupportedOp,
+    WrongOutput,
+)
 from agent_sdk.machine.cores import bound_to
 from agent_sdk.machine.soc import Soc
 from agent_sdk.machine.timing import LONG_US, Timing, measure
@@ -21,20 +28,7 @@ from agent_sdk.model import Model, extract
 from agent_sdk.model.weights import LightModels
 from agent_sdk.runtimes.alone import bound
 from agent_sdk.runtimes.attribution import share_out
-from agent_sdk.runtimes.base import (
-    BoundCall,
-    CompilationFailed,
-    Compiler,
-    Executable,
-    NativeCall,
-    ProcessorLost,
-    Segment,
-    SilentFallback,
-    UnsupportedOp,
-    WrongOutput,
-    machines_fault,
-    whole_network,
-)
+from agent_sdk.runtimes.base import BoundCall, Compiler, Executable, NativeCall, Segment, machines_fault, whole_network
 from agent_sdk.runtimes.host import HostProcessor, OutputMark
 from agent_sdk.runtimes.openvino.capi import NativeCore, NativeModel, NativeRequest, native_core
 from agent_sdk.runtimes.openvino.trusted import OPENVINO

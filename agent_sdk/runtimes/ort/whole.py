@@ -12,9 +12,9 @@ import onnxruntime as ort
 from typing_extensions import override
 
 from agent_sdk.cancel import cancelling, check
-from agent_sdk.errors import InputError
+from agent_sdk.errors import CompilationFailed, InputError, ProcessorLost
 from agent_sdk.model.ports import About, ModelMetadata, Port
-from agent_sdk.runtimes.base import CompilationFailed, Package, ProcessorLost, machines_fault
+from agent_sdk.runtimes.base import Package, machines_fault
 from agent_sdk.runtimes.ort.processor import SPIN_US
 from agent_sdk.runtimes.whole import WholeNetwork
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 import torch
 from typing_extensions import override
 
-from agent_sdk.errors import ProcessorError
+from agent_sdk.errors import OutOfMemory, ProcessorError, ProcessorLost
 from agent_sdk.native import address
-from agent_sdk.runtimes.base import Bound, NativeCall, OutOfMemory, ProcessorLost, lacks_memory
+from agent_sdk.runtimes.base import Bound, NativeCall, lacks_memory
 
 AGAIN: Final[Mapping[str, int]] = {"cuStreamQuery": 600}
 """What is asked again as long as it says this: that a stream's work is not finished."""

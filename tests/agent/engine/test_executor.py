@@ -13,8 +13,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from agent_sdk.engine import Device, Executor, FeedError, build_program
+from agent_sdk.engine import Device, Executor, build_program
 from agent_sdk.engine.trace import Trace
+from agent_sdk.errors import FeedError
 from agent_sdk.explain import to_perfetto
 from agent_sdk.model import Model, read_model
 from agent_sdk.runtimes.base import Segment

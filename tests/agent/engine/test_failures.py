@@ -10,18 +10,20 @@ import weakref
 import numpy as np
 import pytest
 
-from agent_sdk.engine import (
+from agent_sdk.engine import Executor, build_program
+from agent_sdk.errors import (
     DeviceClosedError,
-    Executor,
+    ExecutionError,
+    OutOfMemory,
+    ProcessorLost,
     RunTimeoutError,
     SegmentFailedError,
-    build_program,
+    WrongOutput,
 )
-from agent_sdk.errors import ExecutionError
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN, warm
 from agent_sdk.model import Model
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost, Segment, WrongOutput
+from agent_sdk.runtimes.base import Segment
 from hope_schema import TensorType
 from tests.agent.engine.conftest import Reference
 from tests.agent.engine.generate import dealt_plan, whole_plan

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from agent_sdk import Agent, Session
-from agent_sdk.engine import DeviceClosedError
-from agent_sdk.errors import ModelError
+from agent_sdk.errors import DeviceClosedError, ModelError
 from agent_sdk.first.bench import RunFile, Setting, saved
 from agent_sdk.first.children import Children, CrashedError
 from agent_sdk.journey.verify import relative_error

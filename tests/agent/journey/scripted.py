@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agent_sdk.engine import SegmentFailedError
-from agent_sdk.errors import ExecutionError
+from agent_sdk.errors import ExecutionError, SegmentFailedError
 
 
 @dataclass

@@ -20,8 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from agent_sdk import Agent
 from agent_sdk.cancel import Cancel, cancelling, check
 from agent_sdk.cli import main
-from agent_sdk.engine import DeviceClosedError
-from agent_sdk.errors import ModelError, NotWantedError
+from agent_sdk.errors import DeviceClosedError, ModelError, NotWantedError
 from agent_sdk.journey.behind import Worker
 from agent_sdk.journey.demand import USES
 from agent_sdk.journey.verify import relative_error

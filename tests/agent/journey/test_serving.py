@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_sdk.engine import DeviceClosedError, RunTimeoutError, SegmentFailedError
-from agent_sdk.engine.errors import FeedError
+from agent_sdk.errors import DeviceClosedError, FeedError, RunTimeoutError, SegmentFailedError
 from agent_sdk.journey.serving import RARELY, RECHECK, ROUNDS, WINDOW, Serving
 from agent_sdk.journey.trial import PLAN
 from tests.agent.journey.scripted import Scripted

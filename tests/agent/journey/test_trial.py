@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_sdk.engine import SegmentFailedError
+from agent_sdk.errors import SegmentFailedError
 from agent_sdk.journey import trial
 from agent_sdk.journey.trial import PLAN, SHORT_US, STAGES, WORTH, Trial, best_plan, first_choice, hold_trial, warm
 from agent_sdk.machine.witness import SLOW, Witness

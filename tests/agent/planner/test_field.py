@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from agent_sdk.agent import Agent
+from agent_sdk.errors import WrongOutput
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import PlannerClient
 from agent_sdk.planner.field import SAMPLE, Field, Sample
-from agent_sdk.runtimes.base import WrongOutput
 from hope_schema import Job, MeasuredRun, PlanReply, PlanRequest
 from tests.agent.journey.scripted import Scripted
 from tests.agent.planner.planner_double import ScriptedTransport, plan_answer, small_graph, small_plan

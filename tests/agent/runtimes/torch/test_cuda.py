@@ -15,7 +15,7 @@ from agent_sdk import native
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
 from agent_sdk.engine.program import Work
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost
+from agent_sdk.errors import OutOfMemory, ProcessorLost
 from agent_sdk.runtimes.torch.clock import rouse
 from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls
 from agent_sdk.runtimes.torch.driver import CudaGraphs

@@ -18,20 +18,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from agent_sdk import Agent
 from agent_sdk.engine import Device, Executor, build_program
+from agent_sdk.errors import CompilationFailed, OutOfMemory, ProcessorLost, UnsupportedOp
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.verify import verdict
 from agent_sdk.machine.soc import Soc, accelerator_names
 from agent_sdk.model import Content, Model, read_model
 from agent_sdk.model.feeds import draw
 from agent_sdk.runtimes import offered
-from agent_sdk.runtimes.base import (
-    CompilationFailed,
-    OutOfMemory,
-    ProcessorLost,
-    UnsupportedOp,
-    segment_of,
-    whole_network,
-)
+from agent_sdk.runtimes.base import segment_of, whole_network
 from agent_sdk.runtimes.torch.choice import Choice, choices, parsed
 from agent_sdk.runtimes.torch.driver import Recording
 from agent_sdk.runtimes.torch.executable import TorchExecutable, Way, narrowest, ways_of
