@@ -18,6 +18,8 @@ from benchmarks.planning import synthetic_profile
 from benchmarks.profiles import phone_problem
 from hope_zoo import shipped
 from planner_api.planning import budget, build_problem
+from planner_api.planning.auto import CLOSED
+from planner_api.planning.auto import solve as auto
 from planner_api.planning.bound import lower_bound
 from planner_api.planning.bound.trivial import trivial
 from planner_api.planning.budget import Budget
@@ -25,12 +27,12 @@ from planner_api.planning.construct.single import singles
 from planner_api.planning.exact import articulation
 from planner_api.planning.exact.articulation import cut_ops, decompose, pieces, solve_pieces
 from planner_api.planning.exact.constants import constant_ops, put_back, without
+from planner_api.planning.judge.arrays import arrays, state
 from planner_api.planning.judge.checker import check
-from planner_api.planning.judge.evaluator import arrays, evaluate, state
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import solve
-from planner_api.planning.optimise import CLOSED, auto
 from planner_api.planning.problem import Machine, PlanningError, Problem
+from planner_api.planning.search.annealing import evaluate
 from planner_api.planning.search.search import Search
 from planner_api.planning.warming import warm
 from tests import CAMPAIGN

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
+from planner_api.planning.problem.choices import Choices
 from planner_api.planning.problem.cutter import Cutter
 from planner_api.planning.problem.machine import Machine
 
@@ -230,6 +231,12 @@ class Problem:
         if self.objective == "latency":
             return np.ones(len(self.ops))
         return np.array([job.weight for job in self.jobs], dtype=np.float64)[self.job_of]
+
+    @cached_property
+    def choices(self) -> Choices | None:
+        """What may be cut; None where nothing is known of parts."""
+        known = self.cutter
+        return None if known is None else Choices(known, self.latency_us, self.machine, self.transfer_us)
 
     @cached_property
     def lists(self) -> Lists:

@@ -26,13 +26,13 @@ from hope_schema import Cut
 from hope_schema.cutting import CutError, Node, Region, regions
 from planner_api.planning.budget import Budget
 from planner_api.planning.construct.rounds import in_rounds
+from planner_api.planning.judge.cut_plan import CutPlan, homes_of
 from planner_api.planning.judge.simulator import simulate
 from planner_api.planning.methods import Solution
 from planner_api.planning.problem import PlanningError, Problem
+from planner_api.planning.problem.choices import Team
 from planner_api.planning.problem.cuts import cut_problem
 from planner_api.planning.problem.cutter import TENTHS
-from planner_api.planning.split.choices import Team, choices_of
-from planner_api.planning.split.plan import CutPlan, homes_of
 
 DELTA = 1
 """Tenths by which a chain's ratio may differ from its head's."""
@@ -51,7 +51,8 @@ class _Choice:
 class _Planner:
     def __init__(self, problem: Problem, pair: Team) -> None:
         self.problem, self.pair = problem, pair
-        self.choices = choices_of(problem)
+        assert problem.choices is not None
+        self.choices = problem.choices
         self.cutter = self.choices.cutter
         a, b = (int(problem.machine.place[processor]) for processor in pair)
         there, back = problem.transfer_us[:, a, b], problem.transfer_us[:, b, a]

@@ -4,19 +4,43 @@ costs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hope_schema.cutting import CutError, Region
 from planner_api.planning.problem import FloatArray, IntArray, Problem
+from planner_api.planning.problem.choices import Choices, Team
 from planner_api.planning.problem.cutter import TENTHS
-from planner_api.planning.split.choices import Choices
 
 AXES = 2
 """Along so many axes an op may be cut, at most; kernels count them from 0."""
+FIELDS = 7
+HOME, TENTH, LOW, HIGH, PARTS, AXIS, CHAINED = range(FIELDS)
+"""Fields of a part in `State.mode`, how an op is computed. Of each part: its processor, the tenth at which it begins,
+the first and one past the last element that it computes, with what a chain adds. In those of the first part, of the op:
+in how many parts, along which axis, and whether its parts are to read the same parts of what it reads and nothing else.
+"""
 WHOLE, NEVER = -1, -2
 """Instead of an axis: a part reads all of the tensor; no such part can be."""
+
+
+class Needs(NamedTuple):
+    """What parts read, by read (E, one behind the other, op by op) and axis of the output.
+
+    Attributes:
+        axis: (E, AXES) along which axis of a tensor parts read some of it, or WHOLE, or NEVER.
+        span: (E, AXES) how long that is.
+        at: (E, AXES) from where on ``low`` and ``high`` say what is read; -1: what is written.
+        low, high: by the start and the stop of a part: the start and the stop of what it reads.
+    """
+
+    axis: IntArray
+    span: IntArray
+    at: IntArray
+    low: IntArray
+    high: IntArray
 
 
 class Ways(NamedTuple):
@@ -28,15 +52,10 @@ class Ways(NamedTuple):
         more_us: (D, AXES, P) what one more element along the axis adds to that, where a chain makes a part larger.
         axes, extent: (n, AXES) the axis of the output, -1 for none, and how long it is.
         border: (n, AXES, TENTHS + 1) where the tenths lie.
-        need_axis: (E, AXES) along which axis of a tensor parts read some of it, or WHOLE, or NEVER.
-        span: (E, AXES) how long that is.
-        need_at: (E, AXES) from where on ``low`` and ``high`` say what is read; -1: what is written.
-        low, high: by the start and the stop of a part: the start and the stop of what it reads.
+        needs: what parts read.
         fixed, slope: (T, L, L) microseconds that moving some of a tensor takes, and more in proportion to its size.
         glue: (T, 4) microseconds that copying the tensor takes where it is sliced or joined along an axis.
-        option_at, option_axis, option_parts: the best cuts of op i are ``option_at[i]:option_at[i + 1]``: along an
-            axis (from 0), in so many parts,
-        option_home, option_tenth: (O, K), (O, K + 1) on these processors, at these tenths.
+        option: (O * 7 K,) the best cuts of op i, from ``option_at[i]`` to ``option_at[i + 1]``, as in ``State.mode``.
     """
 
     row: IntArray
@@ -45,39 +64,36 @@ class Ways(NamedTuple):
     axes: IntArray
     extent: IntArray
     border: IntArray
-    need_axis: IntArray
-    span: IntArray
-    need_at: IntArray
-    low: IntArray
-    high: IntArray
+    needs: Needs
     fixed: FloatArray
     slope: FloatArray
     glue: FloatArray
     option_at: IntArray
-    option_axis: IntArray
-    option_parts: IntArray
-    option_home: IntArray
-    option_tenth: IntArray
-
-    @property
-    def most_parts(self) -> int:
-        """K: parts of which an op can have at most."""
-        return int(self.option_home.shape[1])
+    option: IntArray
 
 
-def ways(problem: Problem, choices: Choices) -> Ways:
-    """Write down what may be cut."""
+def ways_of(problem: Problem) -> Ways:
+    """Write down what may be cut; nothing where ops stay whole."""
     n, p = problem.latency_us.shape
-    index = choices.index
-    names = list(choices.axes)
+    choices = problem.choices
+    names = [] if choices is None else list(choices.axes)
     row = np.full(n, -1)
-    row[[index[name] for name in names]] = np.arange(len(names))
     axes, extent = np.full((n, AXES), -1), np.ones((n, AXES), dtype=np.int64)
     border = np.zeros((n, AXES, TENTHS + 1), dtype=np.int64)
     part_us = np.full((len(names), AXES, TENTHS + 1, TENTHS + 1, p), np.inf)
     more_us = np.zeros((len(names), AXES, p))
+    needs = _Needs(sum(map(len, problem.reads)))
+    fixed, slope, glue = (np.zeros((len(problem.tensors) if names else 0, *shape)) for shape in _shapes(problem))
+    options: list[tuple[int, IntArray]] = []
+    if choices is not None:
+        needs.fill(choices, problem)
+        _moves(choices, problem, fixed, slope, glue)
+    most = 1 if choices is None else choices.most_parts
     for d, name in enumerate(names):
-        op = index[name]
+        assert choices is not None
+        op = choices.index[name]
+        row[op] = d
+        options += [(op, _option(g, team, at, most)) for g, (team, at) in choices.options(name)]
         for g, axis in enumerate(choices.axes[name]):
             axes[op, g] = axis
             border[op, g] = choices.tenths(name, axis)
@@ -85,16 +101,7 @@ def ways(problem: Problem, choices: Choices) -> Ways:
             for (start, stop), us in choices.part_us(name, axis).items():
                 part_us[d, g, start, stop] = us
             more_us[d, g] = _more(part_us[d, g], border[op, g])
-    needs = _Needs(choices, problem)
-    fixed, slope, glue = _moves(choices, problem)
-    options = [(index[name], g, *option) for name in names for g, option in choices.options(name)]
-    most = max((len(home) for _, _, home, _ in options), default=2)
-    option_at = np.searchsorted([op for op, *_ in sorted(options)], np.arange(n + 1))
-    options.sort()
-    home = np.zeros((len(options), most), dtype=np.int64)
-    tenth = np.zeros((len(options), most + 1), dtype=np.int64)
-    for k, (_, _, team, at) in enumerate(options):
-        home[k, : len(team)], tenth[k, : len(at)] = team, at
+    options.sort(key=lambda option: option[0])
     return Ways(
         row=row,
         part_us=part_us,
@@ -102,20 +109,27 @@ def ways(problem: Problem, choices: Choices) -> Ways:
         axes=axes,
         extent=extent,
         border=border,
-        need_axis=needs.axis,
-        span=needs.span,
-        need_at=needs.at,
-        low=np.array(needs.low, dtype=np.int64),
-        high=np.array(needs.high, dtype=np.int64),
+        needs=needs.arrays(),
         fixed=fixed,
         slope=slope,
         glue=glue,
-        option_at=option_at,
-        option_axis=np.array([g for _, g, _, _ in options], dtype=np.int64),
-        option_parts=np.array([len(team) for _, _, team, _ in options], dtype=np.int64),
-        option_home=home,
-        option_tenth=tenth,
+        option_at=np.searchsorted([op for op, _ in options], np.arange(n + 1)),
+        option=np.array([mode for _, mode in options], dtype=np.int64).reshape(-1),
     )
+
+
+def _shapes(problem: Problem) -> list[tuple[int, ...]]:
+    """What `Ways` has per tensor: fixed, slope, glue."""
+    places = len(problem.machine.places)
+    return [(places, places), (places, places), (4,)]
+
+
+def _option(g: int, team: Team, at: Sequence[int], most: int) -> IntArray:
+    """One of an op's best cuts as in `State.mode`."""
+    mode = np.zeros((most, FIELDS), dtype=np.int64)
+    mode[: len(team), HOME], mode[: len(team), TENTH] = team, at[:-1]
+    mode[0, PARTS], mode[0, AXIS] = len(team), g
+    return mode
 
 
 def _more(part_us: FloatArray, border: IntArray) -> FloatArray:
@@ -133,12 +147,19 @@ def _more(part_us: FloatArray, border: IntArray) -> FloatArray:
 class _Needs:
     """What parts read, by read and axis."""
 
-    def __init__(self, choices: Choices, problem: Problem) -> None:
-        count = sum(map(len, problem.reads))
+    def __init__(self, count: int) -> None:
         self.axis = np.full((count, AXES), NEVER)
         self.span, self.at = np.ones((count, AXES), dtype=np.int64), np.full((count, AXES), -1)
         self.low: list[int] = []
         self.high: list[int] = []
+
+    def arrays(self) -> Needs:
+        """As kernels see it."""
+        low, high = (np.array(ends, dtype=np.int64) for ends in (self.low, self.high))
+        return Needs(self.axis, self.span, self.at, low, high)
+
+    def fill(self, choices: Choices, problem: Problem) -> None:
+        """What the parts of ops that may be cut read."""
         first = np.cumsum([0, *map(len, problem.reads)])
         for name, axes in choices.axes.items():
             op = choices.index[name]
@@ -186,10 +207,8 @@ class _Needs:
             self.high += [0] + [need.stop if need else 0 for need in high]
 
 
-def _moves(choices: Choices, problem: Problem) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _moves(choices: Choices, problem: Problem, fixed: FloatArray, slope: FloatArray, glue: FloatArray) -> None:
     """Lines through a move of all of a tensor and one of about a third of it; what copying it takes."""
-    fixed, slope = np.zeros_like(problem.transfer_us), np.zeros_like(problem.transfer_us)
-    glue = np.zeros((len(problem.tensors), 4))
     read = {tensor for name in choices.axes for tensor in problem.reads[choices.index[name]]}
     made = {tensor for name in choices.axes for tensor in problem.lists.writes[choices.index[name]]}
     for tensor in sorted(read | made):
@@ -207,4 +226,3 @@ def _moves(choices: Choices, problem: Problem) -> tuple[FloatArray, FloatArray, 
         fixed[tensor] = np.where(finite, whole - slope[tensor], np.inf)
         for along in range(min(4, len(shape))):
             glue[tensor, along] = choices.cutter.glue_us(name, shape, along, ()).min()
-    return fixed, slope, glue

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from itertools import combinations, pairwise
 
 import numpy as np
 
 from hope_schema import Cut
 from hope_schema.cutting import CutError, Region, axes_of, halve
-from planner_api.planning.problem import FloatArray, Problem
-from planner_api.planning.problem.cutter import TENTHS, Shape, border
+from planner_api.planning.problem.arrays import FloatArray
+from planner_api.planning.problem.cutter import TENTHS, Cutter, Shape, border
+from planner_api.planning.problem.machine import Machine
 
 LEAST = 0.0005
 """Of all ops' fastest latencies together: an op that takes less stays whole."""
@@ -24,43 +24,40 @@ Team = tuple[int, ...]
 """Processors that compute a part each."""
 
 
-@lru_cache(maxsize=4)
-def choices_of(problem: Problem) -> Choices:
-    """What may be cut of a problem that knows how; bound and search ask alike."""
-    return Choices(problem)
-
-
 class Choices:
     """What may be cut.
 
     Attributes:
-        axes: by op (its name): the axes along which it can be cut.
+        axes: by op (its name): the axes along which it can be cut; empty where nothing is worth cutting.
         teams: by op: the processors that share it, from its best pair to as many as pay.
+        ideal_us: (n,) what each op takes at least, however it is spread over a team; no bound on its shortest part.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        assert problem.cutter is not None
-        self.problem, self.cutter = problem, problem.cutter
-        self.index = {node.id: op for op, node in enumerate(self.cutter.nodes)}
-        self.fastest = problem.latency_us.min(axis=1)
+    def __init__(self, cutter: Cutter, latency_us: FloatArray, machine: Machine, transfer_us: FloatArray) -> None:
+        # NOTE: no reference to the problem, which keeps its choices: what refers to itself outlives its last user.
+        self.cutter, self.latency_us, self.conflicts = cutter, latency_us, machine.conflicts
+        self.index = {node.id: op for op, node in enumerate(cutter.nodes)}
+        self.fastest = latency_us.min(axis=1)
+        self.ideal_us = self.fastest.copy()
         self.axes: dict[str, tuple[int, ...]] = {}
         self.teams: dict[str, list[Team]] = {}
-        self.sync_us = sync_us(problem)
+        self.sync_us = sync_us(machine, transfer_us)
         self._steps: dict[tuple[str, int], int] = {}
         self._parts: dict[tuple[str, int], dict[tuple[int, int], FloatArray]] = {}
         least = LEAST * float(self.fastest.sum())
-        for op, node in enumerate(self.cutter.nodes):
+        for op, node in enumerate(cutter.nodes):
             teams = self._teams(op) if self.fastest[op] >= least and len(node.writes) == 1 else []
             axes = tuple(axis for axis in axes_of(self._shape(op)) if self._allows(op, axis)) if teams else ()
             if axes:
                 self.axes[node.id], self.teams[node.id] = axes, teams
-        if all(self._saved_us(op) <= self.sync_us for op in self.axes):
+                self.ideal_us[op] = min(_ideal(latency_us[op], team) for team in teams)
+        if (self.fastest - self.ideal_us <= self.sync_us).all():
             self.axes.clear()  # what saves less is cut beside what pays for bringing parts together
 
-    def _saved_us(self, op: str) -> float:
-        index = self.index[op]
-        row = self.problem.latency_us[index]
-        return float(self.fastest[index]) - min(_ideal(row, team) for team in self.teams[op])
+    @property
+    def most_parts(self) -> int:
+        """Of how many parts an op can be at most."""
+        return max((len(team) for op in self.axes for team in self.teams[op]), default=1)
 
     def _shape(self, op: int) -> Shape:
         return self.cutter.shapes[self.cutter.nodes[op].writes[0]]
@@ -76,13 +73,13 @@ class Choices:
         return True
 
     def _teams(self, op: int) -> list[Team]:
-        row = self.problem.latency_us[op]
+        row = self.latency_us[op]
         found: list[Team] = []
         team: list[int] = []
         for processor in np.argsort(row, kind="stable").tolist():
             if not math.isfinite(row[processor]) or len(team) == TENTHS:
                 break
-            if any(self.problem.conflicts[processor, other] for other in team):
+            if any(self.conflicts[processor, other] for other in team):
                 continue
             if team:
                 before = _ideal(row, team)
@@ -97,7 +94,7 @@ class Choices:
         """The cuts at which all parts end together: which of the op's axes, by whom, and at which tenths."""
         found = []
         for team in self.teams[op]:
-            speed = [1.0 / max(float(self.problem.latency_us[self.index[op], processor]), 1e-9) for processor in team]
+            speed = [1.0 / max(float(self.latency_us[self.index[op], processor]), 1e-9) for processor in team]
             inner = [round(TENTHS * sum(speed[: k + 1]) / sum(speed)) for k in range(len(team) - 1)]
             at = (0, *(min(TENTHS - 1, max(1, tenth)) for tenth in inner), TENTHS)
             for g, axis in enumerate(self.axes[op]):
@@ -127,7 +124,7 @@ class Choices:
 
     def _parts_of(self, op: str, axis: int) -> Iterator[tuple[tuple[int, int], FloatArray]]:
         borders, index = self.tenths(op, axis), self.index[op]
-        runs = np.isfinite(self.problem.latency_us[index])
+        runs = np.isfinite(self.latency_us[index])
         pairs = max(map(len, self.teams[op])) == 2
         for start, stop in combinations(range(TENTHS + 1), 2):
             if borders[start] == borders[stop] or (pairs and start > 0 and stop < TENTHS):
@@ -137,11 +134,10 @@ class Choices:
                 yield (start, stop), np.where(runs, us, np.inf)
 
 
-def sync_us(problem: Problem) -> float:
+def sync_us(machine: Machine, transfer_us: FloatArray) -> float:
     """The least that working on one op side by side costs: a launch with its hand-over, a move there and back."""
-    machine = problem.machine
-    moves = problem.transfer_us[(problem.transfer_us > 0) & np.isfinite(problem.transfer_us)]
-    apart = len(set(machine.place.tolist())) == problem.host
+    moves = transfer_us[(transfer_us > 0) & np.isfinite(transfer_us)]
+    apart = len(set(machine.place.tolist())) == len(machine.processors)
     return float(machine.lag_us.min() + machine.launch_us.min() + (2 * moves.min() if apart and moves.size else 0.0))
 
 
