@@ -55,7 +55,7 @@ def piece(m: IntArray, own: int, along: int, k: int, part: int, axis: int, low: 
     return first, last
 
 
-@inner_kernel
+@inlined_kernel
 def holds_on(a: Arrays, s: State, op: int) -> bool:
     """Whether a chained op reads nothing but the same parts of what it reads; else it is not chained."""
     m, w, own = s.mode, a.ways, op * a.width
@@ -74,7 +74,7 @@ def holds_on(a: Arrays, s: State, op: int) -> bool:
     return True
 
 
-@inner_kernel
+@inlined_kernel
 def find_regions(a: Arrays, s: State, op: int) -> bool:
     """What each part of a cut op computes, with what chains add to it; whether that has changed."""
     m, w, own = s.mode, a.ways, op * a.width

@@ -250,6 +250,8 @@ def anneal(a: Arrays, s: State, w: Window, moves: int, hot: float, cold: float, 
             continue
         current = value
         accept(a, s, first, until, high)
+        if moves == 0:
+            return float(value)
         if s.counts[RETIMED]:
             behind = until
         if current < best or number == 1:

@@ -9,7 +9,7 @@ import numpy as np
 from planner_api.planning.judge.arrays import DRAWS, Arrays, State
 from planner_api.planning.judge.parts import find_regions
 from planner_api.planning.judge.ways import AXES, AXIS, CHAINED, FIELDS, HOME, PARTS, TENTH
-from planner_api.planning.kernel import inlined_kernel, inner_kernel
+from planner_api.planning.kernel import inlined_kernel
 from planner_api.planning.problem import IntArray
 from planner_api.planning.problem.cutter import TENTHS
 
@@ -84,7 +84,7 @@ def _another(a: Arrays, s: State, op: int, neighbour: int) -> int:
     return int(here)
 
 
-@inner_kernel
+@inlined_kernel
 def _cut(a: Arrays, s: State, op: int, model: int, lean: int) -> bool:
     """Cut an op as another one is, its borders so many tenths further; False where that cannot be."""
     m, w = s.mode, a.ways
@@ -116,21 +116,21 @@ def _change_cut(a: Arrays, s: State, op: int, model: int, turn: int) -> bool:
     """Cut an op like the one before it in its chain, like a neighbour or at one of its best; lean, tie or untie it."""
     m, w = s.mode, a.ways
     action, lean = s.draws[8], 1 - 2 * int(s.draws[13] * 2)
-    if action >= 0.63:
-        if m[op * a.width + PARTS] == 1:
-            return False
-        if action < 0.88:
-            return _cut(a, s, op, op, lean)
+    if action >= 0.88:
         m[op * a.width + CHAINED] = 1 - m[op * a.width + CHAINED]
-        return True
-    options = w.option_at[op + 1] - w.option_at[op]
-    made = model >= 0 and (turn > 0 or s.draws[9] < 0.5) and _cut(a, s, op, model, 0 * lean)
-    if not made and turn == 0 and w.row[op] >= 0 and options > 0:
-        copy_mode(a, w.option, w.option_at[op] + int(s.draws[11] * options), m, op)
-        if s.draws[12] < 0.5:
-            _cut(a, s, op, op, lean)
-        made = True
-    if made:
+        return bool(m[op * a.width + PARTS] > 1)
+    source, made = op, False
+    if action < 0.63:
+        options = w.option_at[op + 1] - w.option_at[op]
+        if model >= 0 and (turn > 0 or s.draws[9] < 0.5) and m[model * a.width + PARTS] > 1:
+            source, lean = model, 0
+        elif turn == 0 and options > 0:
+            copy_mode(a, w.option, w.option_at[op] + int(s.draws[11] * options), m, op)
+            made = True
+        else:
+            return False
+    made = _cut(a, s, op, source, lean) or made
+    if made and action < 0.63:
         m[op * a.width + CHAINED] = 1 if s.draws[14] >= 0.3 else 0
     return made
 
@@ -146,21 +146,21 @@ def _settle(a: Arrays, s: State, low: int, number: int, changes: int) -> int:
         last = max(last, s.position[s.changed[change]])
     for at in range(last, low - 1, -1):
         op = s.sequence[at]
-        own = s.touched[op] == number
-        if s.mode[op * a.width + PARTS] > 1:
-            noted = _note(a, s, op, number, changes)
-            if find_regions(a, s, op) or own:
+        own, k = s.touched[op] == number, NONE
+        # The op itself, then, if it has changed, what it reads from before the window, which must stay as it is.
+        while k < (a.before_at[op + 1] - a.before_at[op] if own else 0):
+            one = a.before[a.before_at[op] + k] if k >= 0 else op
+            k += 1
+            if s.mode[one * a.width + PARTS] == 1 or (one != op and s.position[one] >= low):
+                continue
+            noted = _note(a, s, one, number, changes)
+            changed = find_regions(a, s, one)
+            if changed and one != op:
+                return -noted - 1
+            if one == op and (changed or own):
                 changes, own = noted, True
             elif noted > changes:
-                s.touched[op] = 0
-        for b in range(a.before_at[op], a.before_at[op + 1] if own else a.before_at[op]):
-            earlier = a.before[b]
-            if s.position[earlier] < low and s.mode[earlier * a.width + PARTS] > 1:
-                noted = _note(a, s, earlier, number, changes)
-                if find_regions(a, s, earlier):
-                    return -noted - 1
-                if noted > changes:
-                    s.touched[earlier] = 0
+                s.touched[one] = 0
     return changes
 
 
