@@ -76,6 +76,7 @@ from hope_schema.releases import (
     RolloutPolicy,
 )
 from hope_schema.superop import SuperOp, merge
+from hope_schema.tokens import Claim, ClaimPage, IssuedToken, NewClaim, NewToken, Token, TokenPage
 
 __all__ = [
     "HOST",
@@ -85,6 +86,8 @@ __all__ = [
     "AuditPage",
     "Cause",
     "Channel",
+    "Claim",
+    "ClaimPage",
     "Comparison",
     "Contribution",
     "ContributionPage",
@@ -107,6 +110,7 @@ __all__ = [
     "Group",
     "GroupPage",
     "GroupSelector",
+    "IssuedToken",
     "Job",
     "Labelled",
     "LatencyColumns",
@@ -124,7 +128,9 @@ __all__ = [
     "MovedStep",
     "NamedModel",
     "NamedModelPage",
+    "NewClaim",
     "NewModelVersion",
+    "NewToken",
     "Objective",
     "Observations",
     "Op",
@@ -153,6 +159,8 @@ __all__ = [
     "SuperOp",
     "Tensor",
     "TensorType",
+    "Token",
+    "TokenPage",
     "Transfer",
     "TransferColumns",
     "UploadReceipt",

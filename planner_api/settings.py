@@ -168,10 +168,10 @@ def is_private(url: str) -> bool:
 
 
 _OTHERS = re.compile(
-    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|ADMIN|PLANNER|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
+    r"HOPE_(CACHE_DIR|CAMPAIGN|CLAIM|DEBUG|LANES|ADMIN_TOKEN|PLANNER_URL|TOKEN|ZOO|(.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT(_\d+_.*)?)"
 )
-"""What begins as our settings do and belongs to the agent, the tests, a shell that follows the documentation, or, as
-the addresses of services, to Kubernetes."""
+"""What begins as our settings do and belongs to the agent, the command line, the tests, or, as the addresses of
+services, to Kubernetes."""
 
 
 def mistyped(names: Iterable[str]) -> str | None:

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
+from planner_api.db.paging import Page, page
 from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
 
@@ -206,12 +207,15 @@ async def unused(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, 
     return {device_id: error for device_id, error in await session.execute(query) if error is not None}
 
 
-async def list_tokens(session: AsyncSession, scope: str, limit: int) -> Sequence[TokenRow]:
-    """The newest tokens of a scope."""
-    query = select(TokenRow).where(TokenRow.scope == scope).order_by(TokenRow.id.desc()).limit(limit)
-    return (await session.scalars(query)).all()
+async def list_tokens(
+    session: AsyncSession, scopes: Collection[str], *, before: int | None = None, limit: int
+) -> Page[TokenRow]:
+    """Tokens of some scopes, newest first."""
+    query = select(TokenRow).where(TokenRow.scope.in_(scopes)).order_by(TokenRow.id.desc())
+    return await page(session, query if before is None else query.where(TokenRow.id < before), limit)
 
 
-async def list_claims(session: AsyncSession, limit: int) -> Sequence[ClaimRow]:
-    """The newest claims."""
-    return (await session.scalars(select(ClaimRow).order_by(ClaimRow.id.desc()).limit(limit))).all()
+async def list_claims(session: AsyncSession, *, before: int | None = None, limit: int) -> Page[ClaimRow]:
+    """Claims, newest first."""
+    query = select(ClaimRow).order_by(ClaimRow.id.desc())
+    return await page(session, query if before is None else query.where(ClaimRow.id < before), limit)

@@ -5,13 +5,27 @@ from __future__ import annotations
 import secrets
 import statistics
 from collections.abc import Awaitable, Callable, Container, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from hope_schema import Device, DeviceDescription, DevicePage, Enrolment, EnrolmentReceipt, Proof, ProofRequest
+from hope_schema import (
+    Claim,
+    ClaimPage,
+    Device,
+    DeviceDescription,
+    DevicePage,
+    Enrolment,
+    EnrolmentReceipt,
+    IssuedToken,
+    Proof,
+    ProofRequest,
+    Token,
+    TokenPage,
+)
 from hope_schema.proof import prove as proof_of
+from hope_schema.tokens import TokenScope
 from planner_api.db.engine import Database, WriteSession
 from planner_api.db.messages import message_of
 from planner_api.db.tables import DeviceRow
@@ -51,7 +65,7 @@ async def enrol(database: Database, claim_hash: str, request: Enrolment) -> Enro
             raise ConflictError(
                 "device-enrolled",
                 f"device '{request.device_id}' is enrolled already; an admin can revoke it: "
-                f"`hope-planner tokens revoke --device {request.device_id}`",
+                f"`hope-planner devices revoke {request.device_id}`",
             )
         await repository.add_token(session, hash_token(token), "device", device_id=request.device_id)
     return EnrolmentReceipt(device_id=request.device_id, token=token)
@@ -79,10 +93,11 @@ async def issue(
     *,
     label: str = "",
     uses: int | None = None,
-    expires_at: datetime | None = None,
-) -> str:
-    """Make a token of a person's, or a claim that so many devices may enrol with, and return it: it is not kept."""
+    lifetime_s: float | None = None,
+) -> IssuedToken:
+    """Make a token of a person's, or a claim that so many devices may enrol with; its secret is not kept."""
     token = new_token(kind)
+    expires_at = None if lifetime_s is None else datetime.now(UTC) + timedelta(seconds=lifetime_s)
     async with database.write() as session:
         if kind == "claim":
             made = "claim"
@@ -94,7 +109,36 @@ async def issue(
             number = await repository.add_token(session, hash_token(token), kind, label=label, expires_at=expires_at)
         about = {"label": label or None, "expires": expires_at, "uses": uses, "scope": kind}
         await record(session, actor, f"{made}.create", f"{made}:{number}", **about)
-    return token
+    return IssuedToken(id=number, token=token)
+
+
+async def list_tokens(database: Database, scope: TokenScope | None, *, before: int | None, limit: int) -> TokenPage:
+    """Tokens of a scope (None: those of people), newest first."""
+    scopes: Sequence[TokenScope] = ("admin", "viewer") if scope is None else (scope,)
+    async with database.read() as session:
+        rows = await repository.list_tokens(session, scopes, before=before, limit=limit)
+    tokens = tuple(message_of(Token, row, state=_state(row.revoked_at, row.expires_at)) for row in rows)
+    return TokenPage(tokens=tokens, next=rows.next(lambda row: row.id))
+
+
+async def list_claims(database: Database, *, before: int | None, limit: int) -> ClaimPage:
+    """Claims, newest first."""
+    async with database.read() as session:
+        rows = await repository.list_claims(session, before=before, limit=limit)
+    claims = tuple(
+        message_of(Claim, row, state=_state(row.revoked_at, row.expires_at, spent=row.uses_left == 0)) for row in rows
+    )
+    return ClaimPage(claims=claims, next=rows.next(lambda row: row.id))
+
+
+def _state(
+    revoked_at: datetime | None, expires_at: datetime | None, *, spent: bool = False
+) -> Literal["valid", "spent", "expired", "revoked"]:
+    if revoked_at is not None:
+        return "revoked"
+    if expires_at is not None and expires_at < datetime.now(UTC):
+        return "expired"
+    return "spent" if spent else "valid"
 
 
 async def revoke_token(database: Database, number: int, actor: Actor) -> bool:
