@@ -50,7 +50,7 @@ class Option:
 
     name: str
     help: str
-    read: Callable[[str], Any] | click.ParamType = str
+    read: Callable[[str], Any] | click.ParamType[Any] = str
     flag: str = ""
 
 
@@ -64,8 +64,8 @@ class Call:
     beside them; an answer without rows is shown field by field, those in ``head`` or all. ``cursor`` is what a page's
     ``next`` is handed back as, where there are pages. ``only`` is the one field that is printed, for ``$(...)``;
     ``whole`` prints the answer as JSON in any case.
-    ``watched`` is the field of an answer that is asked for again and again until it has one of the values ``until``; the
-    first of them is success.
+    ``watched`` is the field of an answer that is asked for until it has one of the values ``until``, of which the first
+    is success.
     """
 
     group: str
@@ -130,7 +130,8 @@ CALLS = (
          "/models/{model_hash}/rollout", ("rollout",)),
     Call("plans", "list", "plans with gap, drift and cause", "GET", "/fleet/plans", cursor="after", rows="plans",
          query=(Option("model_hash", "of this model alone"), _SOC, Option("status", "queued, solving, done or failed")),
-         columns=("plan_id", "model_hash", "soc", "frequency", "status", "version", "makespan_us", "gap", "drift", "error")),
+         columns=("plan_id", "model_hash", "soc", "frequency", "status", "version", "makespan_us", "gap", "drift",
+                  "error")),
     Call("plans", "show", "a plan", "GET", "/plans/{plan_id}", query=(Option("version", "this one", int),),
          head=("plan_id", "version", "provisional", "created_at", "solve_us", "plan.soc", "plan.frequency",
                "plan.processors", "plan.steps", "plan.transfers", "plan.makespan_us", "plan.lower_bound_us", "plan.gap",

@@ -43,7 +43,7 @@ def open_client(url: str, token: str | None) -> httpx.Client:
     Raises:
         UsageError: that is no address, or the token is none.
     """
-    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+    if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise UsageError("a token has no spaces: copy it as it was printed")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:

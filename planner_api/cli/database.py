@@ -52,13 +52,13 @@ def on_database(*, makes: bool) -> Callable[[Command], Command]:
             named = database or os.environ.get(VARIABLE)
             if not named and os.environ.get(PLANNER_VARIABLE) and name != "serve":
                 raise UsageError(
-                    f"`hope-planner {name}` works on the planner's database, which {PLANNER_VARIABLE} does not lead to: "
+                    f"`hope-planner {name}` works on the planner's database, which {PLANNER_VARIABLE} does not reach: "
                     f"run it where the planner runs, with --database or {VARIABLE}"
                 )
             settings = settings_of(database)
             url = parse_url(settings.database_url)
             if not makes and url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-                raise UsageError(f"there is no database {shown(url)}: `hope-planner migrate` or `serve` makes one")
+                raise RefusedError(f"there is no database {shown(url)}: `hope-planner migrate` or `serve` makes one")
             with _told(shown(url)):
                 return int(command(settings, **given) or 0)
 

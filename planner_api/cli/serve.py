@@ -63,7 +63,10 @@ class Server(uvicorn.Server):
                     host, port = bound.getsockname()[:2]
                     shown = f"[{host}]" if ":" in host else host
                     scheme = "https" if self.config.is_ssl else "http"
-                    print(f"hope-planner listens on {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
+                    address = f"{scheme}://{shown}:{port}"
+                    print(f"hope-planner listens on {address}", file=sys.stderr, flush=True)
+                    if (app := self._application) and app.planner.settings.console:
+                        print(f"hope-planner shows the fleet at {address}/console", file=sys.stderr, flush=True)
             if app := self._application:
                 print(f"hope-planner works on {_works_on(app)}", file=sys.stderr, flush=True)
 

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from planner_api.console import session as sessions
-from planner_api.console.address import HOME, look_from
+from planner_api.console.address import HOME, home, look_from
 from planner_api.console.overview import Overviews
 from planner_api.console.pages import (
     audit,
@@ -87,7 +87,7 @@ class Planner(Protocol):
 
 
 class Console:
-    """ASGI layer that answers everything under ``/console`` and passes the rest on.
+    """ASGI layer that answers everything under ``/console``, leads there from ``/``, and passes the rest on.
 
     Args:
         app: what answers the rest.
@@ -109,12 +109,14 @@ class Console:
 
     def __call__(self, scope: Scope, receive: Any, send: Any) -> Awaitable[None]:
         """Serve one request, or pass it on."""
+        look_from(scope)
+        if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
+            return RedirectResponse(home(), status_code=303)(scope, receive, send)
         ours = scope["path"].startswith(HOME) and scope["path"][len(HOME) :][:1] in ("", "/")
         return (self._serve if ours else self._app)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
-        look_from(scope)
 
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":

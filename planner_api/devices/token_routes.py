@@ -41,10 +41,9 @@ async def list_tokens(
 async def create_token(request: Request) -> Response:
     """Make a token of an admin, or of a viewer."""
     message = await read_message(request, NewToken)
-    kind = "viewer" if message.read_only else "admin"
     made = await service.issue(
         request.app.state.planner.database,
-        kind,
+        "viewer" if message.read_only else "admin",
         actor_of(request.scope),
         label=message.label,
         lifetime_s=message.lifetime_s,
@@ -56,7 +55,7 @@ async def create_token(request: Request) -> Response:
 async def revoke_token(request: Request, number: Id) -> Response:
     """Revoke a token, on every replica at once."""
     planner = request.app.state.planner
-    if not await service.revoke_token(planner.database, planner.events, number, actor_of(request.scope)):
+    if not await service.revoke_token(planner.database, number, actor_of(request.scope)):
         raise NotFoundError("token-unknown", _nothing("token", number))
     return Response(status_code=204)
 

@@ -7,9 +7,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
-import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
@@ -32,10 +31,12 @@ from hope_schema import (
 )
 from planner_api import app as fleets
 from planner_api import embedded
-from planner_api.cli import main as cli
 from planner_api.compression import unzstd
+from planner_api.db.engine import Database
 from planner_api.db.tables import PlanRow
 from planner_api.devices import repository as devices
+from planner_api.devices import service
+from planner_api.devices.audit.service import local_actor
 from planner_api.jobs.worker import Worker
 from planner_api.plans.jobs import BETTER, FIRST
 from planner_api.profiles.jobs import FOLD, OUTDATED
@@ -270,11 +271,17 @@ def enrolled(api: Api, name: str) -> dict[str, str]:
     return bearer(token)
 
 
-def tokens(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> str:
-    """Run ``hope-planner tokens`` and return what it printed."""
-    capsys.readouterr()
-    assert cli.main(["tokens", *arguments, "--database", url]) == 0
-    return capsys.readouterr().out.strip()
+def issue(url: str, kind: Literal["admin", "viewer", "claim"], **more: Any) -> str:
+    """Make a token, or a claim, on a database; return its secret."""
+
+    async def make() -> str:
+        database = Database(url)
+        try:
+            return (await service.issue(database, kind, local_actor(), **more)).token
+        finally:
+            await database.close()
+
+    return asyncio.run(make())
 
 
 def eventually(check: Callable[[], bool], seconds: float = 10.0) -> bool:

@@ -31,7 +31,7 @@ from hope_schema import DeviceReport, Proof, ProofRequest
 from hope_schema.proof import Address, address_of, hash_token, prove
 from planner_api.cli.serve import build_config
 from planner_api.settings import Settings
-from tests.planner.samples import FREQUENCY, SOC, Api, admin_token, bearer, enrolled, serving, tokens
+from tests.planner.samples import FREQUENCY, SOC, Api, admin_token, bearer, enrolled, issue, serving
 from tests.planner.wire import listening
 
 HOME = "https://planner.example"
@@ -208,13 +208,11 @@ class Home(NamedTuple):
 
 
 @pytest.fixture
-def home(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Home]:
+def home(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """A planner on two ports, both of which are its addresses, where a device enrolled by the command line."""
     monkeypatch.setenv("HOPE_CACHE_DIR", str(tmp_path / "state"))
     monkeypatch.delenv("HOPE_TOKEN", raising=False)
-    claim = tokens(capsys, database_url, "create", "--claim", "--uses", "1")
+    claim = issue(database_url, "claim", uses=1)
     with serving(database_url, tokens_required=True) as api, ExitStack() as open_:
         ports = [open_.enter_context(listening(api, build_config(api.app, "127.0.0.1", 0))) for _ in range(2)]
         first, second = (f"http://127.0.0.1:{port}" for port in ports)
@@ -239,7 +237,7 @@ def test_a_planner_that_moved_is_recognised(home: Home, capsys: pytest.CaptureFi
 def test_who_is_enrolled_already_is_told_so(home: Home, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the planner cannot prove itself, the token kept for its address says it; without one that is a refusal."""
     home.api.app.planner.settings.addresses = frozenset()
-    enrol = ["enrol", "--planner", home.first, "--claim", tokens(capsys, database_url, "create", "--claim")]
+    enrol = ["enrol", "--planner", home.first, "--claim", issue(database_url, "claim")]
     assert agent_cli.main(enrol) == agent_cli.OK
     assert "is enrolled there already" in capsys.readouterr().out
     shutil.rmtree(home.state / "tokens")
@@ -284,7 +282,7 @@ def test_a_device_that_was_revoked_is_told_what_to_do(home: Home, capsys: pytest
         home.report(home.second)
     assert agent_cli.main(["enrol", "--planner", home.second]) == agent_cli.BAD_INPUT
     assert "an enrolment needs a claim" in capsys.readouterr().err
-    claim = tokens(capsys, home.api.app.planner.settings.database_url, "create", "--claim")
+    claim = issue(home.api.app.planner.settings.database_url, "claim")
     assert agent_cli.main(["enrol", "--planner", home.second, "--claim", claim]) == agent_cli.OK
     home.report(home.second)
 

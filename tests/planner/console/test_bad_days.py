@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from hope_schema import NewModelVersion, RolloutPolicy
-from planner_api.cli import main as cli
+from planner_api.cli import commands as cli
 from planner_api.console.address import HOME
 from planner_api.console.session import COOKIE
 from planner_api.db.backup import write
