@@ -10,7 +10,7 @@ from agent_sdk.errors import ConflictError, InputError
 
 EXAMPLES: Final = """\b
 examples:
-  hope-agent enrol --planner https://planner.example --claim "$CLAIM"    of `hope-planner tokens create --claim`
+  hope-agent enrol --planner https://planner.example --claim "$CLAIM"    of `hope-planner claims create`
   hope-agent run net.onnx --planner https://planner.example              uses the token from then on
 """
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import click
 import pytest
+from structlog.testing import capture_logs
 
 from planner_api.cli import commands as cli
 from planner_api.cli.serve import build_config
@@ -20,7 +21,8 @@ Say = Callable[..., str]
 @contextmanager
 def commanding(api: Api, capsys: pytest.CaptureFixture[str], token: str = "") -> Iterator[Say]:
     """Let a planner listen, and yield what runs a command at it."""
-    with listening(api, build_config(api.app, "127.0.0.1", 0)) as port:
+    # What the planner logs would stand among what the command prints.
+    with capture_logs(), listening(api, build_config(api.app, "127.0.0.1", 0)) as port:
 
         def say(*words: str, status: int = 0) -> str:
             capsys.readouterr()
