@@ -27,6 +27,7 @@ from hope_schema.fleet import (
 )
 from hope_schema.graph import ModelGraph, Op, Tensor, TensorType
 from hope_schema.history import MovedStep, PlanDiff, PlanHistory, PlanVersion, Results
+from hope_schema.hosts import Host, Link, PlannedHost
 from hope_schema.messages import (
     Job,
     Missing,
@@ -110,10 +111,12 @@ __all__ = [
     "Group",
     "GroupPage",
     "GroupSelector",
+    "Host",
     "IssuedToken",
     "Job",
     "Labelled",
     "LatencyColumns",
+    "Link",
     "Measured",
     "MeasuredRun",
     "Method",
@@ -142,6 +145,7 @@ __all__ = [
     "PlanReply",
     "PlanRequest",
     "PlanVersion",
+    "PlannedHost",
     "PlannedJob",
     "ProblemDetails",
     "Processor",

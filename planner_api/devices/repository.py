@@ -120,6 +120,11 @@ async def lock(session: WriteSession, device_id: str) -> None:
     await session.execute(select(DeviceRow.id).where(DeviceRow.id == device_id).with_for_update())
 
 
+async def soc_of(session: AsyncSession, device_id: str) -> str | None:
+    """The SoC that a device says it is; None: it has not said."""
+    return await session.scalar(select(DeviceRow.soc).where(DeviceRow.id == device_id))
+
+
 async def valid_tokens(session: AsyncSession, device_id: str) -> Sequence[str]:
     """Hashes of the device's tokens that are neither revoked nor expired."""
     now = datetime.now(UTC)

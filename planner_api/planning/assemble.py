@@ -33,7 +33,9 @@ def assemble(graphs: Sequence[ModelGraph], profile: Profile, problem: Problem, o
         PlannedJob(
             model_hash=graph.model_hash,
             cuts=cuts,
+            run=job.run,
             release_us=job.release_us,
+            period_us=job.period_us,
             deadline_us=job.deadline_us,
             weight=job.weight,
             finish_us=max(

@@ -130,7 +130,7 @@ def features(problem: Problem) -> frozenset[Feature]:
         found.append("queues")
     if (machine.slowdown > 1.0).any():
         found.append("neighbours")
-    if len(problem.jobs) > 1 or problem.objective != "latency" or problem.jobs[0].release_us > 0:
+    if len(problem.jobs) > 1 or problem.objective == "lateness" or problem.jobs[0].release_us > 0:
         found.append("jobs")
     return frozenset(found)
 

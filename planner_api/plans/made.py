@@ -6,19 +6,22 @@ import msgspec
 
 
 class Order(msgspec.Struct):
-    """What is planned: the request and the profile as JSON, a graph per job, compressed, and the budget."""
+    """What is planned: the request, its profiles as JSON, a graph per job, compressed, and the budget."""
 
     request: bytes
-    profile: bytes
+    profiles: tuple[bytes, ...]
     graphs: tuple[bytes, ...]
     budget_s: float
 
 
 class Made(msgspec.Struct):
-    """A plan as JSON, and what is said of it in columns."""
+    """A plan as JSON, and what is said of it in columns.
+
+    ``rests_on`` are SoC, frequency and version of each of its profiles, the device's first.
+    """
 
     plan: bytes
-    profile_version: int
+    rests_on: tuple[tuple[tuple[str, str], int], ...]
     makespan_us: float
     lower_bound_us: float
     gap: float

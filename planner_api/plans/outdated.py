@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -57,6 +57,13 @@ def compare(payload: bytes, _ask: Callable[[bytes], bytes]) -> bytes:
     return msgspec.msgpack.encode(moved)
 
 
+def _candidates(row: Any, pair: tuple[str, str]) -> tuple[str, ...] | None:
+    """The processors of one profile that a plan may use, on all of its hosts together; None: all that there are."""
+    device = {"soc": row.soc, "frequency": row.frequency, "processors": row.processors}
+    found = [host["processors"] for host in (device, *row.hosts) if (host["soc"], host["frequency"]) == pair]
+    return None if None in found else tuple(sorted({name for names in found for name in names}))
+
+
 @dataclass(frozen=True)
 class _State:
     """The profile's version; the plans that were compared, those that rest on nothing that is kept, and more."""
@@ -100,7 +107,7 @@ class Outdated(Kind):
         resting = tuple(
             Resting(
                 row.id,
-                None if row.processors is None else tuple(row.processors),
+                _candidates(row, (soc, frequency)),
                 tuple({at[job["model_hash"]] for job in row.jobs}),
             )
             for row in chosen

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
 from sqlalchemy import ColumnElement, case, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from hope_schema import Job, PlanRequest
+from hope_schema import PlanRequest
 from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
 from planner_api.db.tables import JobRow, ModelRow, PlanJobRow, PlanRestsOnRow, PlanRow, PlanVersionRow
@@ -77,20 +78,27 @@ STATUS = case(
 
 @dataclass(frozen=True)
 class Standing:
-    """How a plan stands: its newest version (0: none), why it failed, and whether anybody is to make it."""
+    """How a plan stands: its newest version (0: none), why it failed, and whether anybody is to make it.
+
+    ``checked`` says by SoC and frequency up to which version of the profile it was compared.
+    """
 
     version: int
     error: str | None
-    checked_version: int | None
     status: str
+    checked: Mapping[tuple[str, str], int | None]
 
 
 async def standing(session: AsyncSession, plan_id: str) -> Standing | None:
     """Return how a plan stands; None: nobody asked for it."""
-    query = select(PlanRow.version, PlanRow.error, PlanRestsOnRow.checked_version, STATUS)
-    query = query.outerjoin(PlanRestsOnRow, PlanRestsOnRow.plan_id == PlanRow.id).where(PlanRow.id == plan_id)
-    row = (await session.execute(query)).first()
-    return None if row is None else Standing(*row)
+    rests = PlanRestsOnRow
+    query = select(PlanRow.version, PlanRow.error, STATUS, rests.soc, rests.frequency, rests.checked_version)
+    query = query.outerjoin(rests, rests.plan_id == PlanRow.id).where(PlanRow.id == plan_id)
+    rows = (await session.execute(query)).all()
+    if not rows:
+        return None
+    version, error, status = rows[0][:3]
+    return Standing(version, error, status, {(row.soc, row.frequency): row.checked_version for row in rows})
 
 
 async def count_by_status(session: AsyncSession) -> dict[str, int]:
@@ -111,23 +119,25 @@ async def newest_version(session: AsyncSession, plan_id: str) -> int:
     return await session.scalar(select(PlanRow.version).where(PlanRow.id == plan_id)) or 0
 
 
-async def rest_on(session: WriteSession, plan_id: str, **versions: int) -> None:
-    """Say on which ``profile_version`` a plan rests, and up to which ``checked_version`` it was compared."""
-    await session.execute(update(PlanRestsOnRow).where(PlanRestsOnRow.plan_id == plan_id).values(**versions))
+async def rest_on(session: WriteSession, plan_id: str, pair: tuple[str, str], **versions: int) -> None:
+    """Say on which ``profile_version`` of a profile a plan rests, and up to which ``checked_version`` it was compared.
+
+    ``pair`` is the profile's SoC and frequency.
+    """
+    this = PlanRestsOnRow.plan_id == plan_id, PlanRestsOnRow.soc == pair[0], PlanRestsOnRow.frequency == pair[1]
+    await session.execute(update(PlanRestsOnRow).where(*this).values(**versions))
 
 
 async def request_of(session: AsyncSession, plan_id: str) -> PlanRequest | None:
     """Return the key of a plan as the request that asks for it."""
     columns = (
-        PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.method, PlanRow.objective,
+        PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.hosts, PlanRow.links,
+        PlanRow.method, PlanRow.objective,
     )  # fmt: skip
     row = (await session.execute(select(*columns).where(PlanRow.id == plan_id))).first()
     if row is None:
         return None
-    values = dict(row._mapping)
-    values["jobs"] = tuple(Job.model_validate(job) for job in row.jobs)
-    values["processors"] = None if row.processors is None else tuple(row.processors)
-    return PlanRequest(**values)
+    return PlanRequest.model_validate(dict(row._mapping))
 
 
 async def insert(
@@ -136,11 +146,12 @@ async def insert(
     request: PlanRequest,
     now: datetime,
     *,
-    profile_version: int | None = None,
+    profile_versions: Sequence[int] = (),
 ) -> bool:
     """Claim a plan's row; False when somebody was faster. Who inserts it also queues its first job.
 
-    Of ``profile_version`` it need not be queued again, should it fail before it has a body.
+    Of ``profile_versions``, one for each of the request's profiles, it need not be queued again, should it fail before
+    it has a body.
     """
     values = {
         "id": plan_id,
@@ -149,6 +160,8 @@ async def insert(
         "soc": request.soc,
         "frequency": request.frequency,
         "processors": None if request.processors is None else list(request.processors),
+        "hosts": [host.model_dump(mode="json") for host in request.hosts],
+        "links": [link.model_dump(mode="json") for link in request.links],
         "method": request.method,
         "objective": request.objective,
         "created_at": now,
@@ -159,8 +172,9 @@ async def insert(
         PlanJobRow(plan_id=plan_id, position=position, model_hash=job.model_hash)
         for position, job in enumerate(request.jobs)
     )
-    session.add(
-        PlanRestsOnRow(plan_id=plan_id, soc=request.soc, frequency=request.frequency, checked_version=profile_version)
+    session.add_all(
+        PlanRestsOnRow(plan_id=plan_id, soc=soc, frequency=frequency, checked_version=version)
+        for (soc, frequency), version in zip_longest(request.profiles, profile_versions)
     )
     await session.flush()
     return True
@@ -212,7 +226,8 @@ async def outdated(session: AsyncSession, soc: str, frequency: str, version: int
     """
     rests = PlanRestsOnRow
     query = (
-        select(PlanRow.id, PlanRow.jobs, PlanRow.processors, rests.profile_version)
+        select(PlanRow.id, PlanRow.jobs, PlanRow.soc, PlanRow.frequency, PlanRow.processors, PlanRow.hosts)
+        .add_columns(rests.profile_version)
         .join(rests, rests.plan_id == PlanRow.id)
         .where(
             rests.soc == soc,

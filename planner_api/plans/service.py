@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from hope_schema import PlanRequest
 from hope_schema.base import MAX_OPS
+from hope_schema.periods import runs
 from planner_api.db.engine import Database, WriteSession
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
@@ -124,34 +125,38 @@ class Plans:
 
     async def _ask(self, request: PlanRequest, wanted: str, caller: Principal) -> None:
         """Queue the first plan of a key, after what waits to be folded into its profile."""
-        pair = request.soc, request.frequency
         hashes = [job.model_hash for job in request.jobs]
+        often = runs([job.period_us for job in request.jobs])
         async with self._database.read() as session:
             ops = await models.super_ops(session, hashes)
-            head = await profiles.head(session, *pair)
-            uploads = bool(await profiles.pending(session, *pair, limit=1))
+            heads = [await profiles.head(session, *pair) for pair in request.profiles]
+            uploads = [pair for pair in request.profiles if await profiles.pending(session, *pair, limit=1)]
             before = await repository.standing(session, wanted)
         for model_hash in hashes:
             if model_hash not in ops:
                 raise model_unknown(model_hash)
-        if (total := sum(ops[model_hash] for model_hash in hashes)) > MAX_OPS:
+        if (total := sum(ops[model_hash] * count for model_hash, count in zip(hashes, often, strict=True))) > MAX_OPS:
             raise InvalidError("unplannable", f"a plan holds {MAX_OPS} ops, these networks have {total}")
-        version = 0 if head is None else head.version
-        if not version and not uploads:
-            raise profile_unknown(*pair)
-        if before is not None and before.status == "failed" and not uploads and before.checked_version == version:
+        versions = {pair: head.version if head else 0 for pair, head in zip(request.profiles, heads, strict=True)}
+        for pair, version in versions.items():
+            if not version and pair not in uploads:
+                raise profile_unknown(*pair)
+        if before is not None and before.status == "failed" and not uploads and before.checked == versions:
             return  # nothing has changed since it failed
         async with self._database.write() as session:
             waiting = await self._waiting(session, caller)
-            if await repository.insert(session, wanted, request, datetime.now(UTC), profile_version=version):
+            known = tuple(versions.values())
+            if await repository.insert(session, wanted, request, datetime.now(UTC), profile_versions=known):
                 await self._charge(session, caller, waiting)
-            fold = Wanted(FOLD, key_of(*pair), priority=URGENT)
-            ids = await put(session, fold) if uploads else {}
+            last: int | None = None
+            for pair in uploads:
+                fold = Wanted(FOLD, key_of(*pair), priority=URGENT, after=last)
+                last = (await put(session, fold))[fold.kind, fold.key]
             first = Wanted(
                 FIRST,
                 wanted,
                 priority=max(1, DEVICE_WAITS - EACH_WAITING * waiting),
-                after=ids.get((fold.kind, fold.key)),
+                after=last,
                 asked_by=caller.name if caller.device_id is not None else None,
             )
             await put(session, first)
@@ -175,11 +180,12 @@ class Plans:
         """Raise why there is no plan, if it failed."""
         async with self._database.read() as session:
             standing = await repository.standing(session, wanted)
-            known = await profiles.current(session, request.soc, request.frequency)
+            known = {pair: await profiles.head(session, *pair) for pair in request.profiles}
         if standing is None or standing.status != "failed":
             return
-        if known is None:
-            raise profile_unknown(request.soc, request.frequency)
+        for pair, head in known.items():
+            if head is None or not head.version:
+                raise profile_unknown(*pair)
         raise InvalidError("unplannable", f"no plan exists: {standing.error}"[:2000])
 
     async def _settle(self, wanted: str) -> None:
@@ -188,9 +194,8 @@ class Plans:
             request = await repository.request_of(session, wanted)
         if request is None:
             return
-        profile = key_of(request.soc, request.frequency)
-        resting = (FOLD, profile), (OUTDATED, profile), (FIRST, wanted), (BETTER, wanted)
-        await self._queue.ended(*resting, timeout_s=EMBEDDED_WAIT_S)
+        resting = [(kind, key_of(*pair)) for pair in request.profiles for kind in (FOLD, OUTDATED)]
+        await self._queue.ended(*resting, (FIRST, wanted), (BETTER, wanted), timeout_s=EMBEDDED_WAIT_S)
 
     async def _pending(self, wanted: str) -> bool:
         async with self._database.read() as session:

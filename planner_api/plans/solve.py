@@ -37,14 +37,12 @@ class _State:
     Attributes:
         version: of the plan, the newest so far.
         provisional: whether what is made is.
-        pair: SoC and frequency of the profile.
-        profile_version: of the profile that it is made with.
+        rests_on: SoC and frequency of each profile that it is made with, and its version.
     """
 
     version: int
     provisional: bool
-    pair: tuple[str, str]
-    profile_version: int
+    rests_on: tuple[tuple[tuple[str, str], int], ...]
 
 
 class _Solve(Kind):
@@ -67,23 +65,24 @@ class _Solve(Kind):
             if request is None:
                 raise JobError(f"there is no plan {lease.key}", permanent=True)
             version = await repository.newest_version(session, lease.key)
-            found = await profiles.current(session, request.soc, request.frequency)
+            found = [await profiles.current(session, *pair) for pair in request.profiles]
             graphs = [await models.graph(session, job.model_hash) for job in request.jobs]
-        if found is None:
-            detail = f"nothing is known of SoC '{request.soc}' at frequency '{request.frequency}'"
-            raise JobError(detail, permanent=True)
+        known = [one for one in found if one is not None]
+        if len(known) < len(found):
+            soc, frequency = request.profiles[found.index(None)]
+            raise JobError(f"nothing is known of SoC '{soc}' at frequency '{frequency}'", permanent=True)
         if self.name == FIRST and version:
             return None
         method, budget_s = self._budget(request)
         order = Order(
             request=request.model_copy(update={"method": method}).model_dump_json().encode(),
-            profile=found[1],
+            profiles=tuple(body for _, body in known),
             graphs=tuple(graph or b"" for graph in graphs),
             budget_s=budget_s,
         )
         timeout_s = max(self._settings.solve_timeout_s, budget_s + STARTING_S)
-        pair = request.soc, request.frequency
-        state = _State(version, method != request.method, pair, found[0].version)
+        rests_on = tuple((pair, head.version) for pair, (head, _) in zip(request.profiles, known, strict=True))
+        state = _State(version, method != request.method, rests_on)
         return Task(msgspec.msgpack.encode(order), state, timeout_s)
 
     async def tell(self, question: bytes) -> bytes:
@@ -118,17 +117,18 @@ class _Solve(Kind):
         await store_version(session, stored, made)
         if stored.provisional:
             await put(session, Wanted(BETTER, lease.key, priority=lease.priority, asked_by=lease.asked_by))
-        head = await profiles.head(session, *task.state.pair)
-        if head is not None and head.version > made.profile_version:  # figures may have moved meanwhile
-            await put(session, Wanted(OUTDATED, key_of(*task.state.pair), again=True))
+        for pair, used in made.rests_on:
+            head = await profiles.head(session, *pair)
+            if head is not None and head.version > used:  # figures may have moved meanwhile
+                await put(session, Wanted(OUTDATED, key_of(*pair), again=True))
         await publish(session, PLAN, lease.key, str(version))
         return False
 
     async def failed(self, session: WriteSession, lease: Lease, task: Task | None, error: str) -> None:
         """Keep the cause, with the profile's version that it was found with; who waits is told."""
         await repository.store(session, lease.key, {"error": error[:2000]})
-        if task is not None:
-            await repository.rest_on(session, lease.key, checked_version=task.state.profile_version)
+        for pair, used in () if task is None else task.state.rests_on:
+            await repository.rest_on(session, lease.key, pair, checked_version=used)
         await publish(session, PLAN, lease.key, "0")
 
 

@@ -19,8 +19,8 @@ async def store_version(session: WriteSession, stored: StoredPlan, made: Made) -
     await repository.store(session, stored.plan_id, newest)
     if not stored.provisional:
         await repository.count_solve(session, stored.plan_id)
-    version = made.profile_version
-    await repository.rest_on(session, stored.plan_id, profile_version=version, checked_version=version)
+    for pair, version in made.rests_on:
+        await repository.rest_on(session, stored.plan_id, pair, profile_version=version, checked_version=version)
     await repository.keep_version(
         session,
         PlanVersionRow(
@@ -29,7 +29,7 @@ async def store_version(session: WriteSession, stored: StoredPlan, made: Made) -
             provisional=stored.provisional,
             etag=stored.etag,
             body_zstd=stored.body_zstd,
-            profile_version=version,
+            profile_version=made.rests_on[0][1],
             makespan_us=made.makespan_us,
             lower_bound_us=made.lower_bound_us,
             gap=made.gap,

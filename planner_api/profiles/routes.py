@@ -57,6 +57,9 @@ async def missing_figures(request: Request) -> Response:
     openapi_extra=describe(replies={200: ("The newest version of the profile.", Profile)}, errors=[404]),
 )
 async def read_profile(request: Request, soc: Soc, frequency: Frequency) -> Response:
-    """Return what is known of a SoC at a frequency; `hope-planner profiles import` takes it in elsewhere."""
-    body = await request.app.state.planner.profiles.read(soc, frequency)
+    """Return what is known of a SoC at a frequency, to a device of its own SoC.
+
+    `hope-planner profiles import` takes it in elsewhere.
+    """
+    body = await request.app.state.planner.profiles.read(soc, frequency, principal_of(request.scope))
     return Response(unzstd(body), media_type="application/json")

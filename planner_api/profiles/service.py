@@ -22,7 +22,7 @@ from planner_api.compression import zstd
 from planner_api.db.engine import Database
 from planner_api.devices import repository as devices
 from planner_api.devices.quota import Quotas
-from planner_api.errors import InvalidError, profile_unknown
+from planner_api.errors import ForbiddenError, InvalidError, profile_unknown
 from planner_api.jobs.queue import Queue
 from planner_api.models.figures import Figures, Latency, Transfer, figure_hash
 from planner_api.models.service import load_figures
@@ -136,8 +136,18 @@ class Profiles:
         if waits:
             await self._queue.ended((FOLD, key_of(soc, frequency)), timeout_s=FOLD_WAIT_S)
 
-    async def read(self, soc: str, frequency: str) -> bytes:
-        """Return a profile as compressed JSON. Raises NotFoundError when nothing is known."""
+    async def read(self, soc: str, frequency: str, caller: Principal = ANONYMOUS) -> bytes:
+        """Return a profile as compressed JSON.
+
+        Raises:
+            ForbiddenError: the caller is a device of another SoC.
+            NotFoundError: nothing is known.
+        """
+        if caller.device_id is not None:
+            async with self._database.read() as session:
+                own = await devices.soc_of(session, caller.device_id)
+            if own != soc:
+                raise ForbiddenError("foreign-profile", f"this token reads the profile of '{own}', not of '{soc}'")
         await self.folded(soc, frequency)
         async with self._database.read() as session:
             found = await repository.find(session, f"{soc}/{frequency}")

@@ -81,7 +81,7 @@ async def plan_ahead(database: Database, model_hash: str, request: FanoutRequest
         fresh = []
         for wanted_id in ids:
             key, version = wanted[wanted_id]
-            if await plan_rows.insert(session, wanted_id, key, now, profile_version=version):
+            if await plan_rows.insert(session, wanted_id, key, now, profile_versions=[version]):
                 fresh.append(wanted_id)
         await repository.add_fanout_plans(session, fanout_id, ids)
         await put(session, *(Wanted(BETTER, wanted_id, priority=FANOUT_PRIORITY) for wanted_id in fresh))

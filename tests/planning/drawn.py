@@ -93,7 +93,7 @@ def draw(
             Job(float(us), float(us + scale) if random.random() < 0.6 else None, float(random.choice([1.0, 2.5])))
             for us in release
         ),
-        objective="lateness" if jobs > 1 and random.random() < 0.6 else "latency",
+        objective="lateness" if jobs > 1 and random.random() < 0.6 else "makespan",
     )
 
 

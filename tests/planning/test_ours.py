@@ -76,7 +76,7 @@ def test_evaluator_is_the_simulator_to_the_last_bit(seed: int) -> None:
         assert timed.start.tolist() == list(expected.start_us)
         assert timed.finish.tolist() == list(expected.finish_us)
         assert timed.done.tolist() == list(expected.done_us)
-        if problem.objective == "latency":
+        if problem.objective == "makespan":
             assert value == expected.value_us
 
 

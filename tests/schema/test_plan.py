@@ -65,7 +65,7 @@ def test_a_plan_survives_the_wire() -> None:
         (("makespan_us",), -1.0, "greater than or equal to 0"),
         (("gap",), -0.1, "greater than or equal to 0"),
         (("jobs", 0, "model_hash"), "0" * 64 + "\n", "pattern"),
-        (("schema_version",), 1, "Input should be 2"),
+        (("schema_version",), 2, "Input should be 3"),
         (("objective",), "energy", "Input should be"),
         (("transfer_mode",), "overlap", "Extra inputs"),
         (("solved_at",), "2026", "Extra inputs"),

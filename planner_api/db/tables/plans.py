@@ -38,6 +38,10 @@ class PlanRow(Base):
     soc: Mapped[str] = mapped_column(String(128))
     frequency: Mapped[str] = mapped_column(String(128))
     processors: Mapped[list[Any] | None]
+    hosts: Mapped[list[Any]] = mapped_column(default=list)
+    """The machines that it may use beside the device, as ``hope_schema.Host``."""
+    links: Mapped[list[Any]] = mapped_column(default=list)
+    """The ways between them, as ``hope_schema.Link``."""
     method: Mapped[str] = mapped_column(String(32))
     objective: Mapped[str] = mapped_column(String(32))
 

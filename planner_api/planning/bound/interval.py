@@ -320,7 +320,7 @@ class _Program:
         owner = problem.job_of
         reader_job = np.array([owner[readers[0]] if readers else -1 for readers in self.lists.readers], dtype=np.int64)
         for group in range(len(self.parts)):
-            if problem.objective == "latency":
+            if problem.objective != "lateness":
                 terms = self._work(group, np.arange(n), np.arange(len(problem.tensors)))
                 self._row({self.value: 1.0, **{column: -value for column, value in terms.items()}})
             for job, one in enumerate(problem.jobs if len(problem.jobs) > 1 else ()):
@@ -339,7 +339,7 @@ class _Program:
             for (tensor, place), (column, cost) in self.queued.items():
                 if all(problem.machine.busy[source, place] == queue for source in self._sources(tensor, place)):
                     terms[column] = -cost
-            if terms and problem.objective == "latency":
+            if terms and problem.objective != "lateness":
                 self._row({self.value: 1.0, **terms})
 
     def _hubs(self) -> None:

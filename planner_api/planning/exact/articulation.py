@@ -112,7 +112,7 @@ def serves(problem: Problem) -> bool:
     stays valid, and the simulator times the plan.
     """
     machine = problem.machine
-    one = len(problem.jobs) == 1 and problem.objective == "latency" and problem.jobs[0].release_us == 0.0
+    one = len(problem.jobs) == 1 and problem.objective != "lateness" and problem.jobs[0].release_us == 0.0
     return one and problem.share is None and not machine.queues and problem.host <= MOST_PROCESSORS
 
 

@@ -26,7 +26,7 @@ def build_problem(
     profile: Profile,
     processors: Sequence[str] | None = None,
     jobs: Sequence[Job] | None = None,
-    objective: Objective = "latency",
+    objective: Objective = "makespan",
     *,
     cut: bool = False,
 ) -> Problem:

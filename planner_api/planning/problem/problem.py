@@ -7,27 +7,31 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import Literal
 
 import numpy as np
 
+from hope_schema import Objective
 from planner_api.planning.problem.arrays import BoolArray, FloatArray, IntArray, PlanningError
 from planner_api.planning.problem.choices import Choices
 from planner_api.planning.problem.cutter import Cutter
 from planner_api.planning.problem.machine import Machine
 
-Objective = Literal["latency", "lateness"]
 MOST_AT_ONCE = 64
 """Ops that may share one resource: smaller shares count as 1/64."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One network of a problem: when its inputs are there, when it is due, how much being late counts."""
+    """One run of a network: when its inputs are there, when it is due, how much being late counts.
+
+    Of a network that runs every ``period_us`` it is number ``run``.
+    """
 
     release_us: float = 0.0
     deadline_us: float | None = None
     weight: float = 1.0
+    period_us: float | None = None
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,9 @@ class Problem:
         share: (n, P) in (0, 1], of each resource of the processor while the op runs; None: all of it.
         job: (n,) job of each op; None: there is one.
         jobs: the jobs.
-        objective: ``latency`` (when the last job is done) or ``lateness`` (the largest weight * (finish - deadline);
-            a job without a deadline counts only where it ends later than all work could, one after the other).
+        objective: ``makespan`` and ``throughput`` (when the last job is done) or ``lateness`` (the largest
+            weight * (finish - deadline); a job without a deadline counts only where it ends later than all work could,
+            one after the other).
         in_parts: (n, P) True where the op's parts run one after the other because that is faster, or all there is.
         predicted_spread: (n, P) standard deviation of latencies that were predicted, relative to them; 0: measured.
         cutter: how ops can be cut into parts; None: they stay whole.
@@ -105,7 +110,7 @@ class Problem:
     share: FloatArray | None = None
     job: IntArray | None = None
     jobs: tuple[Job, ...] = (Job(),)
-    objective: Objective = "latency"
+    objective: Objective = "makespan"
     in_parts: BoolArray | None = None
     predicted_spread: FloatArray | None = None
     cutter: Cutter | None = None
@@ -218,7 +223,7 @@ class Problem:
     @cached_property
     def due_us(self) -> FloatArray:
         """(n,) from when on the finish of each op's job counts."""
-        if self.objective == "latency":
+        if self.objective != "lateness":
             return np.zeros(len(self.ops))
         slowest = np.where(np.isfinite(self.latency_us), self.latency_us, 0.0).max(axis=1).sum()
         never = float(slowest + max(job.release_us for job in self.jobs))
@@ -228,7 +233,7 @@ class Problem:
     @cached_property
     def weight(self) -> FloatArray:
         """(n,) how much each microsecond after that counts."""
-        if self.objective == "latency":
+        if self.objective != "lateness":
             return np.ones(len(self.ops))
         return np.array([job.weight for job in self.jobs], dtype=np.float64)[self.job_of]
 

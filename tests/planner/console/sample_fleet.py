@@ -220,7 +220,7 @@ async def _age(api: Api, called: Callable[[str], str], model_hash: str) -> None:
         await session.execute(insert(DeviceRow), [*rows, {"id": called("new-phone"), "soc": None, "enrolled_at": now}])
         values = {
             "id": "p-failed", "model_hash": model_hash, "jobs": [{"model_hash": model_hash}],
-            "soc": called(FAILED), "frequency": FREQUENCY, "method": "auto", "objective": "latency",
+            "soc": called(FAILED), "frequency": FREQUENCY, "method": "auto", "objective": "makespan",
             "error": f"no processor supports op '{called('block0/concat')}'", "created_at": now,
         }  # fmt: skip
         await session.execute(insert(PlanRow).values(**values))

@@ -180,7 +180,7 @@ def test_a_failed_plan_leads_to_the_figures_it_was_to_rest_on(api: Api) -> None:
     async def fail(soc: str) -> None:
         values = {
             "id": f"p-{soc}", "model_hash": GRAPH.model_hash, "jobs": [{"model_hash": GRAPH.model_hash}], "soc": soc,
-            "frequency": FREQUENCY, "method": "auto", "objective": "latency", "error": "no way",
+            "frequency": FREQUENCY, "method": "auto", "objective": "makespan", "error": "no way",
             "created_at": datetime.now(UTC),
         }  # fmt: skip
         async with api.app.planner.database.write() as session:

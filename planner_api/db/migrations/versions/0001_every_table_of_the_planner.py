@@ -260,6 +260,8 @@ def upgrade() -> None:
         sa.Column("soc", sa.String(length=128), nullable=False),
         sa.Column("frequency", sa.String(length=128), nullable=False),
         sa.Column("processors", types.JsonDocument, nullable=True),
+        sa.Column("hosts", types.JsonDocument, nullable=False),
+        sa.Column("links", types.JsonDocument, nullable=False),
         sa.Column("method", sa.String(length=32), nullable=False),
         sa.Column("objective", sa.String(length=32), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
