@@ -232,4 +232,16 @@ def test_a_device_may_do_nothing_unforeseen(path: str, method: str) -> None:
         assert (method, "/" + path) in {
             ("POST", "/models"), ("POST", "/profiles"), ("POST", "/profiles/missing"), ("POST", "/plans"),
             ("PUT", "/devices/d/report"), ("GET", "/openapi.json"), ("HEAD", "/openapi.json"),
-        } or (method in ("GET", "HEAD") and path.startswith(("models/", "plans/")))  # fmt: skip
+        } or (
+            method in ("GET", "HEAD") and path.startswith(("models/", "plans/", "profiles/", "references/"))
+        )  # fmt: skip
+
+
+def test_a_device_reads_the_profile_of_its_own_soc_alone(api: Api, device: dict[str, str]) -> None:
+    """Policies on a device need latencies: its SoC's are read with its token, another's are not."""
+    api.post("/models", GRAPH, **device)
+    upload = measure(api.missing(GRAPH, header=device))
+    assert api.upload(upload, device).status_code == 202
+    own = api.client.get(f"/profiles/{SOC}/{FREQUENCY}", headers=device)
+    assert own.status_code == 200, own.text
+    problem(api.client.get(f"/profiles/other/{FREQUENCY}", headers=device), 403, "foreign-profile")
