@@ -16,15 +16,14 @@ from agent_sdk.binding import IOBinding, host_array, is_numeric, own_value
 from agent_sdk.closing import Closes
 from agent_sdk.errors import DeviceClosedError, InputError, ModelError, UnplannableError
 from agent_sdk.explain import Explanation, explain, explain_whole
-from agent_sdk.first.runs import FirstRuns
 from agent_sdk.forking import Forks, watch_forks
 from agent_sdk.journey.catalogue import Feed, Plans, Stats
 from agent_sdk.journey.prepared import Prepared
-from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.rounding import FLOAT32
+from agent_sdk.journey.steps import Journey
 from agent_sdk.journey.verify import Verdict, relative_error
 from agent_sdk.machine.timing import timed
-from agent_sdk.model import Content, Shapes
+from agent_sdk.model import Shapes
 from agent_sdk.model.feeds import feeds_of_ports
 from agent_sdk.model.ports import ModelMetadata, NodeArg, bound, node_args
 from hope_schema import Plan
@@ -41,17 +40,14 @@ class Session(Closes, Forks):
     ``run(feed)`` a dictionary.
 
     Args:
-        content: the network as it was loaded; closed with this.
-        plans: what answers.
-        reference: what judges answers.
-        first_runs: where a feed that is drawn runs first.
+        journey: the network's steps to whoever answers; what it was loaded from is closed with this.
+        plans: who answers.
     """
 
-    def __init__(self, content: Content, plans: Plans, reference: Reference, first_runs: FirstRuns) -> None:
-        self.content = content
+    def __init__(self, journey: Journey, plans: Plans) -> None:
+        self.content, self.reference = journey.content, journey.reference
         self.plans = plans
-        self.reference = reference
-        self._first_runs = first_runs
+        self._first_runs = journey.services.first_runs
         self.in_child()
         watch_forks(self)
 

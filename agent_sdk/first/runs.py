@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
-from agent_sdk.errors import OutOfMemory, ProcessorLost
+from agent_sdk.errors import ModelError, OutOfMemory, ProcessorLost
 from agent_sdk.first.bench import Bench, Reply, RunFile, RunPlan, saved, write_model
 from agent_sdk.first.children import Children, CrashedError
 from agent_sdk.model import Content, Model
@@ -112,6 +112,12 @@ class FirstRuns:
         compilers = {own._replace(target=CORES[own.runtime]) for own in self._compilers()}
         with _on_disk(content) as path:
             return self._crashes(compilers, content.digest, path, ())
+
+    def refuse_unjudged(self, content: Content) -> None:
+        """Raise ModelError where ONNX Runtime crashes at a file, which then nothing can judge."""
+        crashed = {gone: how for gone, how in self.at_file(content).items() if gone.runtime == "onnxruntime"}
+        if crashed:
+            raise ModelError(f"nothing can judge an answer: {told(crashed)[0]}")
 
     def _compilers(self) -> set[Compiler]:
         return {own.compiler for own in self.processors.values() if own.compiler is not None}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ from agent_sdk.errors import (
 )
 from agent_sdk.forking import FORKED, Forks, watch_forks
 from agent_sdk.journey.behind import Worker
-from agent_sdk.journey.demand import Budget, Demand, ShapeKey
+from agent_sdk.journey.demand import Demand, ShapeKey
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.rounding import rounding
-from agent_sdk.journey.starts import Start
+from agent_sdk.journey.steps import Journey, renewed
 from agent_sdk.model import Model, Network, Port, Shapes
 from agent_sdk.model.ports import About
 from agent_sdk.runtimes.ort.whole import WholeOrt
@@ -71,16 +71,7 @@ class Plans(Closes, Forks):
     """What answers a network's runs; made by ``Agent.load``. May be used from any number of threads.
 
     Args:
-        name: what to call the network before it is read.
-        read: reads the network. Raises ModelError where that is more than can be cut.
-        prepare: makes a model of static shapes ready; the plan on disk will do where that is asked for.
-        renew: takes up a newer plan, if there is one; None where nobody may be asked.
-        whole: loads the network as it is, at once or after it was tried in a child. Raises ModelError where it is
-            refused.
-        cancel: ends all that is done for it, when it is closed at the latest.
-        budget: what plans of further shapes may cost.
-        shapes: those that the network was loaded with; empty where none were given.
-        deterministic: one answer for one input, to the bit, as long as this lives.
+        journey: the network's steps to whoever answers.
 
     Attributes:
         last: what was made ready or has answered last; None where the whole network answers.
@@ -88,29 +79,11 @@ class Plans(Closes, Forks):
         forked: whether this is a child of the process that made it: what answered there as a whole answers on.
     """
 
-    def __init__(
-        self,
-        name: str,
-        read: Callable[[], Network],
-        prepare: Callable[..., Prepared],
-        renew: Callable[..., bool] | None,
-        whole: Callable[[bool], WholeOrt],
-        cancel: Cancel,
-        budget: Budget,
-        *,
-        shapes: Shapes | None = None,
-        deterministic: bool = False,
-    ) -> None:
-        self._name = name
-        self._read = read
+    def __init__(self, journey: Journey) -> None:
+        self._journey = journey
         self._network: Network | None = None
-        self._prepare = prepare
-        self._renew = renew
-        self._open_whole = whole
-        self._cancel = cancel
-        self._budget = budget
-        self.shapes = shapes or {}
-        self._deterministic = deterministic
+        self._cancel = Cancel(journey.services.cancel)
+        self.shapes = journey.shapes or {}
         self.last: Prepared | None = None
         self.notes: list[str] = []
         self.forked = False
@@ -121,13 +94,13 @@ class Plans(Closes, Forks):
         self._about: About | None = None
         self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._fed: OrderedDict[ShapeKey, Feed] = OrderedDict()
-        self._demand = Demand(budget)
+        self._demand = Demand(journey.services.budget)
         self._planned = True
         self._reading = threading.Lock()
         self._first_answer = threading.Event()
         self._answered: Counter[str] = Counter()
         self._switches = 0
-        self._worker = Worker(cancel)
+        self._worker = Worker(self._cancel)
         watch_forks(self)
 
     def in_child(self) -> None:
@@ -139,7 +112,7 @@ class Plans(Closes, Forks):
     @property
     def name(self) -> str:
         """The network's name: its file's, or the one it gives itself."""
-        return self._name if self._network is None else self._network.name
+        return self._journey.shown if self._network is None else self._network.name
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -231,7 +204,7 @@ class Plans(Closes, Forks):
                 raise DeviceClosedError("the session is closed")
             if self._whole is None:
                 with self._cancel.current():
-                    self._whole = self._open_whole(at_once)
+                    self._whole = self._journey.whole(at_once=at_once)
                 self._about = self._whole.about
             return self._whole
 
@@ -250,7 +223,7 @@ class Plans(Closes, Forks):
         """What ONNX Runtime says of the file. Raises ModelError where that refuses it."""
         with self._lock:
             if self._about is None:
-                with closing(self._open_whole(False)) as whole:
+                with closing(self._journey.whole(at_once=False)) as whole:
                     self._about = whole.about
             return self._about
 
@@ -272,17 +245,18 @@ class Plans(Closes, Forks):
         """What was read. Raises ModelError where that is more than can be cut."""
         with self._reading:  # not the lock that runs take: they go on meanwhile
             if self._network is None:
-                self._network = self._read()
+                self._network = self._journey.read()
             return self._network
 
-    def begin(self, start: Start | None, *, background: bool) -> None:
+    def begin(self, *, background: bool) -> None:
         """Have somebody answer: at once, with a plan made behind it, or with the plan.
 
-        ``start`` is how an earlier start found that it should begin. What cannot be read, planned or tried runs as a
+        What cannot be read, planned or tried runs as a
         whole, and a note says why. Raises InputError for shapes that contradict the network, ModelError where no
         runtime loads it, or what ``prepare`` raises of a planner that refuses.
         """
         shapes = self.shapes or None
+        start = self._journey.start() if background else None
         try:
             if background and not (start is not None and start.planned) and self.opens():
                 if shapes and start is None:  # else they were fine when that was found out
@@ -323,7 +297,7 @@ class Plans(Closes, Forks):
             cancel.cancel()
 
     def _made(self, shapes: Shapes | None) -> Prepared:
-        return self._prepared(shapes) or self._kept(self._prepare(self._bound(shapes)))
+        return self._prepared(shapes) or self._kept(self._journey.prepared(self._bound(shapes)))
 
     def _prepared(self, shapes: Shapes | None) -> Prepared | None:
         network = self.network
@@ -432,7 +406,7 @@ class Plans(Closes, Forks):
     def _plan_next(self) -> None:
         key = self._demand.chosen()
         if key is not None and key not in self._ready:
-            with self._budget.spending():
+            with self._journey.services.budget.spending():
                 self._prepare_behind({port.name: shape for port, shape in zip(self.inputs, key, strict=True)})
 
     def _key_of(self, feed: Feed) -> ShapeKey | None:
@@ -453,11 +427,11 @@ class Plans(Closes, Forks):
             model = self._bound(shapes)
             check()
             stays = f"{shown}: {self.whole.runtime} goes on answering, because plans would round differently"
-            if self._deterministic or rounding(model.graph).differs:
+            if self._journey.deterministic or rounding(model.graph).differs:
                 self._note(stays)
                 if again:
                     return
-            prepared = self._prepare(model, partial(self._own, shapes), behind=True)
+            prepared = self._journey.prepared(model, partial(self._own, shapes), behind=True)
             if prepared.serving.pinned:
                 prepared.close()
                 self._note(stays)
@@ -470,8 +444,8 @@ class Plans(Closes, Forks):
                     self.network.is_open or self._lent
                 ):  # replaced for good, and freed when its runs in progress have ended
                     self._whole = None
-            if prepared.obtained.preliminary and self._renew is not None:
-                self._renew(prepared)
+            if prepared.obtained.preliminary and self._journey.travelling is None:
+                renewed(self._journey.services, prepared)
         except NotWantedError:
             raise
         except (HopeError, MemoryError) as error:

@@ -12,12 +12,11 @@ from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, InputError, ModelError, ProcessorError, UnplannableError
-from agent_sdk.first.runs import FirstRuns
-from agent_sdk.journey.planning import Obtainer
 from agent_sdk.journey.prepared import Opened
 from agent_sdk.journey.reference import Reference
 from agent_sdk.journey.rivals import RIVALS, compiled_singles, distinct, likeliest
 from agent_sdk.journey.rounding import SWITCH
+from agent_sdk.journey.services import Services
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
 from agent_sdk.journey.verify import agreement, all_finite
@@ -26,9 +25,7 @@ from agent_sdk.model import Model
 from agent_sdk.model.feeds import Drawn, Feed
 from agent_sdk.model.weights import copies_at_once
 from agent_sdk.planner.cache import Settled
-from agent_sdk.planner.field import Field
 from agent_sdk.planner.supplier import Obtained
-from agent_sdk.runtimes.base import Processor
 from hope_schema import Plan
 
 RENEWALS: Final = 2
@@ -37,44 +34,28 @@ UNFIT: Final = (ExecutionError, MemoryError)
 """What a plan raises that cannot run on this device at present: a processor refuses, fails, hangs, or lacks memory."""
 
 
-@dataclass(frozen=True)
-class Opener:
-    """Makes plans ready on one device.
+def opened(
+    services: Services,
+    model: Model,
+    obtained: Obtained,
+    reference: Reference,
+    drawn: Drawn,
+    *,
+    all_rivals: bool = False,
+    pinned: bool = False,
+) -> Opened:
+    """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
 
-    Attributes:
-        obtainer: where plans come from, and who hears what they really took.
-        processors: those of the device's processors that may run this network, by id.
-        first_runs: where a plan runs first.
-        field: hears how plans do; None where there is nobody to tell.
+    ``reference`` judges the answers to what is ``drawn``; raises UnplannableError where it gives none.
     """
-
-    obtainer: Obtainer
-    processors: Mapping[str, Processor]
-    first_runs: FirstRuns
-    field: Field | None
-
-    def opened(
-        self,
-        model: Model,
-        obtained: Obtained,
-        reference: Reference,
-        drawn: Drawn,
-        *,
-        all_rivals: bool = False,
-        pinned: bool = False,
-    ) -> Opened:
-        """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
-
-        ``reference`` judges the answers to what is ``drawn``; raises UnplannableError where it gives none.
-        """
-        return _Opening(self, model, obtained, reference, drawn, all_rivals).done(pinned)
+    return _Opening(services, model, obtained, reference, drawn, all_rivals).done(pinned)
 
 
 @dataclass
 class _Opening:
     """A model that is being made ready: its plan by now, who may answer, and how far apart their answers are."""
 
-    opener: Opener
+    services: Services
     model: Model
     obtained: Obtained
     reference: Reference
@@ -87,12 +68,12 @@ class _Opening:
         self.notes = list(self.obtained.notes)
         self.feeds = self.drawn.tried
         self.inputs = self.feeds[0]
-        self.processors, self.obtainer = self.opener.processors, self.opener.obtainer
+        self.processors, self.obtainer = self.services.processors, self.services.obtainer
 
     def done(self, pinned: bool) -> Opened:
-        with ExitStack() as opened:
+        with ExitStack() as ending:
             self._compile()
-            opened.callback(lambda: Serving(self.contenders, {}).close())
+            ending.callback(lambda: Serving(self.contenders, {}).close())
             self._warm()
             us = dict(self.obtained.settled.trial_us) if self.obtained.settled else {}
             traces: Sequence[Trace] = ()
@@ -114,14 +95,14 @@ class _Opening:
             elif is_outdated(plan, traces, TOLD):
                 plan = retimed(plan, traces)
             sample = None
-            if self.opener.field is not None and served is not None and planned:
-                sample = self.opener.field.follow(served.reply)
+            if self.services.field is not None and served is not None and planned:
+                sample = self.services.field.follow(served.reply)
             serving = Serving(self.contenders, us, pinned=pinned, sample=sample)
             if planned and best != PLAN:
                 serving.changes.append(
                     f"running '{best}' instead of the plan: {us[best] / 1e3:.2f} ms against {us[PLAN] / 1e3:.2f} ms"
                 )
-            opened.pop_all()
+            ending.pop_all()
         return Opened(self.obtained, plan, serving, self.drawn, tuple(self.notes))
 
     def _compile(self) -> None:
@@ -157,7 +138,7 @@ class _Opening:
             return
         self.obtainer.progress.phase("compiling the plan's segments")
         try:
-            self.opener.first_runs.at_plan(self.model, self.obtained.plan, self.feeds)
+            self.services.first_runs.at_plan(self.model, self.obtained.plan, self.feeds)
             program = build_program(self.obtained.plan, self.model, self.processors)
             self.contenders[PLAN] = Executor(program, self.obtainer.device)
         except UNFIT as error:
@@ -166,8 +147,8 @@ class _Opening:
 
     def _refused(self, error: Exception) -> None:
         """Have the planner told that a plan of its own cannot answer here."""
-        if self.opener.field is not None and self.obtained.served is not None:
-            self.opener.field.refuse(self.obtained.served.reply, error)
+        if self.services.field is not None and self.obtained.served is not None:
+            self.services.field.refuse(self.obtained.served.reply, error)
 
     def _tried(self) -> tuple[dict[str, float], Sequence[Trace]]:
         """What each takes, microseconds, and the plan's runs; of several plans that were asked for, with the best."""

@@ -20,6 +20,7 @@ from agent_sdk.engine import Executor
 from agent_sdk.engine.single import single_processor_plan
 from agent_sdk.errors import DeviceClosedError, ExecutionError, OutOfMemory, RunTimeoutError, SegmentFailedError
 from agent_sdk.journey.opening import _Opening
+from agent_sdk.journey.planning import Obtainer
 from agent_sdk.journey.rivals import compiled_singles, likeliest
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN, Trial, hold_trial
@@ -92,7 +93,7 @@ def test_of_the_plans_tried_the_best_stays(better: int, agent: Agent, monkeypatc
         place = int(contenders[PLAN].program.plan == second.plan)
         return replace(found, us=dict.fromkeys(found.us, 100.0) | {PLAN: 50.0 if place == better else 70.0})
 
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: first)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: first)
     monkeypatch.setattr(_Opening, "_asked_again", lambda self, trial: next(replies, None))
     monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", trial_of)
     with agent.load(BRANCHING, background=False) as session:
@@ -105,7 +106,7 @@ def test_a_plan_does_not_compete_with_its_copy(agent: Agent, monkeypatch: pytest
     """A plan on one processor is compiled once, and is what ``--compare`` reports for that processor."""
     with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     with agent.load(BRANCHING, all_rivals=True, background=False) as session:
         rivals = session.latest.serving.contenders.keys() - {PLAN}
         assert PLAN in session.latest.serving.contenders
@@ -138,7 +139,7 @@ def test_few_rivals_stay_after_the_first_trial(agent: Agent, monkeypatch: pytest
         assert "onnxruntime" in session.latest.serving.contenders
         everyone = session.latest.serving.contenders
     monkeypatch.setattr("agent_sdk.journey.opening.RIVALS", 1)
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     with agent.load(BRANCHING, background=False) as session:
         assert len(session.latest.serving.contenders) <= min(3, len(everyone))
 
@@ -178,7 +179,7 @@ def test_a_refresh_takes_up_a_newer_plan_while_runs_go_on(agent: Agent, monkeypa
     with agent.load(BRANCHING, background=False) as session:
         assert agent.refresh(session) is False
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         stop = threading.Event()
         worst: list[float] = []
 
@@ -288,7 +289,7 @@ def test_a_core_that_goes_offline_costs_no_request(agent: Agent, monkeypatch: py
     both = reply.plan.model_copy(update={"steps": tuple(steps), "processors": ("ort@0", "ort@1")})
     reply = reply.model_copy(update={"plan": both})  # bound to its cores: on a single one it may move away
     newer = replace(newer, served=ServedPlan(reply, '"2"', "hit"))
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     bind = os.sched_setaffinity
 
     def refuse(thread: int, cores: Iterable[int]) -> None:
@@ -333,7 +334,7 @@ def test_a_failed_refresh_changes_nothing_and_is_repeated(agent: Agent, monkeypa
     with agent.load(BRANCHING, background=False) as session:
         before = (session.latest.obtained, session.plan, session.latest.serving, list(session.notes))
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         compiled = _Opening._compile
         monkeypatch.setattr(_Opening, "_compile", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -355,7 +356,7 @@ def test_a_newer_plan_that_cannot_run_leaves_the_old_one(agent: Agent, monkeypat
     with agent.load(BRANCHING, background=False) as session:
         before = (session.latest.obtained, session.plan, session.latest.serving)
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         with monkeypatch.context() as patch:
             patch.setattr("agent_sdk.journey.opening.Executor", fail)
             assert agent.refresh(session) is False
@@ -370,7 +371,7 @@ def test_a_closed_session_takes_up_no_plan(agent: Agent, monkeypatch: pytest.Mon
     """A refresh after the end is refused and opens nothing that nobody would close."""
     session = agent.load(BRANCHING, background=False)
     newer = newer_plan(agent, session, "ort@0")
-    monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+    monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
     session.close()
     with pytest.raises(ExecutionError, match="closed"):
         agent.refresh(session)
@@ -383,7 +384,7 @@ def test_an_old_plan_that_hangs_keeps_no_new_one_away(agent: Agent, monkeypatch:
     inputs, right = expected(BRANCHING, seed=4)
     with agent.load(BRANCHING, background=False) as session:
         newer = newer_plan(agent, session, "ort@0")
-        monkeypatch.setattr(agent, "obtain", lambda model, **_: newer)
+        monkeypatch.setattr(Obtainer, "obtain", lambda *_, **__: newer)
         old = session.latest.serving
         close = old.close
 

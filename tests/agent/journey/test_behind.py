@@ -23,7 +23,10 @@ from agent_sdk.cli import main
 from agent_sdk.errors import DeviceClosedError, ModelError, NotWantedError
 from agent_sdk.journey.behind import Worker
 from agent_sdk.journey.demand import USES
+from agent_sdk.journey.planning import Obtainer
+from agent_sdk.journey.steps import Journey
 from agent_sdk.journey.verify import relative_error
+from agent_sdk.runtimes.ort.whole import WholeOrt
 from tests.agent.models import BRANCHING, expected
 from tests.agent.test_session_shapes import image, open_model, right, until
 
@@ -128,7 +131,7 @@ def chain(length: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("step", ["agent_sdk.journey.catalogue.Plans._bound", "agent_sdk.agent.Agent.obtain"])
+@pytest.mark.parametrize("step", ["catalogue.Plans._bound", "planning.Obtainer.obtain"])
 def test_a_session_closes_wherever_its_preparation_stands(
     step: str, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +144,7 @@ def test_a_session_closes_wherever_its_preparation_stands(
         check()
         pytest.fail("what nobody waits for goes on")
 
-    monkeypatch.setattr(step, stands)
+    monkeypatch.setattr(f"agent_sdk.journey.{step}", stands)
     session = agent.load(chain(50))
     session.run({"x0": np.ones(16, np.float32)})
     begun.wait(60)
@@ -173,13 +176,13 @@ def test_a_plan_takes_over_beneath_runs(agent: Agent, monkeypatch: pytest.Monkey
     """No run fails because the whole network has just gone, and nobody loads that again to keep it."""
     feed, wanted = expected(BRANCHING, seed=1)
     opened: list[bool] = []
-    load = agent._whole
+    load = Journey.whole
 
-    def counting(*given: Any) -> Any:
+    def counting(journey: Journey, *, at_once: bool) -> WholeOrt:
         opened.append(True)
-        return load(*given)
+        return load(journey, at_once=at_once)
 
-    monkeypatch.setattr(agent, "_whole", counting)
+    monkeypatch.setattr(Journey, "whole", counting)
     with agent.load(BRANCHING) as session, ThreadPoolExecutor(4) as threads:
 
         def runs() -> float:
@@ -291,7 +294,7 @@ def test_a_plan_that_fails_in_any_way_leaves_the_whole_network(
     def fails(*given: Any, **named: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(agent, "obtain", fails)
+    monkeypatch.setattr(Obtainer, "obtain", fails)
     feed, wanted = expected(BRANCHING, seed=1)
     with agent.load(BRANCHING, background=False) as session:
         assert relative_error(session.run(feed), wanted) < 1e-5

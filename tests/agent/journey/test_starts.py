@@ -259,12 +259,12 @@ def test_the_next_start_of_a_pinned_network_begins_with_the_fastest(
     shapes = {"x": (1, 3, 8, 8)}
     with agent.load(source, shapes=shapes, deterministic=True) as cold:
         first = cold.run(feed)
-        until(lambda: agent._starts.known(cold.content, shapes) is not None)
+        until(lambda: agent._services.starts.known(cold.content, shapes) is not None)
         assert cold.stats.switches == 0
         assert (cold.run(feed)["y"] == first["y"]).all()
-    start = agent._starts.known(cold.content, shapes)
+    start = agent._services.starts.known(cold.content, shapes)
     assert start is not None
-    agent._starts.keep(cold.content, shapes, start.model_copy(update={"planned": True}))
+    agent._services.starts.keep(cold.content, shapes, start.model_copy(update={"planned": True}))
     with agent.load(source, shapes=shapes, deterministic=True) as warm:
         assert not warm.stats.answered
         assert relative_error(warm.run(feed), right(source, feed)) < 1e-5

@@ -146,7 +146,7 @@ def test_runs_that_timed_out_count_as_failures() -> None:
 def test_without_a_planner_there_is_nobody_to_tell(tmp_path: Any) -> None:
     """An agent with the planner inside follows nothing."""
     with Agent(cache=tmp_path, processors="ort@0") as agent:
-        assert agent._field is None
+        assert agent._services.field is None
 
 
 def test_requests_say_which_device_asks() -> None:
