@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from agent_sdk import Agent
-from agent_sdk import children
+from agent_sdk.first import children
 from tests.agent.haste import measure_hastily
 from tests.agent.models import BRANCHING, expected
 

@@ -17,9 +17,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from agent_sdk import Agent
-from agent_sdk import agent as agent_module
 from agent_sdk.cli import main
 from agent_sdk.errors import InputError, ModelError, PlanMismatchError
+from agent_sdk.journey import steps
 from agent_sdk.journey.catalogue import Plans
 from agent_sdk.journey.planfile import MARK
 from agent_sdk.journey.trial import PLAN
@@ -198,14 +198,14 @@ def test_runs_are_answered_while_the_network_is_read_behind_them(agent: Agent, m
     """A large file takes seconds to read; whoever runs, or looks, meanwhile does not wait for it."""
     inputs, wanted = expected(BRANCHING, seed=1)
     reading, over = threading.Event(), threading.Event()
-    read = agent_module.read_network
+    read = steps.read_network
 
     def slowly(*given: Any, **named: Any) -> Any:
         reading.set()
         assert over.wait(60.0)
         return read(*given, **named)
 
-    monkeypatch.setattr(agent_module, "read_network", slowly)
+    monkeypatch.setattr(steps, "read_network", slowly)
     with agent.load(BRANCHING) as session, ThreadPoolExecutor(1) as caller:
         try:
             session.run(inputs)
