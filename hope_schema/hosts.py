@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
-from hope_schema.base import Contract, Count, FigureMicroseconds, Label
+from hope_schema.base import Contract, Count, FigureMicroseconds, Frequency, Label
 from hope_schema.profile import HOST
 
 MAX_HOSTS: Final = 16
@@ -23,7 +23,7 @@ class Host(Contract):
 
     name: HostName
     soc: Label
-    frequency: Label
+    frequency: Frequency
     processors: Annotated[tuple[Label, ...], Field(min_length=1, max_length=1024, strict=False)] | None = None
 
     @model_validator(mode="after")
@@ -58,7 +58,7 @@ class PlannedHost(Contract):
 
     name: HostName
     soc: Label
-    frequency: Label
+    frequency: Frequency
     profile_version: Count
 
 

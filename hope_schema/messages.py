@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from hope_schema.base import MAX_ROWS, Contract, Count, Digest, Label, Microseconds, PositiveMicroseconds
+from hope_schema.base import MAX_ROWS, Contract, Count, Digest, Frequency, Label, Microseconds, PositiveMicroseconds
 from hope_schema.graph import TensorType
 from hope_schema.hosts import MAX_HOSTS, MAX_LINKS, Host, Link, check_hosts
 from hope_schema.periods import runs
@@ -32,7 +32,7 @@ class MissingRequest(Contract):
 
     model_hash: Digest
     soc: Label
-    frequency: Label
+    frequency: Frequency
     device_id: Label
     processors: Annotated[tuple[Processor, ...], Field(min_length=1, max_length=1024)]
     max_items: Annotated[int, Field(ge=0, le=MAX_ROWS)] | None = None
@@ -110,7 +110,7 @@ class PlanRequest(Contract):
     # NOTE: lists pass as tuples here because the check before sees the body as Python values, also when it was JSON.
     jobs: Annotated[tuple[Job, ...], Field(min_length=1, max_length=MAX_JOBS, strict=False)]
     soc: Label
-    frequency: Label
+    frequency: Frequency
     processors: Annotated[tuple[Label, ...], Field(min_length=1, max_length=1024, strict=False)] | None = None
     hosts: Annotated[tuple[Host, ...], Field(max_length=MAX_HOSTS, strict=False)] = ()
     links: Annotated[tuple[Link, ...], Field(max_length=MAX_LINKS, strict=False)] = ()

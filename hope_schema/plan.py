@@ -17,6 +17,7 @@ from hope_schema.base import (
     Count,
     Digest,
     Fraction,
+    Frequency,
     Label,
     Microseconds,
     Name,
@@ -39,6 +40,8 @@ JobIndex = Annotated[int, Field(ge=0, lt=MAX_RUNS)]
 """Which of a plan's runs."""
 Method = Literal["auto", "ilp", "greedy", "partitiontuner", "codl"]
 """How a plan is found."""
+FoundBy = Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
+"""What a plan was found by, in words: a method's name, or a way from one to another."""
 CUTTING: Final[frozenset[Method]] = frozenset({"auto", "codl"})
 """Methods that also compute ops in parts."""
 
@@ -157,7 +160,7 @@ class Plan(Contract):
     schema_version: Literal[3] = SCHEMA_VERSION
     jobs: Annotated[tuple[PlannedJob, ...], Field(min_length=1, max_length=MAX_RUNS)]
     soc: Label
-    frequency: Label
+    frequency: Frequency
     hosts: Annotated[tuple[PlannedHost, ...], Field(max_length=MAX_HOSTS)] = ()
     links: Annotated[tuple[Link, ...], Field(max_length=MAX_LINKS)] = ()
     objective: Objective = "makespan"
@@ -169,7 +172,7 @@ class Plan(Contract):
     lateness_us: Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)] | None = None
     lower_bound_us: Microseconds
     gap: Fraction
-    method: Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
+    method: FoundBy
     bound_method: Label
     single_processor_us: dict[Label, Microseconds] = {}
     profile_version: Count

@@ -6,7 +6,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hope_schema.base import MAX_ROWS, PRINTABLE, Column, Contract, Count, FigureMicroseconds, Item, Label, Share
+from hope_schema.base import (
+    MAX_ROWS,
+    PRINTABLE,
+    Column,
+    Contract,
+    Count,
+    FigureMicroseconds,
+    Frequency,
+    Item,
+    Label,
+    Share,
+)
 from hope_schema.graph import TensorType
 
 HOST = "host"
@@ -195,7 +206,7 @@ class Measured(Contract):
     """The figures of a profile: shared by what a device uploads and what the planner keeps."""
 
     soc: Label
-    frequency: Label
+    frequency: Frequency
     processors: Annotated[tuple[Processor, ...], Field(max_length=1024)]
     channels: Annotated[tuple[Channel, ...], Field(max_length=1024)] = ()
     latencies: LatencyColumns = LatencyColumns()

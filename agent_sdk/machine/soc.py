@@ -106,7 +106,8 @@ def _frequency(sysfs: Path, classes: Mapping[int, str]) -> str:
         highest = read_text(sysfs / f"cpu{core}/cpufreq/scaling_max_freq")
         if governor and highest.isdigit():
             points.setdefault(name, f"{governor}-{int(highest) // 1000}mhz")
-    return _label("+".join(f"{name}-{point}" for name, point in points.items())) if points else "fixed"
+    named = "+".join(f"{name}-{point}" for name, point in points.items())
+    return _label(named.replace("/", "-")) if points else "fixed"
 
 
 def _cpu_name() -> str:

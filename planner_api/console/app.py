@@ -33,7 +33,7 @@ from planner_api.console.pages import (
     sign_in,
     tokens,
 )
-from planner_api.console.rendering import FOLDER, STATIC, render
+from planner_api.console.rendering import FOLDER, SECTIONS, STATIC, render, section
 from planner_api.console.session import Session, anonymous, check_origin, cookie_of, new_secret, set_cookie
 from planner_api.db.engine import Database
 from planner_api.devices.guard import address_of, refuse_for
@@ -178,9 +178,19 @@ def error_page(request: Request, error: Exception) -> Response:
         title=HTTPStatus(found.status).phrase,
         detail=detail,
         request_id=request.scope["state"].get("request_id"),
+        ways=_ways(request, failed=found.status >= HTTPStatus.INTERNAL_SERVER_ERROR),
     )
     answer.headers.update({name: value for name, value in found.headers.items() if name != "WWW-Authenticate"})
     return answer
+
+
+def _ways(request: Request, *, failed: bool) -> list[tuple[str, str]]:
+    """Where to go from an error: paths below the console with their words, never the page that has just failed."""
+    here = section(request)
+    ways = [(here, f"To the page {SECTIONS[here]}")] if here else []
+    ways.append(("", "To the fleet"))
+    path = request.scope["path"].removeprefix(HOME).rstrip("/")
+    return [way for way in ways if not failed or way[0] != path]
 
 
 def _more_headers(request: Request) -> Headers:

@@ -27,7 +27,7 @@ from hope_schema import (
 from hope_schema.proof import prove as proof_of
 from hope_schema.tokens import TokenScope
 from planner_api.db.engine import Database, WriteSession
-from planner_api.db.messages import message_of
+from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import DeviceRow
 from planner_api.devices import repository
 from planner_api.devices.audit.service import Actor, record
@@ -117,7 +117,7 @@ async def list_tokens(database: Database, scope: TokenScope | None, *, before: i
     scopes: Sequence[TokenScope] = ("admin", "viewer") if scope is None else (scope,)
     async with database.read() as session:
         rows = await repository.list_tokens(session, scopes, before=before, limit=limit)
-    tokens = tuple(message_of(Token, row, state=_state(row.revoked_at, row.expires_at)) for row in rows)
+    tokens = messages_of(rows, lambda row: message_of(Token, row, state=_state(row.revoked_at, row.expires_at)))
     return TokenPage(tokens=tokens, next=rows.next(lambda row: row.id))
 
 
@@ -125,8 +125,9 @@ async def list_claims(database: Database, *, before: int | None, limit: int) -> 
     """Claims, newest first."""
     async with database.read() as session:
         rows = await repository.list_claims(session, before=before, limit=limit)
-    claims = tuple(
-        message_of(Claim, row, state=_state(row.revoked_at, row.expires_at, spent=row.uses_left == 0)) for row in rows
+    claims = messages_of(
+        rows,
+        lambda row: message_of(Claim, row, state=_state(row.revoked_at, row.expires_at, spent=row.uses_left == 0)),
     )
     return ClaimPage(claims=claims, next=rows.next(lambda row: row.id))
 
@@ -200,8 +201,8 @@ async def get_device(database: Database, device_id: str) -> Device:
         row = await session.get(DeviceRow, device_id)
         if row is None:
             raise device_unknown(device_id)
-        [device] = await _described(session, [row])
-    return device
+        described = await _describing(session, [row])
+    return described(row)
 
 
 async def list_devices(
@@ -211,15 +212,17 @@ async def list_devices(
     async with database.read() as session:
         chosen = None if group is None else await groups.find(session, group)
         page = await find(session, Wanted(soc, group=chosen), after=after, limit=limit)
-        devices = await _described(session, page.devices)
-    return DevicePage(devices=tuple(devices), next=page.after)
+        described = await _describing(session, page.devices)
+    return DevicePage(devices=messages_of(page.devices, described), next=page.after)
 
 
-async def _described(session: AsyncSession, rows: Sequence[DeviceRow]) -> list[Device]:
+async def _describing(session: AsyncSession, rows: Sequence[DeviceRow]) -> Callable[[DeviceRow], Device]:
+    """What makes of each of these rows the device as people see it."""
     ids = [row.id for row in rows]
     drifts, unused = await repository.drifts(session, ids), await repository.unused(session, ids)
-    return [
-        message_of(
+
+    def described(row: DeviceRow) -> Device:
+        return message_of(
             Device,
             row,
             device_id=row.id,
@@ -229,8 +232,8 @@ async def _described(session: AsyncSession, rows: Sequence[DeviceRow]) -> list[D
             drift=statistics.median(drifts[row.id]) if row.id in drifts else None,
             unused=unused.get(row.id),
         )
-        for row in rows
-    ]
+
+    return described
 
 
 def device_unknown(device_id: str) -> NotFoundError:

@@ -199,12 +199,17 @@ async def drop_contributions(session: WriteSession, profile_id: int, device_ids:
     await session.execute(gone if device_ids is None else gone.where(ContributionRow.device_id.in_(device_ids)))
 
 
-async def establish(session: WriteSession, soc: str, now: datetime) -> None:
-    """Let the fleet count a SoC, whether anybody uploaded for it or not."""
+async def name_soc(session: WriteSession, soc: str, now: datetime) -> None:
+    """Keep a SoC's name, if it is new."""
     await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
-    await session.execute(
-        update(SocRow).where(SocRow.name == soc, SocRow.established_at.is_(None)).values(established_at=now)
-    )
+
+
+async def establish(session: WriteSession, soc: str, now: datetime) -> bool | None:
+    """Let the fleet count a SoC; False where it does already, None where nobody ever uploaded for it."""
+    vouched = update(SocRow).where(SocRow.name == soc, SocRow.established_at.is_(None)).values(established_at=now)
+    if await session.touches(vouched.returning(SocRow.id)):
+        return True
+    return None if await session.scalar(select(SocRow.id).where(SocRow.name == soc)) is None else False
 
 
 async def establish_agreed(session: WriteSession, soc: str, devices: int, now: datetime) -> None:
@@ -244,7 +249,7 @@ async def ensure(session: WriteSession, soc: str, frequency: str, now: datetime)
     found = await head(session, soc, frequency)
     if found is not None:
         return found
-    await insert_or_ignore(session, SocRow, {"name": soc, "created_at": now}, ["name"])
+    await name_soc(session, soc, now)
     soc_id = await session.scalar(select(SocRow.id).where(SocRow.name == soc))
     values = {"soc_id": soc_id, "frequency": frequency, "created_at": now, "updated_at": now}
     await insert_or_ignore(session, ProfileRow, values, ["soc_id", "frequency"])
@@ -315,13 +320,6 @@ async def current(session: AsyncSession, soc: str, frequency: str) -> tuple[Prof
     query = _of_newest(columns).where(SocRow.name == soc, ProfileRow.frequency == frequency)
     row = (await session.execute(query)).first()
     return None if row is None else (ProfileHead(row.id, row.version, row.uploads), row.body_zstd)
-
-
-async def find(session: AsyncSession, name: str) -> bytes | None:
-    """Return the newest version of the profile of ``<SoC>/<frequency>``, compressed; either may hold a slash itself."""
-    return await session.scalar(
-        _of_newest(select(ProfileVersionRow.body_zstd)).where(SocRow.name + "/" + ProfileRow.frequency == name)
-    )
 
 
 async def richest(session: AsyncSession, besides: str) -> bytes | None:

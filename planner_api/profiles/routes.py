@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from hope_schema import Missing, MissingRequest, Observations, Profile, UploadReceipt
-from hope_schema.base import LABEL
+from hope_schema.base import FREQUENCY, LABEL
 from planner_api.compression import unzstd
 from planner_api.profiles.reading import read_upload
 from planner_api.web.body import read_large, read_message
@@ -16,7 +16,7 @@ from planner_api.web.principal import principal_of, require_own
 from planner_api.web.route import StrictRoute, reply
 
 Soc = Annotated[str, Path(max_length=257, pattern=LABEL, description="The SoC")]
-Frequency = Annotated[str, Path(max_length=128, pattern=LABEL, description="The operating point")]
+Frequency = Annotated[str, Path(max_length=128, pattern=FREQUENCY, description="The operating point")]
 router = APIRouter(tags=["profiles"], route_class=StrictRoute)
 
 INLINE_BYTES = 96 * 1024

@@ -21,12 +21,13 @@ from hope_schema.base import MAX_ROWS
 from planner_api.compression import zstd
 from planner_api.db.engine import Database
 from planner_api.devices import repository as devices
+from planner_api.devices.audit.service import Actor
 from planner_api.devices.quota import Quotas
 from planner_api.errors import ForbiddenError, InvalidError, profile_unknown
 from planner_api.jobs.queue import Queue
 from planner_api.models.figures import Figures, Latency, Transfer, figure_hash
 from planner_api.models.service import load_figures
-from planner_api.profiles import repository
+from planner_api.profiles import oversight, repository
 from planner_api.profiles.inbox import Inbox
 from planner_api.profiles.jobs import FOLD, PROFILE, key_of
 from planner_api.profiles.known import Known
@@ -97,7 +98,8 @@ class Profiles:
             said = await repository.contribution(session, soc, frequency, caller.device_id or "")
         if caller.device_id is None:
             async with self._database.write() as session:
-                await repository.establish(session, soc, now)
+                await repository.name_soc(session, soc, now)
+                await oversight.vouch(session, soc, Actor(caller.name))
         elif said is not None:
             (unused,) = said
         else:
@@ -150,10 +152,10 @@ class Profiles:
                 raise ForbiddenError("foreign-profile", f"this token reads the profile of '{own}', not of '{soc}'")
         await self.folded(soc, frequency)
         async with self._database.read() as session:
-            found = await repository.find(session, f"{soc}/{frequency}")
+            found = await repository.current(session, soc, frequency)
         if found is None:
             raise profile_unknown(soc, frequency)
-        return found
+        return found[1]
 
     async def missing(self, request: MissingRequest, caller: Principal = ANONYMOUS) -> Missing:
         """Return what nobody has measured yet of a model on a SoC, and ask this device for its part of it.

@@ -79,6 +79,13 @@ async def plan_counts(session: AsyncSession, model_hash: str) -> Any:
     return (await session.execute(query)).one()
 
 
+async def was_taken_back(session: AsyncSession, name: str, alias: str, version: int) -> bool:
+    """Whether the newest release of a version behind an alias was rolled back."""
+    of_it = ReleaseRow.name == name, ReleaseRow.alias == alias, ReleaseRow.after == version
+    newest = select(ReleaseRow.state).where(*of_it).order_by(ReleaseRow.created_at.desc(), ReleaseRow.id.desc())
+    return await session.scalar(newest.limit(1)) == "rolled_back"
+
+
 async def claim_alias(session: WriteSession, release_id: str, name: str, alias: str) -> int | None:
     """Take an alias into a release; return what it stands for, None where it is in one already or not there."""
     free = ModelAliasRow.name == name, ModelAliasRow.alias == alias, ModelAliasRow.release_id.is_(None)

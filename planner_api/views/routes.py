@@ -16,7 +16,7 @@ from hope_schema import (
     FleetSummary,
     VotePage,
 )
-from hope_schema.base import LABEL, Digest
+from hope_schema.base import FREQUENCY, LABEL, Digest
 from hope_schema.fleet import PlanStatus
 from planner_api.devices.audit.service import actor_of
 from planner_api.profiles import oversight
@@ -98,7 +98,7 @@ async def plans(
 
 
 Soc = Annotated[str, Query(max_length=128, pattern=LABEL, description="The SoC")]
-Frequency = Annotated[str, Query(max_length=128, pattern=LABEL, description="The operating point")]
+Frequency = Annotated[str, Query(max_length=128, pattern=FREQUENCY, description="The operating point")]
 DeviceName = Annotated[str | None, Query(max_length=128, pattern=LABEL, description="Of this device alone")]
 
 

@@ -23,7 +23,7 @@ from hope_schema import (
 )
 from hope_schema.fleet import PlanStatus
 from planner_api.db.engine import Database
-from planner_api.db.messages import message_of
+from planner_api.db.messages import message_of, messages_of
 from planner_api.db.tables import FanoutRow, ModelRow, ProfileRow
 from planner_api.devices.audit.service import Actor, record
 from planner_api.errors import NotFoundError, model_unknown
@@ -135,9 +135,9 @@ async def profiles(database: Database, *, offset: int, limit: int) -> FleetProfi
     """What is known of each SoC at each frequency."""
     async with database.read() as session:
         rows = await repository.profiles(session, offset=offset, limit=limit)
-    page = tuple(
-        message_of(FleetProfile, row, soc=soc, established=established_at is not None)
-        for soc, established_at, row in rows
+    page = messages_of(
+        rows,
+        lambda row: message_of(FleetProfile, row[2], soc=row.soc, established=row.established_at is not None),
     )
     return FleetProfilePage(profiles=page, next=rows.next_offset(offset))
 
@@ -147,8 +147,9 @@ async def models(database: Database, *, offset: int, limit: int) -> FleetModelPa
     async with database.read() as session:
         rows = await repository.models(session, offset=offset, limit=limit)
         known = await repository.count_pairs(session)
-    page = tuple(
-        message_of(
+    page = messages_of(
+        rows,
+        lambda row: message_of(
             FleetModel,
             row,
             model_hash=row.hash,
@@ -157,8 +158,7 @@ async def models(database: Database, *, offset: int, limit: int) -> FleetModelPa
             hits=int(row.hits or 0),
             misses=int(row.misses or 0),
             hit_rate=_rate(row.hits or 0, row.misses or 0),
-        )
-        for row in rows
+        ),
     )
     return FleetModelPage(models=page, next=rows.next_offset(offset))
 
@@ -168,16 +168,16 @@ async def plans(database: Database, *, where: dict[str, str], after: str, limit:
     now = datetime.now(UTC)
     async with database.read() as session:
         rows = await repository.plans(session, where=where, after=after, limit=limit)
-    page = tuple(
-        message_of(
+    page = messages_of(
+        rows,
+        lambda row: message_of(
             FleetPlan,
             row,
             plan_id=row.id,
             age_s=None if row.solved_at is None else max(0.0, (now - row.solved_at).total_seconds()),
             hit_rate=_rate(row.hits, row.misses),
             drift=drift.of_version(drift.measured_us(row), row.makespan_us),
-        )
-        for row in rows
+        ),
     )
     return FleetPlanPage(plans=page, next=rows.next(lambda row: row.id))
 

@@ -24,6 +24,7 @@ from tests.planner.samples import (
     enrolled,
     measure,
     plan_request,
+    problem,
 )
 from tests.planner.test_folding import BIG, upload
 
@@ -124,7 +125,16 @@ def test_socs_count_by_agreement(api: Api, admin: dict[str, str]) -> None:
         header = enrolled(api, name)
         api.upload(measure(api.missing(GRAPH, name, header), name), header)
     assert total() == 1
-    assert api.client.put("/fleet/socs/made-up", headers=admin).status_code == 204
+    problem(api.client.put("/fleet/socs/made-up", headers=admin), 404, "soc-unknown")
+
+
+def test_who_vouches_for_a_soc_is_written_down(api: Api, admin: dict[str, str]) -> None:
+    """An admin's upload makes a SoC count as well as an admin's word does: either is an entry, once, under a name."""
+    api.post("/models", GRAPH, **admin)
+    assert api.post("/profiles", measure(api.missing(GRAPH, "one", admin), "one"), **admin).status_code == 202
+    assert api.client.put(f"/fleet/socs/{SOC}", headers=admin).status_code == 204
+    (entry,) = api.client.get("/audit", params={"action": "soc.establish"}, headers=admin).json()["entries"]
+    assert (entry["actor"], entry["subject"]) == ("admin:1", SOC)
 
 
 @pytest.mark.parametrize("factor", [3.0, 100.0, 0.01])

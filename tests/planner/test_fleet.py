@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 import benchmarks.service.__main__
 from hope_schema import (
@@ -26,7 +26,7 @@ from hope_schema import (
     merge,
 )
 from planner_api.db.migrate import upgrade
-from planner_api.db.tables import JobRow
+from planner_api.db.tables import JobRow, PlanVersionRow
 from planner_api.jobs import repository
 from planner_api.jobs.queue import put
 from planner_api.jobs.repository import Wanted
@@ -38,7 +38,7 @@ from planner_api.views.service import FANOUT_PRIORITY
 from tests import CAMPAIGN
 from tests.planner.jobs_help import solve_one
 from tests.planner.postgres import Postgres
-from tests.planner.samples import FREQUENCY, PROCESSORS, SOC, Api, chain, measure, plan_request, serving
+from tests.planner.samples import FREQUENCY, PROCESSORS, SOC, Api, chain, eventually, measure, plan_request, serving
 
 GRAPH = chain()
 SOCS = ("soc-1", "soc-2", "soc-3")
@@ -348,3 +348,40 @@ def test_drift_is_worked_out_of_the_sums(database_url: str) -> None:
         assert {plan.plan_id: plan.drift for plan in found} == {name: pytest.approx(m) for name, m in means.items()}
         middle = means[solved[1].plan_id]
         assert api.client.get("/fleet").json()["median_drift"] == pytest.approx(middle), "the sixth of twelve reports"
+
+
+def test_a_plan_is_listed_whatever_found_it(api: Api) -> None:
+    """A way from one method to another is an ordinary name; a row that cannot be read does not blank the list."""
+    api.learn(GRAPH)
+    plan_id, other = api.plan(GRAPH).plan_id, api.plan(GRAPH, method="greedy").plan_id
+
+    def change(**values: Any) -> None:
+        async def store() -> None:
+            async with api.app.planner.database.write() as session:
+                await session.execute(update(PlanVersionRow).where(PlanVersionRow.plan_id == plan_id).values(**values))
+
+        api.await_(store)
+
+    def listed() -> dict[str, str | None]:
+        page = api.client.get("/fleet/plans")
+        assert page.status_code == 200, page.text
+        for path in ("/console/plans", f"/console/models/{GRAPH.model_hash}"):
+            assert api.client.get(path).status_code == 200
+        return {plan["plan_id"]: plan["found_by"] for plan in page.json()["plans"]}
+
+    for found_by in ("greedy->single", "ilp→greedy"):
+        change(found_by=found_by)
+        assert listed()[plan_id] == found_by
+    change(makespan_us=-1.0)
+    assert listed().keys() == {other}
+
+
+def test_a_slash_makes_no_two_profiles_one(api: Api) -> None:
+    """A SoC may hold one, a frequency may not, so that a profile's address is nobody else's."""
+    assert api.post("/models", GRAPH).status_code == 201
+    missing = api.missing(GRAPH)
+    assert api.post("/profiles", measure(missing, soc="a/b", frequency="c")).status_code == 202
+    body = measure(missing).model_dump_json().replace(f'"{FREQUENCY}"', '"b/c"')
+    assert api.post("/profiles", body.encode()).status_code == 422
+    assert eventually(lambda: api.client.get("/profiles/a/b/c").status_code == 200)
+    assert api.client.get("/profiles/a/b/c").json()["soc"] == "a/b"

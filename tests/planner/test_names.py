@@ -331,10 +331,10 @@ def test_every_action_of_an_admin_is_written_down(
     api.post("/claims", NewClaim(uses=3))
     api.client.delete("/tokens/1")
     assert entries(api) == [
+        ("soc.establish", SOC),
         ("plans.ahead", FIRST.model_hash),
         ("profile.rebuild", f"{SOC}/{FREQUENCY}"),
         ("profile.forget", f"{SOC}/{FREQUENCY}"),
-        ("soc.establish", SOC),
         ("device.revoke", "device-1"),
         ("token.create", "token:1"),
         ("claim.create", "claim:1"),

@@ -292,7 +292,10 @@ def test_an_alias_moves_device_by_device(api: Api) -> None:
     assert eventually(lambda: look(api, release).state == "rolled_back")
     assert (look(api, release).before, look(api, release).after) == (1, 2)
     assert {means(device) for device in DEVICES} == {1}
-    again = begin(api, "net:2", alias="live", stages=(1.0,))
+    refused = api.post("/releases", ReleaseRequest(model="net:2", alias="live"))
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:hope:nothing-to-release")
+    assert "`hope-planner releases begin net:2 --alias live --again`" in refused.json()["detail"]
+    again = begin(api, "net:2", alias="live", stages=(1.0,), again=True)
     act(api, again, "approve")
     assert {means(device) for device in DEVICES} == {2}
     act(api, again, "rollback")

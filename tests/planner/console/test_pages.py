@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from html.parser import HTMLParser
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -153,6 +154,16 @@ def test_a_soc_that_too_few_agree_on_is_told_apart(api: Api, database_url: str) 
     page = api.client.get(f"{HOME}/profiles").text
     assert "once 3 devices uploaded for it" in page
     assert str(command("hope-planner profiles establish SOC")) in page
+
+
+def test_a_page_that_failed_does_not_lead_to_itself(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way on is another page; where the address alone was wrong, the section is offered too."""
+    assert "To the page Plans" in api.client.get(f"{HOME}/plans/p-none").text
+    monkeypatch.setattr("planner_api.views.service.plans", AsyncMock(side_effect=RuntimeError))
+    answer = api.client.get(f"{HOME}/plans")
+    assert answer.status_code == 500
+    assert "To the page Plans" not in answer.text
+    assert "To the fleet" in answer.text
 
 
 def test_what_is_not_there_is_said_with_what_to_type(api: Api) -> None:
