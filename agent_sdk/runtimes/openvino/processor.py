@@ -155,9 +155,9 @@ class OpenVinoExecutable(Executable):
             try:
                 shape = output_shape(compiled, index)
             except FAILURES as error:
-                raise translated(error, processor.id, WrongOutput, f"gives '{name}' no fixed shape") from error
+                raise translated(error, processor.id, UnsupportedOp, f"gives '{name}' no fixed shape") from error
             if shape != kind.shape:
-                raise WrongOutput(f"{processor.id}: '{name}' would be {shape} instead of {kind}")
+                raise UnsupportedOp(f"{processor.id}: '{name}' would be {shape} instead of {kind}")
 
     @override
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> BoundRequest:

@@ -173,7 +173,8 @@ def pairs() -> Iterator[Hard]:
     """The pairs, in the types that they may have."""
     for name, body in PAIRS.items():
         for dtype, text in TYPES.items():
-            if dtype != "float32" and ("Constant" in body or "Cast" in body):
+            # In float16 a logit's own rounding is a per cent of what Softmax makes of it.
+            if dtype != "float32" and any(word in body for word in ("Constant", "Cast", "Softmax")):
                 continue
             try:
                 model = parser.parse_model(

@@ -30,6 +30,8 @@ STEPS = ("Quantize", "QLinear")
 """What makes quantised numbers may round to the next one."""
 EPSILON = {"float16": 4e-3, "float32": 1e-4, "float64": 1e-12}
 """By how much of its value a float may be off, and by a tenth of that of the largest one."""
+ROUGH = {"LRN": 5e-4}
+"""The same where ONNX Runtime itself is farther from the exact value: its power is off by 2e-4."""
 RUNTIMES = ("ov@0", "cpu")
 """A processor of each runtime that has a table; torch on the cores stands for torch."""
 
@@ -66,7 +68,7 @@ def runs(processor: Processor, model: Model) -> Callable[[Feed], list[np.ndarray
     return run
 
 
-def difference(got: np.ndarray, right: np.ndarray, *, steps: int) -> str:
+def difference(got: np.ndarray, right: np.ndarray, *, steps: int, rough: float = 0.0) -> str:
     """How an answer differs from the right one beyond what its type rounds to; empty where it does not."""
     if got.shape != right.shape or got.dtype != right.dtype:
         return f"{got.dtype}{list(got.shape)} for {right.dtype}{list(right.shape)}"
@@ -74,7 +76,7 @@ def difference(got: np.ndarray, right: np.ndarray, *, steps: int) -> str:
         apart = np.abs(got.astype(np.longdouble) - right.astype(np.longdouble)) > steps
     else:
         a, b = got.astype(np.float64), right.astype(np.float64)
-        eps = EPSILON[right.dtype.name]
+        eps = max(EPSILON[right.dtype.name], rough)
         with np.errstate(all="ignore"):
             scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
             near = np.abs(a - b) <= eps * (np.abs(b) + scale / 10) + eps / 5000
@@ -118,7 +120,7 @@ def compared(processor: Processor, hard: Hard) -> tuple[bool, str] | None:
         if not all(map(ordinary, got)):
             continue
         for ours, theirs in zip(got, right, strict=True):
-            if found := difference(ours, theirs, steps=steps):
+            if found := difference(ours, theirs, steps=steps, rough=ROUGH.get(hard.op, 0.0)):
                 return taken, found
     return taken, ""
 
