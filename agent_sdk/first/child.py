@@ -29,14 +29,14 @@ def main(setting: str) -> int:
     # NOTE: imported here, because it takes a second, and a parent that is gone by then is noticed.
     from pydantic import TypeAdapter
 
-    from agent_sdk.first.bench import Bench, Message, Reply, Request, Setting
+    from agent_sdk.first import bench
 
-    given = Setting.model_validate_json(setting)
+    given = bench.Setting.model_validate_json(setting)
     with suppress(OSError, AttributeError):  # a core that is gone by now is none of this device's processors either
         os.sched_setaffinity(0, given.cores)
-    bench, read = Bench(given), TypeAdapter(Request).validate_json
+    own, read = bench.Bench(given), TypeAdapter(bench.Request).validate_json
 
-    def tell(message: Message) -> None:
+    def tell(message: bench.Message) -> None:
         print(message.model_dump_json(exclude_defaults=True), file=answers, flush=True)
 
     while select.select([0], [], [], IDLE_S)[0]:
@@ -44,13 +44,13 @@ def main(setting: str) -> int:
         if not line:
             break
         if not line.strip():
-            tell(Message(reply=Reply()))  # it was asked whether this waits
+            tell(bench.Message(reply=bench.Reply()))  # it was asked whether this waits
             continue
         try:
-            reply = bench.answer(read(line), lambda what: tell(Message(step=what)))
+            reply = own.answer(read(line), lambda what: tell(bench.Message(step=what)))
         except Exception as error:  # noqa: BLE001  runtimes raise their own unrelated classes
-            reply = Reply(failure=" ".join(str(error).split())[:400] or type(error).__name__)
-        tell(Message(reply=reply.model_copy(update={"cpu_s": time.process_time()})))
+            reply = bench.Reply(failure=" ".join(str(error).split())[:400] or type(error).__name__)
+        tell(bench.Message(reply=reply.model_copy(update={"cpu_s": time.process_time()})))
     return 0
 
 
