@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -154,7 +155,9 @@ class Releases:
             ready = await repository.ready_by_themselves(session)
         changed = [await self._steer(release_id) for release_id in ids]
         for model_hash in ready:
-            await self.begin(ReleaseRequest(model=model_hash), PLANNER)
+            # Another process looks at the same moment: of two that begin one release the second finds nothing to do.
+            with suppress(ConflictError):
+                await self.begin(ReleaseRequest(model=model_hash), PLANNER)
         if any(changed):
             await self._splits.look()
 

@@ -29,7 +29,7 @@ from hope_schema import (
 from planner_api.console.overview import count
 from planner_api.devices.groups.choice import position
 from planner_api.devices.reports import Said
-from planner_api.rollout import judging
+from planner_api.rollout import judging, repository
 from planner_api.rollout.counting import compare
 from tests.planner.jobs_help import improve
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
@@ -376,6 +376,27 @@ def test_a_staged_model_releases_itself(api: Api) -> None:
     improve(api, plan_of(api))
     settle(api)
     assert eventually(lambda: len(api.client.get("/releases").json()["releases"]) == 2)
+
+
+def test_two_replicas_begin_one_staged_release(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes second leaves the release to the first, and begins those of other models all the same."""
+    api.learn(OTHER)
+    other = api.plan(OTHER).plan_id
+    improve(api, other)
+    for graph in (GRAPH, OTHER):
+        hold(api, graph.model_hash)
+    improve(api, other)
+    settle(api)
+    begin(api)
+    both = [GRAPH.model_hash, OTHER.model_hash]
+
+    async def ready(_session: Any) -> list[str]:
+        return both
+
+    monkeypatch.setattr(repository, "ready_by_themselves", ready)  # as it was before the first one began
+    api.await_(api.app.planner.releases.steer)
+    begun = [release["model_hash"] for release in api.client.get("/releases").json()["releases"]]
+    assert sorted(begun) == sorted(both)
 
 
 def settle(api: Api) -> None:
