@@ -230,3 +230,32 @@ def test_readiness_says_when_the_disk_is_full(sqlite_url: str) -> None:
     assert len(lines) == 3, done.stderr[-2000:]
     assert lines[0].startswith("503 nothing can be written to the database"), lines
     assert lines[1:] == ["503", "200"]
+
+
+def test_every_line_of_the_log_is_json() -> None:
+    """Tracebacks of threads, of tasks and of the process itself, warnings and breaks in texts are one line each."""
+    program = """
+import asyncio, logging, threading, warnings
+from planner_api.settings import Settings
+from planner_api.web.logs import configure
+configure(Settings(log_format="json"))
+warnings.warn("a\\nb")
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+async def main():
+    task = asyncio.create_task(asyncio.sleep(0, result=None))
+    await task
+    asyncio.get_running_loop().call_exception_handler({"message": "lost", "exception": ValueError("x")})
+asyncio.run(main())
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("uvicorn.error").exception("theirs")
+raise RuntimeError("c\\nd")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode == 1
+    assert len(lines) == 5
+    assert [line["event"] for line in lines if "Traceback" in line.get("exception", "")].count("uncaught") == 2
