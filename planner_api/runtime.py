@@ -31,6 +31,8 @@ LARGE_BODIES = 16
 """Bodies above ``http.body.SMALL_BYTES`` that are taken in at once."""
 
 
+READINGS = "planner_api.models.reading", "planner_api.profiles.reading"
+"""Where what a child makes of large bodies stands."""
 WARM = "planner_api.plans.make:ready"
 """What a child calls when it starts."""
 PULSE_S, EMBEDDED_PULSE_S = 1.0, 10.0
@@ -98,6 +100,7 @@ class Planner:
         self.quotas = Quotas(settings)
         self.large_bodies = Turns("large_bodies", slots=LARGE_BODIES, each=2, waiting=32, refused=self.quotas.refused)
         self.reader = Reader(
+            *READINGS,
             limit=settings.max_inflated_bytes,
             timeout_s=0.0 if settings.embedded else settings.read_timeout_s,
             memory_bytes=settings.read_memory_bytes,
