@@ -154,7 +154,7 @@ class FleetProfilePage(Contract):
 
 
 class FleetModel(Contract):
-    """One model. ``coverage``: the share of known (SoC, frequency) pairs that it has a finished plan for."""
+    """One model. ``coverage``: the share of the (SoC, frequency) pairs that the fleet counts with a finished plan."""
 
     model_hash: Digest
     name: Annotated[str, Field(max_length=256)]
@@ -177,14 +177,20 @@ class FleetModelPage(Contract):
 
 
 class FleetPlan(Contract):
-    """One plan. ``drift``: measured / predicted - 1, the geometric mean over the reports on the version devices get."""
+    """One plan, with the figures of the version that devices get: ``version``, 0 while there is none.
+
+    ``name`` says which networks it serves, ``model_hash`` is the first of them. ``newest`` is greater than ``version``
+    where a newer one is held back. ``drift``: measured / predicted - 1, the geometric mean over the reports on it.
+    """
 
     plan_id: Label
+    name: str
     model_hash: Digest
     soc: Label
     frequency: Frequency
     status: PlanStatus
     version: Count
+    newest: Count
     provisional: bool
     makespan_us: Microseconds | None
     gap: Fraction | None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner_api.db.chunks import chunks
 from planner_api.db.engine import WriteSession
 from planner_api.db.paging import Page, page
-from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, TokenRow, UsageRow
+from planner_api.db.tables import ClaimRow, DeviceRow, DriftRow, InboxRow, PlanRow, TokenRow, UsageRow
 from planner_api.db.upsert import insert_or_ignore, upserting
 
 REVOKED = "revoked"
@@ -192,14 +193,19 @@ MEASURED = DriftRow.predicted_us > 0, DriftRow.measured_us.is_not(None)
 """Reports that have a drift."""
 
 
-async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, list[float]]:
-    """Per device: measured / predicted - 1 of each of its reports."""
+def newest_of_served(*columns: Any) -> Select[*tuple[Any, ...]]:
+    """A query on devices' newest reports that have a drift and are about the version of a plan that devices get."""
+    query = select(*columns).select_from(DriftRow).join(PlanRow, PlanRow.id == DriftRow.plan_id)
+    return query.where(*MEASURED, DriftRow.plan_version == func.coalesce(PlanRow.served_version, PlanRow.version))
+
+
+async def drifts(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, float]:
+    """Per device: the median drift of its newest reports on what devices get."""
     found: dict[str, list[float]] = {}
-    query = select(DriftRow.device_id, DRIFT).where(DriftRow.device_id.in_(device_ids), *MEASURED)
+    query = newest_of_served(DriftRow.device_id, DRIFT).where(DriftRow.device_id.in_(device_ids))
     for device_id, drift in await session.execute(query):
-        if drift is not None:
-            found.setdefault(device_id, []).append(drift)
-    return found
+        found.setdefault(device_id, []).append(drift)
+    return {device_id: statistics.median(each) for device_id, each in found.items()}
 
 
 async def unused(session: AsyncSession, device_ids: Sequence[str]) -> dict[str, str]:

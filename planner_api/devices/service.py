@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import statistics
 from collections.abc import Awaitable, Callable, Container, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -229,7 +228,7 @@ async def _describing(session: AsyncSession, rows: Sequence[DeviceRow]) -> Calla
             labels=row.labels or {},
             versions=row.versions or {},
             revoked=row.revoked_at is not None,
-            drift=statistics.median(drifts[row.id]) if row.id in drifts else None,
+            drift=drifts.get(row.id),
             unused=unused.get(row.id),
         )
 

@@ -28,6 +28,18 @@ KEPT_VERSIONS = 20
 """Versions kept of a plan, the newest ones; one that is served or replaced by a release is kept beside them."""
 
 
+_named = (
+    select(ModelRow.name)
+    .join(PlanJobRow, PlanJobRow.model_hash == ModelRow.hash)
+    .where(PlanJobRow.plan_id == PlanRow.id)
+    .order_by(PlanJobRow.position)
+    .correlate(PlanRow)
+    .subquery()
+)
+NAME = select(func.aggregate_strings(_named.c.name, " + ")).scalar_subquery()
+"""What the networks of a plan call themselves, in the order of its jobs: ``classifier + detector``."""
+
+
 def serves(model_hash: str) -> ColumnElement[bool]:
     """Whether a plan serves a model, alone or beside others."""
     return exists().where(PlanJobRow.plan_id == PlanRow.id, PlanJobRow.model_hash == model_hash)

@@ -363,3 +363,20 @@ async def release(session: WriteSession, profile_id: int, device_ids: Collection
             AssignmentRow.device_id.in_(device_ids) | (AssignmentRow.expires_at <= now),
         )
     )
+
+
+def pairs_query(*columns: Any) -> Select[*tuple[Any, ...]]:
+    """A query on the pairs of SoC and frequency that the fleet knows figures of, of the SoCs it counts."""
+    known = ProfileRow.version > 0, SocRow.established_at.is_not(None)
+    return select(*columns).select_from(ProfileRow).join(SocRow, SocRow.id == ProfileRow.soc_id).where(*known)
+
+
+async def pairs(session: AsyncSession) -> list[tuple[str, str]]:
+    """Every (SoC, frequency) that the fleet counts."""
+    query = pairs_query(SocRow.name, ProfileRow.frequency).order_by(SocRow.name, ProfileRow.frequency)
+    return [(row[0], row[1]) for row in await session.execute(query)]
+
+
+async def count_pairs(session: AsyncSession) -> int:
+    """How many those are."""
+    return (await session.scalar(pairs_query(func.count()))) or 0

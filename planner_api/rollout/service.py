@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hope_schema import GroupSelector, Release, ReleasePage, ReleasePartPage, ReleaseRequest
 from hope_schema.releases import Rollout
+from hope_schema.wording import plural
 from planner_api.db.engine import Database, ReadSession, WriteSession
 from planner_api.db.messages import messages_of
 from planner_api.db.paging import Page
@@ -251,7 +252,7 @@ class Releases:
                 share, reason = locked.stages[locked.stage], waits_for(locked, found.reported)
                 await record(session, PLANNER, "release.wait", release_id, share=share, reason=reason)
             elif step == "advance":
-                await self._advance(session, locked, f"{found.reported} devices reported", PLANNER)
+                await self._advance(session, locked, f"{plural(found.reported, 'device')} reported", PLANNER)
         return True
 
     async def _advance(self, session: WriteSession, row: ReleaseRow, reason: str, actor: Actor) -> None:

@@ -30,11 +30,11 @@ from planner_api.db.tables import JobRow, PlanVersionRow
 from planner_api.jobs import repository
 from planner_api.jobs.queue import put
 from planner_api.jobs.repository import Wanted
+from planner_api.plans.ahead import FANOUT_PRIORITY
 from planner_api.plans.jobs import BETTER
 from planner_api.plans.service import DEVICE_WAITS
 from planner_api.plans.solve import BetterPlan
 from planner_api.profiles.jobs import OUTDATED, key_of
-from planner_api.views.service import FANOUT_PRIORITY
 from tests import CAMPAIGN
 from tests.planner.jobs_help import solve_one
 from tests.planner.postgres import Postgres

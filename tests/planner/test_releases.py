@@ -332,7 +332,13 @@ def test_drift_is_that_of_the_version_that_devices_get(api: Api) -> None:
     assert sum(overview.drift) == len(DEVICES), "the newest report of each device"
     assert [(each.drift, each.reports) for each in overview.drifting] == [(off, len(DEVICES))]
     assert overview.numbers.median_drift == off
-    assert [each["drift"] for each in api.client.get("/fleet/plans").json()["plans"]] == [off]
+    (listed,) = api.client.get("/fleet/plans").json()["plans"]
+    assert (listed["drift"], listed["version"], listed["newest"]) == (off, 2, 3)
+    assert "(3 is held)" in api.client.get("/console/plans").text
+    device = f"/devices/{DEVICES[0]}"
+    assert api.client.get(device).json()["drift"] == off
+    report(api, DEVICES[0], plan_of(api), 3, us=900.0)
+    assert api.client.get(device).json()["drift"] is None, "what it says of a version that devices do not get yet"
 
 
 def test_a_joint_plan_waits_for_a_release_of_any_of_its_networks(api: Api) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from planner_api.console import repository
 from planner_api.console.rendering import render
 from planner_api.jobs.repository import ALIVE_S, workers
 from planner_api.plans.repository import count_by_status
 from planner_api.profiles.jobs import pair_of
+from planner_api.views import pages
 from planner_api.web.route import StrictRoute
 
 router = APIRouter(route_class=StrictRoute)
@@ -23,16 +23,16 @@ ROWS = 50
 async def show(request: Request) -> Response:
     """Show the queue."""
     async with request.app.state.planner.database.read() as session:
-        waiting, since = await repository.inbox(session)
+        waiting, since = await pages.inbox(session)
         return render(
             request,
             "queue.html",
             counts=await count_by_status(session),
             workers=await workers(session),
             alive_s=ALIVE_S,
-            running=list(map(_told, await repository.jobs(session, running=True, limit=ROWS))),
-            queued=list(map(_told, await repository.jobs(session, running=False, limit=ROWS))),
-            failed=await repository.failed_plans(session, ROWS),
+            running=list(map(_told, await pages.jobs(session, running=True, limit=ROWS))),
+            queued=list(map(_told, await pages.jobs(session, running=False, limit=ROWS))),
+            failed=await pages.failed_plans(session, ROWS),
             inbox=waiting,
             inbox_since=since,
         )
