@@ -7,7 +7,7 @@ from sqlalchemy import update
 from hope_schema import Job
 from planner_api.db.tables import SocRow
 from tests.planner.jobs_help import improve
-from tests.planner.samples import Api, chain, plan_request
+from tests.planner.samples import Api, chain, eventually, plan_request
 
 ONE, TWO = chain(3, "one"), chain(4, "two")
 
@@ -60,7 +60,7 @@ def test_coverage_counts_pairs_that_the_fleet_counts(api: Api) -> None:
         found = api.client.get("/fleet/models").json()["models"]
         return [each["coverage"] for each in sorted(found, key=lambda each: str(each["name"]))]
 
-    assert coverage() == [1.0, 0.0]
+    assert eventually(lambda: coverage() == [1.0, 0.0])
     assert "of 1 pair of SoC" in api.client.get(f"/console/models/{ONE.model_hash}").text
 
     async def doubt() -> None:
