@@ -44,8 +44,9 @@ from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
 from agent_sdk.planner.embedded import EMBEDDED_URL, embedded_client
+from agent_sdk.planner.enrolment import enrol
 from agent_sdk.planner.field import Field
-from agent_sdk.planner.identity import device_id, stored_token
+from agent_sdk.planner.identity import device_id, kept_tokens, stored_token
 from agent_sdk.planner.recognise import recognising
 from agent_sdk.planner.supplier import Obtained, PlanSupplier
 from agent_sdk.progress import ProgressListener
@@ -65,8 +66,8 @@ class Agent(Closes):
 
     Args:
         planner: the planner's URL; None runs one inside this process, on a SQLite file in the cache directory.
-        token: bearer token for the planner; by default ``HOPE_TOKEN``, else the one kept from enrolling, at another
-            address too where the planner proves that it gave it.
+        token: bearer token for the planner; by default the one kept from enrolling, at another address too where the
+            planner proves that it gave it, else ``HOPE_TOKEN``.
         soc: the SoC that figures belong to; read from this machine by default.
         frequency: the operating point; read from this machine by default.
         processors: comma-separated ids or runtimes to plan with (``"ort@0-7,ort@8-15"``); everything by default.
@@ -115,12 +116,14 @@ class Agent(Closes):
         state = Path(cache or state_directory())
         self.device_id = device_id(state)
         embedded = None
+        notes: list[str | None] = [self._kept.note]
         opening: Callable[[], AbstractAsyncContextManager[PlannerClient]]
         if planner is None:
             embedded = self._kept.path / "planner.sqlite"
             opening = partial(embedded_client, embedded)
         else:
-            token = token or os.environ.get(TOKEN_VARIABLE) or stored_token(state, planner)
+            notes.append(_as_whom(planner, token or (not kept_tokens(state) and os.environ.get(TOKEN_VARIABLE)) or ""))
+            token = token or stored_token(state, planner)
             client = partial(PlannerClient, device_id=self.device_id, deadline_s=planner_timeout_s)
             client(planner, token=token)  # refuses what is no address now, not when it is first needed
             opening = partial(client, planner, token=token)
@@ -154,7 +157,7 @@ class Agent(Closes):
             measuring_s=measuring_s,
             wait_s=wait_s,
             embedded=embedded,
-            notes=tuple(note for note in (self._kept.note, _unused(precision, self.planned)) if note),
+            notes=tuple(note for note in (*notes, _unused(precision, self.planned)) if note),
             progress=progress,
         )
         own = self.device.processors
@@ -169,6 +172,14 @@ class Agent(Closes):
         )
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         obtainer.request("0" * 64)
+
+    @staticmethod
+    def enrol(planner: str, claim: str, *, cache: str | os.PathLike[str] | None = None) -> str:
+        """Exchange a claim for a token of this device's own, which its agents use from then on; return the device's id.
+
+        Again changes nothing. ``cache`` is that of the agents. Raises InputError, PlannerError.
+        """
+        return enrol(planner, claim, None if cache is None else Path(cache))[0]
 
     def load(
         self,
@@ -279,6 +290,15 @@ class Agent(Closes):
             for session in list(self._sessions):
                 closing.callback(session.close)
             self._supplier.close()
+
+
+def _as_whom(planner: str, token: str) -> str | None:
+    """A note where a person's token speaks, whose word makes a SoC count at once."""
+    if not token.startswith(("hope_a_", "hope_v_")):
+        return None
+    who = "an admin" if token.startswith("hope_a_") else "a viewer"
+    cure = f"`hope-agent enrol --planner {planner}` gets this device a token of its own"
+    return f"speaks to {planner} as {who}, not as this device; {cure}"
 
 
 def _unused(precision: str, planned: Iterable[Processor]) -> str:

@@ -20,7 +20,11 @@ examples:
 )
 def enrol(planner: str, claim: str | None) -> int:
     """Exchange a claim token for a token of this device's own."""
-    from agent_sdk.planner.enrolment import enrolled  # late: it loads a client, and --help needs none
+    from agent_sdk.planner.enrolment import enrol as exchange
 
-    click.echo(enrolled(planner, claim))
+    device, is_new = exchange(planner, claim)
+    if is_new:
+        click.echo(f"enrolled as {device}; hope-agent run --planner {planner} now uses its own token")
+    else:
+        click.echo(f"{device} is enrolled there already; hope-agent run --planner {planner} uses its token")
     return 0
