@@ -11,7 +11,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -38,6 +38,7 @@ from agent_sdk.journey.demand import Demand, ShapeKey
 from agent_sdk.journey.prepared import Prepared
 from agent_sdk.journey.rounding import rounding
 from agent_sdk.journey.steps import Journey, renewed
+from agent_sdk.journey.whole import Whole
 from agent_sdk.model import Model, Network, Port, Shapes
 from agent_sdk.model.ports import About
 from agent_sdk.runtimes.ort.whole import WholeOrt
@@ -89,9 +90,7 @@ class Plans(Closes, Forks):
         self.forked = False
         self._lock = threading.RLock()
         self._closed = False
-        self._whole: WholeOrt | None = None
-        self._lent = False
-        self._about: About | None = None
+        self._whole = Whole(journey, self._cancel)
         self._ready: OrderedDict[ShapeKey, Prepared] = OrderedDict()
         self._fed: OrderedDict[ShapeKey, Feed] = OrderedDict()
         self._demand = Demand(journey.services.budget)
@@ -129,7 +128,7 @@ class Plans(Closes, Forks):
         """What answered last, or will answer: processors, or the runtime that runs the whole network."""
         if self.last is not None:
             return self.last.executor.program.processors_used
-        return (self._whole.runtime,) if self._whole is not None else ()
+        return (self._whole.loaded.runtime,) if self._whole.loaded is not None else ()
 
     def said(self) -> str:
         """Who answers, in words."""
@@ -196,36 +195,17 @@ class Plans(Closes, Forks):
     @property
     def whole(self) -> WholeOrt:
         """The whole network, loaded when it is first needed. Raises ModelError."""
-        return self._opened_whole(at_once=False)
-
-    def _opened_whole(self, *, at_once: bool) -> WholeOrt:
-        with self._lock:
-            if self._closed:
-                raise DeviceClosedError("the session is closed")
-            if self._whole is None:
-                with self._cancel.current():
-                    self._whole = self._journey.whole(at_once=at_once)
-                self._about = self._whole.about
-            return self._whole
+        return self._whole.get()
 
     @property
     def plain(self) -> WholeOrt:
-        """The whole network, for what only ONNX Runtime does: once asked for, one as long as this lives.
-
-        Raises ModelError.
-        """
-        with self._lock:
-            self._lent = True
-            return self.whole
+        """The whole network, for what only ONNX Runtime does; see ``Whole.lend``."""
+        return self._whole.lend()
 
     @property
     def about(self) -> About:
         """What ONNX Runtime says of the file. Raises ModelError where that refuses it."""
-        with self._lock:
-            if self._about is None:
-                with closing(self._journey.whole(at_once=False)) as whole:
-                    self._about = whole.about
-            return self._about
+        return self._whole.about
 
     def ends(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
         """Inputs and outputs as ONNX Runtime has them; where that refuses the file, as the file has them."""
@@ -237,8 +217,8 @@ class Plans(Closes, Forks):
     def opens(self) -> bool:
         """Load the whole network at once; whether it is taken."""
         with suppress(ModelError):  # a plan may still run it, and says more where that fails as well
-            self._opened_whole(at_once=True)
-        return self._whole is not None
+            self._whole.get(at_once=True)
+        return self._whole.loaded is not None
 
     @property
     def network(self) -> Network:
@@ -440,10 +420,8 @@ class Plans(Closes, Forks):
             log.info("%s: a plan answers from now on at %s", self.name, shown)
             with self._lock:
                 self._switches += 1
-                if not (
-                    self.network.is_open or self._lent
-                ):  # replaced for good, and freed when its runs in progress have ended
-                    self._whole = None
+            if not self.network.is_open:
+                self._whole.let_go()
             if prepared.obtained.preliminary and self._journey.travelling is None:
                 renewed(self._journey.services, prepared)
         except NotWantedError:
@@ -506,7 +484,7 @@ class Plans(Closes, Forks):
         with self._lock:
             self._closed = True
             ready, self._ready = list(self._ready.values()), OrderedDict()
-            self._whole = None
+            self._whole.close()
         if self.forked:
             return
         with ExitStack() as ending:
