@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ WIDEST = 64
 """Characters of a cell, so that a hash can be copied; a longer one loses its end, but for the last column's."""
 WHOLE = 10_000
 """Columns of what is printed to: a terminal breaks long lines by itself, where rich would break words within a cell."""
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+"""A time of the planner's, which are all UTC."""
 STYLES = {
     "done": "green", "valid": "green", "failed": "red", "rolled back": "red", "revoked": "red", "waiting": "yellow",
     "paused": "yellow", "spent": "yellow", "expired": "yellow",
@@ -70,6 +73,8 @@ def cell(value: Any) -> str:
         case dict():
             return ",".join(f"{name}={cell(each)}" for name, each in value.items()) or "-"
     text = str(value)
+    if MOMENT.fullmatch(text):
+        return f"{text[:10]} {text[11:19]}"
     return text if text.isprintable() else json.dumps(text)
 
 

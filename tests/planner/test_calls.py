@@ -237,6 +237,11 @@ def test_a_fraction_is_no_power_of_ten() -> None:
     assert [cell(value) for value in (2.2e-16, -1e-9, 0.0312, 0.5889, 162.5)] == ["0", "0", "0.0312", "0.5889", "162.5"]
 
 
+def test_a_moment_is_read_at_a_glance() -> None:
+    """To the second, without the letters that machines put between."""
+    assert cell("2026-11-25T17:36:51.228639Z") == "2026-11-25 17:36:51"
+
+
 def test_one_is_no_plural() -> None:
     """Nobody has imported 1 figures."""
     assert [plural(number, "figure") for number in (0, 1, 2)] == ["0 figures", "1 figure", "2 figures"]

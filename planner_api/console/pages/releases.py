@@ -71,6 +71,7 @@ async def begin(request: Request) -> Response:
             alias=fields.get("alias", "").strip() or None,
             group=fields.get("group") or None,
             approval="approval" in fields,
+            again="again" in fields,
             hold_s=float(hours) * 3600.0,
         )
     except ValidationError as error:
