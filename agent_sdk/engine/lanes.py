@@ -425,7 +425,9 @@ class _Steps:
     def _native(self, work: Work, bound: Bound, place: int, call: NativeCall) -> native.Step:
         index = self.tell(work, lambda status: bound.failure(place, status))
         operation = native.CALL_POINTER if call.returns_pointer else native.CALL_AGAIN if call.again else native.CALL
-        return native.Step(operation, index, a=call.again, function=call.function, arguments=call.arguments)
+        return native.Step(
+            operation, index, a=call.again, b=call.after, function=call.function, arguments=call.arguments
+        )
 
 
 def _signed(mask: int) -> int:

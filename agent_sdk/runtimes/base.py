@@ -144,12 +144,15 @@ class NativeCall:
     ``returns_pointer`` says what it returns: a pointer, NULL when all is well, or an ``int``, 0 when all is well.
     ``arguments`` are at most five integers or addresses; whoever offers the call keeps alive what they point to.
     ``again``, where it is not 0, is what an ``int`` says that has to be asked again, because a device is not yet done.
+    ``after``, where it is not 0, is how many calls before it stands what it ends: once that went well it is made, also
+    where a call between the two fails.
     """
 
     function: int
     arguments: tuple[int, ...]
     returns_pointer: bool = False
     again: int = 0
+    after: int = 0
 
 
 class Place(ABC):
