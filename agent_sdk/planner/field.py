@@ -34,7 +34,7 @@ Version = tuple[str, int]
 
 
 class Sample(deque[float]):
-    """Microseconds of a plan's latest runs; infinite ones failed. Appending is all that a run does."""
+    """Microseconds of a plan's latest runs that were alone; infinite ones failed. Appending is all that a run does."""
 
     def __init__(self, version: Version) -> None:
         super().__init__(maxlen=SAMPLE)

@@ -18,6 +18,7 @@ class Scripted:
     raises: BaseException | None = None
     hangs: bool = False
     runs: int = 0
+    alone: bool = True
     slow_down: tuple[int, float] = (0, 1.0)
     closed: bool = False
     timeouts: list[float | None] = field(default_factory=list)
@@ -38,7 +39,7 @@ class Scripted:
             raise SegmentFailedError("ov@0", 0, ("op",), RuntimeError("gone"))
         if self.raises is not None:
             raise self.raises
-        return {"y": np.zeros(1)}, Scripted(self.total_us)
+        return {"y": np.zeros(1)}, Scripted(self.total_us, alone=self.alone)
 
     def traced(self, inputs: dict[str, np.ndarray]) -> Scripted:
         """The record alone."""
