@@ -140,7 +140,8 @@ class Agent(Closes):
                 frequency=self.soc.frequency,
                 cores=self.soc.cores,
                 frozen=str(self._kept.folder("ort")),
-            )
+            ),
+            lambda: self.device.held_behind(),
         )
         planned = discover(processors, soc=self.soc, frozen=frozen, precision=precision)
         self.planned = tuple(processor.spec for processor in planned)

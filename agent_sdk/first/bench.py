@@ -173,11 +173,12 @@ class Bench:
         self._models: dict[str, Model] = {}
         self._loaded: tuple[tuple[str, str, str], Callable[[Mapping[str, np.ndarray]], object]] | None = None
 
-    def run_file(self, request: RunFile) -> Reply:
+    def run_file(self, request: RunFile, step: Callable[[str], None]) -> Reply:
         """Compile a file, unless it is the one before, and run it; says what the package refuses."""
         try:
             run = self._compiled(request)
             for feed in request.feeds:
+                step(f"a run on {request.target}")
                 run(feed.read())
         except Exception as error:  # noqa: BLE001  the packages raise their own unrelated classes
             return Reply(failure=" ".join(str(error).split())[:400] or type(error).__name__)
@@ -187,12 +188,13 @@ class Bench:
         """Do what is asked for. Raises whatever a runtime raises."""
         match request:
             case RunFile():
-                return self.run_file(request)
+                return self.run_file(request, step)
             case RunPlan():
                 model, device = self._model(request.model), self._device(request.plan.processors_used)
                 program = build_program(request.plan, model, device.processors)
                 with Executor(program, device) as executor:
                     for feed in request.feeds:
+                        step("a run of the plan")
                         executor.run(feed.read(), timeout_s=RUN_S)
                 return Reply()
             case Measure():

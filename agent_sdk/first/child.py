@@ -17,6 +17,8 @@ from typing import Final
 
 IDLE_S: Final = 10.0
 """A child that is not asked for so long ends: it holds a runtime's memory."""
+STEP_S: Final = 0.05
+"""After so long a step lets others have their turn."""
 
 
 def main(setting: str) -> int:
@@ -29,6 +31,7 @@ def main(setting: str) -> int:
     # NOTE: imported here, because it takes a second, and a parent that is gone by then is noticed.
     from pydantic import TypeAdapter
 
+    from agent_sdk.cancel import Cancel
     from agent_sdk.first import bench
 
     given = bench.Setting.model_validate_json(setting)
@@ -39,6 +42,22 @@ def main(setting: str) -> int:
     def tell(message: bench.Message) -> None:
         print(message.model_dump_json(exclude_defaults=True), file=answers, flush=True)
 
+    class Borders(Cancel):
+        """Where a loop asks whether it is still wanted, others may have their turn: what is held is asked for anew."""
+
+        step, since = "", 0.0
+
+        def begin(self, what: str) -> None:
+            """Tell of a step, and wait until the device is held for it."""
+            tell(bench.Message(step=what))
+            if not sys.stdin.buffer.readline():
+                os._exit(1)
+            self.step, self.since = what, time.monotonic()
+
+        def check(self) -> None:
+            if self.step and time.monotonic() - self.since > STEP_S:
+                self.begin(self.step)
+
     while select.select([0], [], [], IDLE_S)[0]:
         line = sys.stdin.buffer.readline()
         if not line:
@@ -47,7 +66,9 @@ def main(setting: str) -> int:
             tell(bench.Message(reply=bench.Reply()))  # it was asked whether this waits
             continue
         try:
-            reply = own.answer(read(line), lambda what: tell(bench.Message(step=what)))
+            borders = Borders()
+            with borders.current():
+                reply = own.answer(read(line), borders.begin)
         except Exception as error:  # noqa: BLE001  runtimes raise their own unrelated classes
             reply = bench.Reply(failure=" ".join(str(error).split())[:400] or type(error).__name__)
         tell(bench.Message(reply=reply.model_copy(update={"cpu_s": time.process_time()})))

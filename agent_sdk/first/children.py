@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Final
 
 from pydantic import ValidationError
@@ -51,10 +51,13 @@ class Children(Closes):
 
     Args:
         setting: what they need to know.
+        held: holds the device for a step of what they do: none of them computes before it is held, and others have
+            their turns between steps.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, held: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self.setting = setting
+        self.held = held
         self._lock = threading.Lock()
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy: set[subprocess.Popen[bytes]] = set()
@@ -79,7 +82,7 @@ class Children(Closes):
         answered = False
         try:
             with cancelling(process.kill):
-                reply = _asked(process, request, step, limit_s)
+                reply = _asked(process, request, step, limit_s, self.held)
             answered = True
             self._used_s[process] = reply.cpu_s
             return reply
@@ -161,34 +164,61 @@ def _asked(
     request: RunFile | RunPlan | Measure | None,
     step: Callable[[str], None],
     limit_s: float,
+    held: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Reply:
-    """What a child answers. Raises CrashedError and what ``step`` raises."""
+    """What a child answers; each of its steps is ``held``. Raises CrashedError and what ``step`` and ``held`` raise."""
     assert process.stdin is not None
     assert process.stdout is not None
     until, begun, unread = time.monotonic() + limit_s, "", b""
-    with suppress(OSError):  # it has ended, as is found below
-        process.stdin.write(b"" if request is None else request.model_dump_json().encode())
-        process.stdin.write(b"\n")
-        process.stdin.flush()
+    _write(process, b"" if request is None else request.model_dump_json().encode())
     readable = select.poll()
     readable.register(process.stdout, select.POLLIN)
-    while True:
-        ready = readable.poll(1e3 * max(0.0, until - time.monotonic()))
-        part = os.read(process.stdout.fileno(), 1 << 20) if ready else b""
-        if ready and not part:
-            raise CrashedError(*_ending(process), step=begun)
-        if time.monotonic() > until:
-            raise CrashedError(f"it took more than {limit_s:g} s", lasting=True, step=begun)
-        *lines, unread = (unread + part).split(b"\n")
-        for line in lines:
-            try:
-                message = Message.model_validate_json(line)
-            except ValidationError:
-                raise CrashedError("what it answered made no sense", lasting=False, step=begun) from None
-            if message.reply is not None:
-                return message.reply
-            begun = message.step
-            step(begun)
+    with Steps(held) as steps:
+        while True:
+            ready = readable.poll(1e3 * max(0.0, until - time.monotonic()))
+            part = os.read(process.stdout.fileno(), 1 << 20) if ready else b""
+            if ready and not part:
+                raise CrashedError(*_ending(process), step=begun)
+            if time.monotonic() > until:
+                raise CrashedError(f"it took more than {limit_s:g} s", lasting=True, step=begun)
+            *lines, unread = (unread + part).split(b"\n")
+            for line in lines:
+                try:
+                    message = Message.model_validate_json(line)
+                except ValidationError:
+                    raise CrashedError("what it answered made no sense", lasting=False, step=begun) from None
+                if message.reply is not None:
+                    return message.reply
+                if message.step != begun:
+                    begun = message.step
+                    step(begun)
+                waiting = time.monotonic()
+                steps.begin()
+                until += time.monotonic() - waiting
+                _write(process, b"go")
+
+
+def _write(process: subprocess.Popen[bytes], line: bytes) -> None:
+    assert process.stdin is not None
+    with suppress(OSError):  # it has ended, as is found when it is read from
+        process.stdin.write(line + b"\n")
+        process.stdin.flush()
+
+
+class Steps(Closes):
+    """Something is held for one step after the other; between two steps others may have it."""
+
+    def __init__(self, held: Callable[[], AbstractContextManager[None]]) -> None:
+        self._hold, self._holding = held, ExitStack()
+
+    def begin(self, _: str = "") -> None:
+        """The step before is over, if there was one; this one begins once it is held. Raises what holding raises."""
+        self._holding.close()
+        self._holding.enter_context(self._hold())
+
+    def close(self) -> None:
+        """The last step is over. Idempotent."""
+        self._holding.close()
 
 
 def _ending(process: subprocess.Popen[bytes]) -> tuple[str, bool]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from agent_sdk.errors import OutOfMemory, ProcessorLost
 from agent_sdk.first.bench import Measure, Reply, write_model
-from agent_sdk.first.children import LIMIT_S, Children, CrashedError
+from agent_sdk.first.children import LIMIT_S, Children, CrashedError, Steps
 from agent_sdk.measure.profiler import latency_columns, profile, untrusted
 from agent_sdk.model import Model
 from agent_sdk.model.weights import LightModels
@@ -96,16 +96,22 @@ class Measuring:
         progress: Callable[[str], None],
     ) -> Observations:
         def here() -> Reply:
-            observations = profile(
-                model,
-                processors,
-                missing,
-                soc=self.soc,
-                frequency=self.frequency,
-                device_id=self.device_id,
-                budget_s=budget_s,
-                progress=progress,
-            )
+            with Steps(self.children.held) as steps:
+
+                def begin(what: str) -> None:
+                    progress(what)
+                    steps.begin()
+
+                observations = profile(
+                    model,
+                    processors,
+                    missing,
+                    soc=self.soc,
+                    frequency=self.frequency,
+                    device_id=self.device_id,
+                    budget_s=budget_s,
+                    progress=begin,
+                )
             return Reply(observations=observations)
 
         reply = None

@@ -18,7 +18,7 @@ import onnxruntime as ort
 
 from agent_sdk.errors import ModelError, OutOfMemory, ProcessorLost
 from agent_sdk.first.bench import Bench, Reply, RunFile, RunPlan, saved, write_model
-from agent_sdk.first.children import Children, CrashedError
+from agent_sdk.first.children import Children, CrashedError, Steps
 from agent_sdk.model import Content, Model
 from agent_sdk.model.feeds import ATTEMPTS, Drawn, Feeds
 from agent_sdk.model.weights import GRAPH_FILE, LightModels
@@ -176,8 +176,12 @@ class FirstRuns:
         """Have a package run a file; where there are no children, only if the answer is ``needed``."""
         with saved(feeds) as files:
             request = RunFile(file=os.path.abspath(file), runtime=runtime, target=target, feeds=files)
-            here = partial(Bench(self.children.setting).run_file, request) if needed else Reply
-            return self.children.ask(request, here)
+
+            def here() -> Reply:
+                with Steps(self.children.held) as steps:
+                    return Bench(self.children.setting).run_file(request, steps.begin)
+
+            return self.children.ask(request, here if needed else Reply)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,17 +10,16 @@ from typing import Any, Final
 
 from agent_sdk.engine import Executor, build_program
 from agent_sdk.engine.single import single_processor_plan
-from agent_sdk.engine.trace import Trace
 from agent_sdk.errors import ExecutionError, InputError, ModelError, ProcessorError, UnplannableError
 from agent_sdk.journey.prepared import Opened
 from agent_sdk.journey.reference import Reference
-from agent_sdk.journey.rivals import RIVALS, compiled_singles, distinct, likeliest
+from agent_sdk.journey.rivals import RIVALS, UNFIT, compiled_singles, distinct, likeliest
 from agent_sdk.journey.rounding import SWITCH
 from agent_sdk.journey.services import Services
 from agent_sdk.journey.serving import Serving
 from agent_sdk.journey.trial import PLAN, Trial, best_plan, first_choice, hold_trial, warm
 from agent_sdk.journey.verify import agreement, all_finite
-from agent_sdk.measure.truth import TOLD, is_outdated, observations, retimed
+from agent_sdk.measure.truth import is_outdated, observations
 from agent_sdk.model import Model
 from agent_sdk.model.feeds import Drawn, Feed
 from agent_sdk.model.weights import copies_at_once
@@ -30,8 +29,6 @@ from hope_schema import Plan
 
 RENEWALS: Final = 2
 """How often a plan that was off is asked for again: what was measured of one plan may not hold for the next."""
-UNFIT: Final = (ExecutionError, MemoryError)
-"""What a plan raises that cannot run on this device at present: a processor refuses, fails, hangs, or lacks memory."""
 
 
 def opened(
@@ -72,13 +69,12 @@ class _Opening:
 
     def done(self, pinned: bool) -> Opened:
         with ExitStack() as ending:
+            ending.callback(self._close_all_but, set())
             self._compile()
-            ending.callback(lambda: Serving(self.contenders, {}).close())
             self._warm()
             us = dict(self.obtained.settled.trial_us) if self.obtained.settled else {}
-            traces: Sequence[Trace] = ()
             if not us.keys() & self.contenders.keys():
-                us, traces = self._tried()
+                us = self._tried()
             if self.apart > SWITCH and not pinned:
                 pinned = True
                 apart = f"{self.apart:.1e} of the largest value lie between the runtimes' answers"
@@ -92,8 +88,6 @@ class _Opening:
                 plan = single_processor_plan(
                     self.model.graph, best, soc=soc.name, frequency=soc.frequency, latency_us=us.get(best, 0.0)
                 )
-            elif is_outdated(plan, traces, TOLD):
-                plan = retimed(plan, traces)
             sample = None
             if self.services.field is not None and served is not None and planned:
                 sample = self.services.field.follow(served.reply)
@@ -150,8 +144,8 @@ class _Opening:
         if self.services.field is not None and self.obtained.served is not None:
             self.services.field.refuse(self.obtained.served.reply, error)
 
-    def _tried(self) -> tuple[dict[str, float], Sequence[Trace]]:
-        """What each takes, microseconds, and the plan's runs; of several plans that were asked for, with the best."""
+    def _tried(self) -> dict[str, float]:
+        """What each takes, microseconds; of several plans that were asked for, with the best."""
         self.obtainer.progress.phase("trying it against single processors")
         found = [(self.obtained, hold_trial(self.contenders, self.inputs))]
         while len(found) <= RENEWALS and (again := self._asked_again(found[-1][1])) is not None:
@@ -164,7 +158,7 @@ class _Opening:
         self._leave_out(trial.failures)
         if trial.calm and PLAN in self.contenders and best.served is not None:
             self.obtainer.supplier.plans.store(best.key, best.served, Settled(trial_us=dict(trial.us)))
-        return dict(trial.us), trial.traces.get(PLAN, ())
+        return dict(trial.us)
 
     def _replace_plan(self, obtained: Obtained, others: Iterable[str]) -> None:
         """Take another plan in place of the one before; of the others those stay that are named."""
@@ -174,8 +168,9 @@ class _Opening:
         self._warm()
 
     def _close_all_but(self, kept: set[str]) -> None:
-        for name in self.contenders.keys() - kept:
-            self.contenders.pop(name).close()
+        with ExitStack() as closing:
+            for name in self.contenders.keys() - kept:
+                closing.callback(self.contenders.pop(name).close)
 
     @cached_property
     def right(self) -> list[tuple[Feed, Mapping[str, Any]]]:
@@ -210,11 +205,14 @@ class _Opening:
     def _asked_again(self, trial: Trial) -> Obtained | None:
         """When the plan was far off, send what was measured and ask again; None when there is nothing newer.
 
-        Times within the threshold are not sent as observations: they may never invalidate a plan.
+        Times within the threshold are not sent as observations: they may never invalidate a plan. Nor is what a
+        disturbed machine shows, which says nothing of the plan.
         """
         before, here, plan = self.obtained, self.obtainer, self.obtained.plan
         traces = trial.traces.get(PLAN, ())
-        if plan is None or before.source != "planner" or PLAN in trial.failures or not is_outdated(plan, traces):
+        if plan is None or before.source != "planner" or not trial.calm or PLAN in trial.failures:
+            return None
+        if not is_outdated(plan, traces):
             return None
         measured = observations(
             traces, here.planned, soc=here.soc.name, frequency=here.soc.frequency, device_id=here.device_id

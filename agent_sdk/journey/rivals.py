@@ -8,12 +8,17 @@ from typing import Final
 
 from agent_sdk.engine import Device, Executor
 from agent_sdk.engine.single import whole_run
-from agent_sdk.errors import ProcessorError
+from agent_sdk.errors import ExecutionError
 from agent_sdk.model import Model
 from agent_sdk.runtimes.base import Processor
 
 RIVALS: Final = 3
 """Single processors kept ready beside a plan that was tried: enough to fall back on when load or heat comes."""
+
+
+UNFIT: Final = (ExecutionError, MemoryError)
+"""What is raised where something cannot run on this device at present: a processor refuses, fails, hangs, or there is
+no memory."""
 
 
 def distinct(processors: Mapping[str, Processor], besides: Collection[str] = ()) -> list[str]:
@@ -48,7 +53,7 @@ def compiled_singles(names: Iterable[str], model: Model, device: Device) -> tupl
         for name in names:
             try:
                 ready[name] = opened.enter_context(whole_run(model, device.processors[name], device))
-            except ProcessorError as error:
-                refused.append(str(error))
+            except UNFIT as error:
+                refused.append(str(error) or f"there is no memory for the whole network on '{name}'")
         opened.pop_all()
     return ready, refused

@@ -79,7 +79,8 @@ class Journey:
             self.services.first_runs.refuse_unjudged(self.content)
         try:
             with self.content.opened() as file:
-                return WholeOrt(file, len(self.services.obtainer.soc.cores))
+                here = self.services.obtainer
+                return WholeOrt(file, len(here.soc.cores), here.device.held_by_whole)
         except ExecutionError as error:
             raise ModelError(str(error)) from error
 

@@ -134,6 +134,7 @@ def hold_trial(
                 share=time.monotonic() + PATIENCE_S,
                 witness=witness,
                 failing=FAILURES,
+                alone=lambda trace: trace.alone,
             )
             failures |= turns.failures
             names = [name for name in names if name not in failures]

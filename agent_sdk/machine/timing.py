@@ -15,7 +15,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from agent_sdk.cancel import check
@@ -85,6 +85,7 @@ def take_turns(
     deadline: float = math.inf,
     witness: Witness | None = None,
     failing: tuple[type[Exception], ...] = (),
+    alone: Callable[[Any], bool] = lambda _: True,
 ) -> Turns:
     """Have every call take its turns.
 
@@ -98,6 +99,7 @@ def take_turns(
         deadline: moment after which nobody but those of the first round has a turn.
         witness: tells how disturbed the cores were; without one all rounds count.
         failing: exceptions that end a call's part, in all rounds; any other is raised.
+        alone: whether a run had what it runs on to itself, by what it returned: one that had not is no calm one.
     """
     left = dict(calls)
     made: list[dict[str, Turn]] = []
@@ -121,7 +123,8 @@ def take_turns(
             if made and time.monotonic() >= until:
                 break
             try:
-                taken[name] = _turn(left[name], witness)
+                turn = _turn(left[name], witness)
+                taken[name] = turn if alone(turn.result) else replace(turn, disturbance=math.inf)
             except failing as error:
                 failures[name] = error
                 del left[name]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,6 +158,57 @@ def test_rivals_are_chosen_within_the_memory_there_is(agent: Agent, monkeypatch:
     monkeypatch.setattr("agent_sdk.journey.opening.compiled_singles", noted)
     agent.load(BRANCHING, background=False).close()
     assert [len(names) for names in compiled] == [1]
+
+
+def test_a_whole_network_holds_the_cores(agent: Agent) -> None:
+    """It runs when nobody else computes on them, and meanwhile nobody else does."""
+    inputs, right = expected(BRANCHING, seed=1)
+    device = agent.device
+    with agent.load(BRANCHING) as session, ThreadPoolExecutor(1) as pool:
+        session.run(inputs)
+        whole = session.plans.whole
+        with device.held(device.processors["ort@0"]):
+            waiting = pool.submit(whole.run, inputs)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+        assert relative_error(waiting.result(60.0), right) < 1e-4
+        busy: list[tuple[str, ...]] = []
+        own = whole.session
+        whole._session = SimpleNamespace(run=lambda *given: busy.append(device.arbiter.busy) or own.run(*given))
+        whole.run(inputs)
+    assert set(busy[0]) >= set(device.processors["ort@0"].spec.resources)
+
+
+def test_a_rival_that_lacks_memory_costs_no_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan answers without it."""
+    lacking = []
+
+    def refuse(model: Any, processor: Any, device: Any) -> Any:
+        lacking.append(processor.id)
+        raise MemoryError
+
+    monkeypatch.setattr("agent_sdk.journey.rivals.whole_run", refuse)
+    with agent.load(BRANCHING, background=False) as session:
+        assert lacking
+        assert list(session.latest.serving.contenders) == [PLAN]
+        assert session.run(session.draw())
+
+
+def test_a_load_that_fails_frees_what_was_compiled(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the failure comes while rivals are compiled, beside a plan that is ready."""
+    opened = []
+
+    def fail(*_: Any) -> Any:
+        opened.extend(one for one in gc.get_objects() if isinstance(one, Executor))
+        raise RuntimeError("in the middle")
+
+    monkeypatch.setattr("agent_sdk.journey.opening.compiled_singles", fail)
+    before = {id(one) for one in gc.get_objects() if isinstance(one, Executor)}
+    with pytest.raises(RuntimeError, match="in the middle"):
+        agent.load(BRANCHING, background=False)
+    ours = [one for one in opened if id(one) not in before]
+    assert ours
+    assert all(executor._closed for executor in ours)
 
 
 def test_one_of_few_rivals_leaves_a_core_to_others(agent: Agent) -> None:

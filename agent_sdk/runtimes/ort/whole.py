@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from functools import partial
 from typing import Any, Final
@@ -24,13 +25,26 @@ REFUSED: Final = ("InvalidArgument", "INVALID_ARGUMENT", "Required inputs", "Mis
 class WholeOrt(Forks):
     """One session on so many threads. Raises CompilationFailed or OutOfMemory.
 
-    ``run`` may be called from any number of threads, and in a forked child. ``about`` is what ONNX Runtime says of the
-    file.
+    ``run`` may be called from any number of threads, and in a forked child.
+
+    Args:
+        source: the network's file.
+        threads: how many compute.
+        held: holds what they compute on, while one run lasts.
+
+    Attributes:
+        about: what ONNX Runtime says of the file.
     """
 
     runtime: Package = "onnxruntime"
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int) -> None:
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes,
+        threads: int,
+        held: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._held = held
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
@@ -57,6 +71,7 @@ class WholeOrt(Forks):
     def in_child(self) -> None:
         """What is loaded stays, also once this is closed."""
         keep(dict(vars(self)))
+        self._held = nullcontext  # the cores' arbiter stays with the parent
 
     @property
     def session(self) -> ort.InferenceSession:
@@ -75,6 +90,16 @@ class WholeOrt(Forks):
         """Compute these outputs, or all; ``options`` are ONNX Runtime's. Raises InputError or ProcessorLost."""
         session = self.session
         names = names or [port.name for port in self.outputs]
+        with self._held():
+            return self._run(session, feed, names, options)
+
+    def _run(
+        self,
+        session: ort.InferenceSession,
+        feed: Mapping[str, Any],
+        names: Sequence[str],
+        options: ort.RunOptions | None,
+    ) -> dict[str, Any]:
         try:
             return dict(zip(names, session.run(names, dict(feed), options), strict=True))
         except (ValueError, TypeError) as error:

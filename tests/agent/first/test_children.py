@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -14,7 +17,7 @@ import pytest
 
 from agent_sdk import Agent, Session
 from agent_sdk.errors import DeviceClosedError, ModelError
-from agent_sdk.first.bench import RunFile, Setting, saved
+from agent_sdk.first.bench import Reply, RunFile, Setting, saved
 from agent_sdk.first.children import Children, CrashedError
 from agent_sdk.journey.verify import relative_error
 from tests.agent.model.test_feeds import F, N, network
@@ -68,6 +71,33 @@ def runtimes_of(session: Session) -> set[str]:
     """The runtimes that may answer."""
     executors = session.latest.serving.contenders.values()
     return {own.spec.runtime for executor in executors for own in executor.program.processors.values()}
+
+
+def test_each_run_in_a_child_holds_the_device(tmp_path: Path) -> None:
+    """Nothing computes there before the device is held for it, and between two runs others may hold it."""
+    held = threading.Lock()
+    times = 0
+
+    @contextmanager
+    def holding() -> Iterator[None]:
+        nonlocal times
+        with held:
+            times += 1
+            yield
+
+    model = tmp_path / "net.onnx"
+    model.write_bytes(network([("Relu", "x", "out", {})], {"x": (F, [4])}).SerializeToString())
+    with Children(setting(tmp_path), holding) as children, saved([{"x": np.ones(4, np.float32)}] * 2) as feeds:
+        request = RunFile(file=str(model), runtime="onnxruntime", target="CPUExecutionProvider", feeds=feeds)
+        with ThreadPoolExecutor(1) as pool, ExitStack() as others:
+            others.enter_context(held)
+            asked = pool.submit(children.ask, request, Reply)
+            with pytest.raises(TimeoutError):
+                asked.result(3.0)
+            others.close()
+            assert asked.result(60.0).failure == ""
+    assert times == 2
+    assert not held.locked()
 
 
 def test_a_package_that_crashes_is_left_out(crashing: Crash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

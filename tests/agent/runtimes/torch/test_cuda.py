@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -12,21 +12,16 @@ import pytest
 import torch
 
 from agent_sdk import native
-from agent_sdk.engine import SegmentFailedError
 from agent_sdk.engine.arbiter import Arbiter
 from agent_sdk.engine.lanes import Instruction, NativeLoop, Start
-<<<<<<< HEAD
-from agent_sdk.engine.program import Work
-from agent_sdk.errors import OutOfMemory, ProcessorLost
-=======
 from agent_sdk.engine.program import Move, Work
-from agent_sdk.runtimes.base import OutOfMemory, ProcessorLost
->>>>>>> b029cc8 (Serving: who goes on is found by a sign test, a switch back costs more; neither a caller's time limit nor what others do is evidence)
+from agent_sdk.errors import OutOfMemory, ProcessorLost, SegmentFailedError
 from agent_sdk.runtimes.torch.clock import rouse
 from agent_sdk.runtimes.torch.cuda import Cuda, CudaCalls
 from agent_sdk.runtimes.torch.driver import CudaGraphs
 
 CONTEXT, STREAM = 77, 5
+MOVE = Move("x", "host", "cuda:0")
 TEXTS = {2: b"out of memory", 700: b"an illegal memory access was encountered"}
 
 
@@ -113,28 +108,31 @@ def walk(calls: CudaCalls) -> None:
     loop.alone(Start(first=False, key=0), interruptible=False)
 
 
-@pytest.mark.parametrize("lanes", [False, True], ids=["python", "native"])
+MAKE = pytest.mark.parametrize("make", [CudaCalls.__call__, walk], ids=["python", "native"])
+
+
+@MAKE
 @pytest.mark.parametrize("failing", ["cuCtxPushCurrent_v2", "cuMemcpyHtoDAsync_v2", "cuStreamQuery"])
-def test_a_call_that_fails_leaves_no_context_behind(lanes: bool, failing: str) -> None:
+def test_a_call_that_fails_leaves_no_context_behind(make: Callable[[CudaCalls], None], failing: str) -> None:
     """The thread's own context is current again, and a context is only taken away that was given."""
     driver = StandIn()
     driver.contexts.append(mine := 3)
     driver.failing = failing
     calls, *_ = copying(driver)
-    with pytest.raises(SegmentFailedError if lanes else ProcessorLost, match=failing):
-        walk(calls) if lanes else calls()
+    with pytest.raises((SegmentFailedError, ProcessorLost), match=failing):
+        make(calls)
     assert driver.contexts == [mine]
 
 
-@pytest.mark.parametrize("lanes", [False, True], ids=["python", "native"])
-def test_calls_are_made_in_the_devices_context_and_waited_for(lanes: bool) -> None:
+@MAKE
+def test_calls_are_made_in_the_devices_context_and_waited_for(make: Callable[[CudaCalls], None]) -> None:
     """By Python as by lanes: what is not finished is asked again, and the thread's own context comes back."""
     driver = StandIn()
     calls, source, target = copying(driver)
     for _ in range(2):
         target[:] = 0
         driver.said.clear()
-        walk(calls) if lanes else calls()
+        make(calls)
         assert np.array_equal(source, target)
         assert driver.said == [
             "cuCtxPushCurrent_v2", "cuMemcpyHtoDAsync_v2", *["cuStreamQuery"] * 3, "cuCtxPopCurrent_v2"
