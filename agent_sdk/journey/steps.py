@@ -129,8 +129,10 @@ def renewed(services: Services, prepared: Prepared) -> bool:
     with prepared.changing():
         model, drawn = prepared.model, prepared.drawn
         fit = services.fit_for(model, drawn.tried)
-        obtained = fit.obtainer.obtain(model)
-        if obtained.plan is None or obtained.plan == prepared.obtained.plan:
+        before = prepared.obtained.plan
+        # What rests on predictions is asked for anew, once a little more is measured.
+        obtained = fit.obtainer.obtain(model, renew=before is not None and bool(before.filled))
+        if obtained.plan is None or obtained.plan == before:
             return False
         ready = opened(fit, model, obtained, prepared.reference, drawn)
         if PLAN in ready.serving.contenders:
