@@ -93,13 +93,13 @@ async def read_plan(
     "/plans/{plan_id}/versions",
     openapi_extra=describe(replies={200: ("The versions, newest first.", PlanHistory)}, errors=[404]),
 )
-async def read_versions(request: Request, plan_id: PlanId) -> Response:
+async def list_plan_versions(request: Request, plan_id: PlanId) -> Response:
     """List the versions of a plan that are kept, with what was measured of each."""
     return reply(await history.history(request.app.state.planner.database, plan_id))
 
 
 @router.get("/plans/{plan_id}/diff", openapi_extra=describe(replies={200: ("What changed.", PlanDiff)}, errors=[404]))
-async def read_diff(
+async def compare_plans(
     request: Request,
     plan_id: PlanId,
     before: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="A version of this plan")] = None,

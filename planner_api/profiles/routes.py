@@ -45,7 +45,7 @@ async def upload_observations(request: Request) -> Response:
         request=MissingRequest, replies={200: ("What this device should measure.", Missing)}, errors=[404]
     ),
 )
-async def missing_figures(request: Request) -> Response:
+async def list_missing_figures(request: Request) -> Response:
     """Say what nobody has measured yet of a model on a SoC, and ask this device for its part of it."""
     message = await read_message(request, MissingRequest)
     require_own(request.scope, message.device_id)

@@ -27,25 +27,25 @@ router = APIRouter(tags=["fleet"], route_class=StrictRoute)
 
 
 @router.get("/fleet", openapi_extra=describe(replies={200: ("The fleet in numbers.", FleetSummary)}))
-async def fleet(request: Request) -> Response:
+async def read_fleet(request: Request) -> Response:
     """Return the fleet in numbers."""
     return reply(await service.summary(request.app.state.planner.database))
 
 
 @router.get("/fleet/profiles", openapi_extra=describe(replies={200: ("One page.", FleetProfilePage)}))
-async def profiles(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
+async def list_fleet_profiles(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
     """List what is known of each SoC at each frequency."""
     return reply(await service.profiles(request.app.state.planner.database, offset=offset, limit=limit))
 
 
 @router.get("/fleet/models", openapi_extra=describe(replies={200: ("One page.", FleetModelPage)}))
-async def models(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
+async def list_fleet_models(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
     """List the models with the coverage, gaps and hit rate of their plans."""
     return reply(await service.models(request.app.state.planner.database, offset=offset, limit=limit))
 
 
 @router.get("/fleet/plans", openapi_extra=describe(replies={200: ("One page.", FleetPlanPage)}))
-async def plans(
+async def list_fleet_plans(
     request: Request,
     model_hash: Annotated[Digest | None, Query()] = None,
     soc: Annotated[str | None, Query(max_length=128, pattern=LABEL)] = None,
@@ -69,7 +69,7 @@ DeviceName = Annotated[str | None, Query(max_length=128, pattern=LABEL, descript
     "/fleet/profiles/contributions",
     openapi_extra=describe(replies={200: ("One page.", ContributionPage)}, errors=[404]),
 )
-async def contributions(
+async def list_contributions(
     request: Request, soc: Soc, frequency: Frequency, after: After = None, limit: Limit = 100
 ) -> Response:
     """List who had a part in a profile, and how much of it nobody else says."""
@@ -78,7 +78,7 @@ async def contributions(
 
 
 @router.get("/fleet/profiles/votes", openapi_extra=describe(replies={200: ("One page.", VotePage)}, errors=[404]))
-async def votes(
+async def list_votes(
     request: Request,
     soc: Soc,
     frequency: Frequency,
@@ -94,7 +94,9 @@ async def votes(
 @router.delete(
     "/fleet/profiles/contributions", openapi_extra=describe(replies={204: ("Forgotten.", None)}, errors=[404, 409])
 )
-async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None) -> Response:
+async def forget_contributions(
+    request: Request, soc: Soc, frequency: Frequency, device_id: DeviceName = None
+) -> Response:
     """Take back what a device, or everybody, said in a profile; plans that rest on it are solved again."""
     devices = None if device_id is None else [device_id]
     database, actor = request.app.state.planner.database, actor_of(request.scope)
@@ -103,7 +105,7 @@ async def forget(request: Request, soc: Soc, frequency: Frequency, device_id: De
 
 
 @router.post("/fleet/profiles/rebuild", openapi_extra=describe(replies={204: ("Made anew.", None)}, errors=[404, 409]))
-async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
+async def rebuild_profile(request: Request, soc: Soc, frequency: Frequency) -> Response:
     """Make a profile anew of the votes that are kept, without those of revoked devices."""
     await oversight.rebuild(request.app.state.planner.database, soc, frequency, actor_of(request.scope))
     return Response(status_code=204)
@@ -112,7 +114,7 @@ async def rebuild(request: Request, soc: Soc, frequency: Frequency) -> Response:
 @router.put(
     "/fleet/socs/{soc:path}", openapi_extra=describe(replies={204: ("It counts from now on.", None)}, errors=[404])
 )
-async def establish(
+async def establish_soc(
     request: Request, soc: Annotated[str, Path(max_length=128, pattern=LABEL, description="The SoC")]
 ) -> Response:
     """Vouch for a SoC, so that planning ahead counts it however few devices uploaded."""
