@@ -19,7 +19,8 @@ from typing import Any
 from agent_sdk.cancel import Cancel
 from agent_sdk.closing import Closes
 from agent_sdk.engine import Device
-from agent_sdk.errors import UnplannableError, refuse_unless_seconds
+from agent_sdk.engine.executor import MOST_IN_FLIGHT
+from agent_sdk.errors import InputError, UnplannableError, refuse_unless_seconds
 from agent_sdk.files import Kept
 from agent_sdk.first.bench import Setting
 from agent_sdk.first.children import Children
@@ -40,6 +41,7 @@ from agent_sdk.journey.starts import Starts
 from agent_sdk.journey.steps import Journey, renewed
 from agent_sdk.machine.soc import read_soc
 from agent_sdk.model import Content, Model, Shapes, Source, bare_name, located
+from agent_sdk.model.module import exported, is_module
 from agent_sdk.paths import cache_directory, state_directory
 from agent_sdk.planner.blocking import BlockingPlanner
 from agent_sdk.planner.client import DEADLINE_S, TOKEN_VARIABLE, PlannerClient
@@ -184,14 +186,16 @@ class Agent(Closes):
 
     def load(
         self,
-        source: Source,
+        source: Source | Any,
         *,
+        inputs: tuple[Any, ...] = (),
         shapes: Shapes | None = None,
         seed: int = 0,
         deterministic: bool = False,
         background: bool = True,
         all_rivals: bool = False,
         plan: str | os.PathLike[str] | None = None,
+        in_flight: int = 1,
     ) -> Session:
         """Return a network that answers at once, by the best single runtime, while its plan is made behind it.
 
@@ -200,13 +204,16 @@ class Agent(Closes):
         depends on who computes it (``rounding``) is answered by whoever begins, for as long as the session lives.
 
         Args:
-            source: the network.
+            source: the network; also a ``torch.nn.Module``, which torch exports on ``inputs``.
+            inputs: what a module is run on: one tensor for each argument, of the shapes that the network is to have.
             shapes: shapes of inputs by name, where the file leaves them open; a symbol bound once holds everywhere.
             seed: chooses the weights of a zoo network.
             deterministic: one answer for one input, to the bit, as long as the session lives.
             background: False returns when the plan is there: measured, solved, and tried beside its rivals.
             all_rivals: keep the whole model ready on every kind of processor, for comparing.
             plan: a file that ``export_plan`` wrote: nothing is measured, solved or asked.
+            in_flight: runs that a plan has under way at once, 1 to 64; each has buffers of its own, which
+                ``session.latest.executor.memory`` tells.
 
         Raises InputError for shapes that contradict the network or a plan file that is damaged, PlanMismatchError for
         one of another network or device, ModelError where no installed runtime loads the network, UnknownNameError;
@@ -218,15 +225,24 @@ class Agent(Closes):
             specs = (own.spec for own in self.device.processors.values())
             refuse_unfit(travelling, self.soc.name, specs, shapes or {})
             shapes = travelling.shapes
-        self.progress.phase(f"reading {_shown(source)}")
+        if not 1 <= in_flight <= MOST_IN_FLIGHT:
+            raise InputError(f"in_flight is {in_flight}; from 1 to {MOST_IN_FLIGHT} runs may be under way at once")
+        shown = _shown(source)
+        if is_module(source):
+            shown = type(source).__name__
+            source = exported(source, inputs)
+        elif inputs:
+            raise InputError("inputs are given only to a torch.nn.Module, to be exported on: a network has its own")
+        self.progress.phase(f"reading {shown}")
         journey = Journey(
             self._services,
             Content(located(source, seed)),
-            shown=Path(_shown(source)).stem,
+            shown=Path(shown).stem,
             given_name=bare_name(source),
             shapes=deepcopy(shapes),  # the caller's may change
             deterministic=deterministic,
             all_rivals=all_rivals,
+            in_flight=in_flight,
             travelling=travelling,
         )
         session = Session(journey, Plans(journey))

@@ -117,7 +117,8 @@ class Executor(Closes):
             raise
         self.memory: MemoryPlan = flights[0].memory
         """Which buffer holds which tensor, in each flight."""
-        self._in_flight = in_flight
+        self.in_flight = in_flight
+        """Runs that are under way at once at most."""
         self._closing = threading.Lock()
         self._turns = Turns(flights)
 
@@ -384,7 +385,7 @@ class Executor(Closes):
         flights: list[Flight] = []
         try:
             with suppress(DeviceClosedError):  # a runtime hangs
-                while len(flights) < self._in_flight:
+                while len(flights) < self.in_flight:
                     flight = self._turns.take(interrupts, max(end - monotonic(), 0.0))
                     if flight is None:
                         return

@@ -8,10 +8,10 @@ from agent_sdk.runtimes.base import Processor
 from hope_schema import Cause, ModelGraph, Plan, PlannedJob, Step, merge
 
 
-def whole_run(model: Model, processor: Processor, device: Device) -> Executor:
+def whole_run(model: Model, processor: Processor, device: Device, in_flight: int = 1) -> Executor:
     """The whole network on one processor, as the engine runs it; ``device`` lends the lanes. Raises ProcessorError."""
     plan = single_processor_plan(model.graph, processor.id, soc="here", frequency="now")
-    return Executor(build_program(plan, model, {processor.id: processor}), device)
+    return Executor(build_program(plan, model, {processor.id: processor}), device, in_flight)
 
 
 def single_processor_plan(

@@ -40,12 +40,13 @@ def opened(
     *,
     all_rivals: bool = False,
     pinned: bool = False,
+    in_flight: int = 1,
 ) -> Opened:
     """Compile a plan and its rivals, try them, ask again where the plan was far off, and settle who answers.
 
     ``reference`` judges the answers to what is ``drawn``; raises UnplannableError where it gives none.
     """
-    return _Opening(services, model, obtained, reference, drawn, all_rivals).done(pinned)
+    return _Opening(services, model, obtained, reference, drawn, all_rivals, in_flight).done(pinned)
 
 
 @dataclass
@@ -58,6 +59,7 @@ class _Opening:
     reference: Reference
     drawn: Drawn
     all_rivals: bool
+    in_flight: int
     contenders: dict[str, Executor] = field(default_factory=dict)
     apart: float = 0.0
 
@@ -113,7 +115,7 @@ class _Opening:
             unknown = [name for name in names if name not in expected] if not settled else []
             names = [*dict.fromkeys([*likely[:1], *plain, *likely, *unknown])][:room]
         self.obtainer.progress.phase("compiling whole networks to compare with")
-        singles, refused = compiled_singles(names, self.model, self.obtainer.device)
+        singles, refused = compiled_singles(names, self.model, self.obtainer.device, self.in_flight)
         self.contenders |= singles
         if not self.contenders:
             raise ProcessorError(
@@ -134,7 +136,7 @@ class _Opening:
         try:
             self.services.first_runs.at_plan(self.model, self.obtained.plan, self.feeds)
             program = build_program(self.obtained.plan, self.model, self.processors)
-            self.contenders[PLAN] = Executor(program, self.obtainer.device)
+            self.contenders[PLAN] = Executor(program, self.obtainer.device, self.in_flight)
         except UNFIT as error:
             self._refused(error)
             self.notes.append(f"the plan cannot run here ({error}); running the best single processor instead")

@@ -45,14 +45,16 @@ def likeliest(found_us: Mapping[str, float], processors: Mapping[str, Processor]
     return [*names[: max(1, most - 1)], narrow[0]][:most]
 
 
-def compiled_singles(names: Iterable[str], model: Model, device: Device) -> tuple[dict[str, Executor], Sequence[str]]:
+def compiled_singles(
+    names: Iterable[str], model: Model, device: Device, in_flight: int = 1
+) -> tuple[dict[str, Executor], Sequence[str]]:
     """The whole model ready on each of these processors; and the refusals of those that cannot run it."""
     ready: dict[str, Executor] = {}
     refused: list[str] = []
     with ExitStack() as opened:
         for name in names:
             try:
-                ready[name] = opened.enter_context(whole_run(model, device.processors[name], device))
+                ready[name] = opened.enter_context(whole_run(model, device.processors[name], device, in_flight))
             except UNFIT as error:
                 refused.append(str(error) or f"there is no memory for the whole network on '{name}'")
         opened.pop_all()

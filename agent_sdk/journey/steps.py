@@ -45,6 +45,7 @@ class Journey:
         shapes: those that it was loaded with; None where none were given.
         deterministic: one answer for one input, to the bit, as long as the session lives.
         all_rivals: keep the whole model ready on every kind of processor.
+        in_flight: runs that each contender has under way at once.
         travelling: the plan file that it was loaded with.
     """
 
@@ -55,6 +56,7 @@ class Journey:
     shapes: Shapes | None = None
     deterministic: bool = False
     all_rivals: bool = False
+    in_flight: int = 1
     travelling: TravellingPlan | None = None
 
     @cached_property
@@ -99,7 +101,16 @@ class Journey:
         services = self.services.fit_for(model, drawn.tried)
         obtained = self._obtained(services, model, behind)
         pinned = self.deterministic or rounding(model.graph).differs
-        ready = opened(services, model, obtained, self.reference, drawn, all_rivals=self.all_rivals, pinned=pinned)
+        ready = opened(
+            services,
+            model,
+            obtained,
+            self.reference,
+            drawn,
+            all_rivals=self.all_rivals,
+            pinned=pinned,
+            in_flight=self.in_flight,
+        )
         self.services.starts.keep(self.content, self.shapes, start_after(ready.serving))
         return Prepared(model, self.reference, ready)
 
@@ -134,7 +145,8 @@ def renewed(services: Services, prepared: Prepared) -> bool:
         obtained = fit.obtainer.obtain(model, renew=before is not None and bool(before.filled))
         if obtained.plan is None or obtained.plan == before:
             return False
-        ready = opened(fit, model, obtained, prepared.reference, drawn)
+        in_flight = prepared.executor.in_flight
+        ready = opened(fit, model, obtained, prepared.reference, drawn, in_flight=in_flight)
         if PLAN in ready.serving.contenders:
             prepared.take_up(ready)
             return True

@@ -20,7 +20,14 @@ from agent_sdk import Agent, Session
 from agent_sdk.cli.examine import examine
 from agent_sdk.engine import Executor
 from agent_sdk.engine.single import single_processor_plan
-from agent_sdk.errors import DeviceClosedError, ExecutionError, OutOfMemory, RunTimeoutError, SegmentFailedError
+from agent_sdk.errors import (
+    DeviceClosedError,
+    ExecutionError,
+    InputError,
+    OutOfMemory,
+    RunTimeoutError,
+    SegmentFailedError,
+)
 from agent_sdk.journey.opening import _Opening
 from agent_sdk.journey.planning import Obtainer
 from agent_sdk.journey.rivals import compiled_singles, likeliest
@@ -179,11 +186,23 @@ def test_a_whole_network_holds_the_cores(agent: Agent) -> None:
     assert set(busy[0]) >= set(device.processors["ort@0"].spec.resources)
 
 
+def test_several_runs_of_a_session_are_under_way_at_once(agent: Agent) -> None:
+    """As many as are asked for, by everybody who may answer; no number is one that cannot be had."""
+    for wrong in (0, 1000):
+        with pytest.raises(InputError, match=f"in_flight is {wrong}; from 1 to"):
+            agent.load(BRANCHING, in_flight=wrong)
+    inputs, right = expected(BRANCHING, seed=1)
+    with agent.load(BRANCHING, background=False, in_flight=3) as session, ThreadPoolExecutor(6) as pool:
+        assert {each.in_flight for each in session.latest.serving.contenders.values()} == {3}
+        for found in pool.map(lambda _: session.run(inputs), range(60)):
+            assert relative_error(found, right) < 1e-4
+
+
 def test_a_rival_that_lacks_memory_costs_no_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan answers without it."""
     lacking = []
 
-    def refuse(model: Any, processor: Any, device: Any) -> Any:
+    def refuse(model: Any, processor: Any, *_: Any) -> Any:
         lacking.append(processor.id)
         raise MemoryError
 
