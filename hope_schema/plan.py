@@ -117,7 +117,7 @@ class Transfer(Contract):
     """One tensor moved from a place to another.
 
     ``over`` names the resource that carries it. Where that is null it takes the time of the step ``reader``, or
-    nobody's: an output that goes to the host after the last step.
+    nobody's: an output that goes to the host after the last step, or what is sent on over a link behind it.
     """
 
     tensor: Name

@@ -67,7 +67,7 @@ def test_pieces_give_up_where_the_budget_is_spent_twice(monkeypatch: pytest.Monk
 @given(seeds)
 def test_evaluator_is_the_simulator_to_the_last_bit(seed: int) -> None:
     """Any placement in any order gets the same times from the kernel as from the simulator."""
-    problem = draw(seed, 30, rich=seed % 4 > 0)
+    problem = draw(seed, 30, rich=seed % 4 > 0, hosts=seed % 4 > 1)
     assignment, sequence = shuffled(problem, seed)
     timed = state(problem, assignment, sequence)
     value = evaluate(arrays(problem), timed)
@@ -195,7 +195,8 @@ def test_pieces_are_solved_on_many_processors(seed: int) -> None:
 def test_no_bound_exceeds_the_optimum(seed: int) -> None:
     """Critical path, load, intervals and pieces stay below the best of all schedules, on any machine."""
     most_processors = 4 if seed % 4 == 0 else 3
-    problem = draw(seed, 3 if most_processors == 4 else 5, most_processors=most_processors)
+    hosts = seed % 3 > 0
+    problem = draw(seed, 3 if most_processors == 4 else 5, most_processors=most_processors, hosts=hosts)
     best = optimum(problem)
     best += 1e-9 * abs(best)
     assert trivial(problem).us <= best

@@ -34,7 +34,7 @@ class Arrays(NamedTuple):
         place, launch, lag, slow: (P,) see `Machine`; ``slow`` is slowdown - 1.
         producer: (T,) op or -1.
         cost: (T, L, L) microseconds.
-        busy: (L, L) queue or -1.
+        busy: (L, L) queue or -1; carried: True where a queue is on the way; hop: see `Machine`.
         host: its index among the places.
         length: ops that fill a resource; slots: resources times ``length``.
         release, due: (n,) microseconds. The search may shift ``due``.
@@ -61,6 +61,8 @@ class Arrays(NamedTuple):
     producer: IntArray
     cost: FloatArray
     busy: IntArray
+    carried: BoolArray
+    hop: IntArray
     host: int
     length: int
     slots: int
@@ -141,6 +143,7 @@ class State(NamedTuple):
     bypass_at: FloatArray
     changed: IntArray
     touched: IntArray
+    way: IntArray
     turns: FloatArray
     draws: FloatArray
     counts: IntArray
@@ -159,7 +162,7 @@ def arrays(problem: Problem) -> Arrays:
     for tensor in lists.outputs:
         if lists.producer[tensor] >= 0:
             row = export[lists.producer[tensor]]
-            ways = np.where(machine.busy[machine.place, machine.host] < 0, 1.0, 0.0)
+            ways = np.where(machine.carried[machine.place, machine.host], 0.0, 1.0)
             with np.errstate(invalid="ignore"):
                 costs = np.where(ways > 0, problem.transfer_us[tensor, machine.place, machine.host], 0.0)
             np.maximum(row, costs, out=row)
@@ -175,6 +178,8 @@ def arrays(problem: Problem) -> Arrays:
         producer=np.ascontiguousarray(problem.producer),
         cost=np.ascontiguousarray(problem.transfer_us),
         busy=np.ascontiguousarray(machine.busy),
+        carried=np.ascontiguousarray(machine.carried),
+        hop=np.ascontiguousarray(machine.hops),
         host=machine.host,
         length=length,
         slots=machine.uses.shape[1] * length,
@@ -194,7 +199,10 @@ def arrays(problem: Problem) -> Arrays:
         tail=tails(problem, export, problem.due_us),
         queued=bool((machine.busy >= 0).any()),
         launches=bool(machine.launch_us.any()),
-        waits=problem.share is not None or bool(machine.queues) or len(set(machine.place.tolist())) < p,
+        waits=problem.share is not None
+        or bool(machine.queues)
+        or machine.hop is not None
+        or len(set(machine.place.tolist())) < p,
         cuttable=problem.choices is not None and bool(problem.choices.axes),
         most=most_parts(problem),
         width=most_parts(problem) * FIELDS,
@@ -237,7 +245,8 @@ def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) 
     n, k, machine = len(problem.ops), most_parts(problem), problem.machine
     table = len(problem.tensors) * k * _columns(problem)
     slots, queues = 2 * machine.uses.shape[1] * line_length(problem), len(machine.queues)
-    noted = 2 * k * k * sum(len(tensors) for tensors in problem.reads) + len(problem.tensors) * k
+    noted = (1 + machine.most_hops) * k * k * sum(len(tensors) for tensors in problem.reads)
+    noted += machine.most_hops * len(problem.tensors) * k
     front_at = np.zeros((n + 1, slots + queues + 1))
     front_at[0, -1] = -np.inf
     mode = np.zeros((n, k, FIELDS), dtype=np.int64)
@@ -275,6 +284,7 @@ def state(problem: Problem, assignment: Sequence[int], sequence: Sequence[int]) 
         bypass_at=np.full(n + 1, -np.inf),
         changed=zeros(n, dtype=ints),
         touched=zeros(n, dtype=ints),
+        way=zeros(machine.most_hops + 1, dtype=ints),
         turns=zeros(machine.uses.shape[1]),
         draws=zeros(DRAWS),
         counts=zeros(3, dtype=ints),

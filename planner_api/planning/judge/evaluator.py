@@ -193,21 +193,43 @@ def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, li
                         if a.waits:
                             begin = max(begin, arrived)
                         continue
-                    s.log[noted, 0], s.log[noted, 1] = -1, at
-                    if known < 0:
-                        s.log[noted, 0], s.mark[cell], s.new_key[cell] = cell, number, key
-                    cost = a.cost[tensor, source, target]
-                    if key != ALL:
-                        cost = w.fixed[tensor, source, target] + w.slope[tensor, source, target] * size
-                    s.paid[noted] = cost
-                    q = a.busy[source, target]
-                    if q >= 0:
-                        front[2 * slots + q] = max(exists, front[2 * slots + q]) + cost
-                        begin = max(begin, front[2 * slots + q])
-                        s.paid[noted] = -1.0
+                    # Back along the way to where it stands, then forth over each channel.
+                    base, since, hops = cell - target, exists, 1
+                    s.way[0], stop = target, a.hop[source, target]
+                    while stop != source:
+                        known, arrived = _found(s, base + stop, first, number)
+                        if known == key:
+                            since = arrived
+                            break
+                        s.way[hops] = stop
+                        hops += 1
+                        stop = a.hop[source, stop]
+                    s.way[hops] = stop
+                    unpaid = 0  # channels behind the last queue, which the reader pays for
+                    while unpaid < hops and a.busy[s.way[unpaid + 1], s.way[unpaid]] < 0:
+                        unpaid += 1
+                    for step in range(hops - 1, -1, -1):
+                        stop, there = s.way[step + 1], s.way[step]
+                        known, arrived = _found(s, base + there, first, number)
+                        s.log[noted, 0], s.log[noted, 1] = -1, at
                         if known < 0:
-                            s.new_when[cell] = front[2 * slots + q]
-                    noted += 1
+                            s.log[noted, 0], s.mark[base + there], s.new_key[base + there] = base + there, number, key
+                        cost = a.cost[tensor, stop, there]
+                        if key != ALL:
+                            cost = w.fixed[tensor, stop, there] + w.slope[tensor, stop, there] * size
+                        s.paid[noted] = cost
+                        if step >= unpaid:
+                            q = a.busy[stop, there]
+                            if q >= 0:
+                                since = max(since, front[2 * slots + q])
+                            since += cost
+                            if q >= 0:
+                                front[2 * slots + q] = since
+                            s.paid[noted] = -1.0
+                            if known < 0:
+                                s.new_when[base + there] = since
+                        noted += 1
+                    begin = max(begin, since)
                 if taken > 1 and copied == 0.0:
                     copied = 1.0
                 if copied > 0.0:
@@ -248,25 +270,38 @@ def trial(a: Arrays, s: State, first: int, start: int, until: int, high: int, li
             s.new_spent[at * a.most + part] = now - begin
             s.finish[op * a.most + part] = now
             done = now + a.export[op, here]
-            if a.queued and target != a.host and a.busy[target, a.host] >= 0:
-                q = 2 * slots + a.busy[target, a.host]
+            if a.queued and target != a.host and a.carried[target, a.host]:
+                hops, stop = 0, a.host
+                while stop != target:
+                    s.way[hops] = stop
+                    hops += 1
+                    stop = a.hop[target, stop]
+                s.way[hops] = target
                 for t in range(a.writes_at[op], a.writes_at[op + 1]):
                     tensor = a.writes[t]
                     if a.is_output[tensor]:
-                        cost = a.cost[tensor, target, a.host]
-                        if count > 1:
-                            part_of = (m[mine + HIGH] - m[mine + LOW]) / w.extent[op, m[own + AXIS]]
-                            cost = w.fixed[tensor, target, a.host] + w.slope[tensor, target, a.host] * part_of
-                        front[q] = max(now, front[q]) + cost
-                        done = max(done, front[q])
-                        cell = (tensor * a.most + part) * a.columns + a.host
-                        s.log[noted, 0], s.log[noted, 1], s.paid[noted] = cell, at, 0.0
-                        s.mark[cell], s.new_key[cell], s.new_when[cell] = (
-                            number,
-                            ALL if count == 1 else PARTLY,
-                            front[q],
-                        )
-                        noted += 1
+                        since = now
+                        for step in range(hops - 1, -1, -1):
+                            stop, there = s.way[step + 1], s.way[step]
+                            cost = a.cost[tensor, stop, there]
+                            if count > 1:
+                                part_of = (m[mine + HIGH] - m[mine + LOW]) / w.extent[op, m[own + AXIS]]
+                                cost = w.fixed[tensor, stop, there] + w.slope[tensor, stop, there] * part_of
+                            q = a.busy[stop, there]
+                            if q >= 0:
+                                since = max(since, front[2 * slots + q])
+                            since += cost
+                            if q >= 0:
+                                front[2 * slots + q] = since
+                            cell = (tensor * a.most + part) * a.columns + there
+                            s.log[noted, 0], s.log[noted, 1], s.paid[noted] = cell, at, 0.0
+                            s.mark[cell], s.new_key[cell], s.new_when[cell] = (
+                                number,
+                                ALL if count == 1 else PARTLY,
+                                since,
+                            )
+                            noted += 1
+                        done = max(done, since)
             if not now + a.tail[op] <= limit:
                 return np.inf
             for u in range(a.uses_at[here], a.uses_at[here + 1]):

@@ -82,7 +82,8 @@ class Problem:
         producer: (T,) op that writes each tensor; -1 for a graph input, which starts on the host.
         reads: for each op the tensors it reads, each once, in input order.
         is_output: (T,) True for tensors that must end on the host.
-        transfer_us: (T, L, L) cost from place to place; ``inf`` where no move exists. The diagonal is 0.
+        transfer_us: (T, L, L) cost from place to place, over all channels on the way (`Machine.hop`); ``inf`` where no
+            move exists. The diagonal is 0.
         tensors: T names.
         share: (n, P) in (0, 1], of each resource of the processor while the op runs; None: all of it.
         job: (n,) job of each op; None: there is one.
@@ -161,12 +162,18 @@ class Problem:
             )
         if (np.einsum("tpp->tp", self.transfer_us) != 0).any():
             raise PlanningError("a transfer from a place to itself must cost nothing")
+        self._check_ways()
         if self.share is not None and not ((self.share > 0) & (self.share <= 1)).all():
             op, processor = (int(i) for i in np.argwhere(~((self.share > 0) & (self.share <= 1)))[0])
             raise PlanningError(
                 f"share of op '{self.ops[op]}' on '{self.processors[processor]}' is {self.share[op, processor]}: "
                 f"it must lie in (0, 1]"
             )
+
+    def _check_ways(self) -> None:
+        total = self.machine.along(self.transfer_us)
+        if total is not self.transfer_us and not np.allclose(total, self.transfer_us):
+            raise PlanningError("a move over several channels must cost what these cost together")
 
     def _check_jobs(self) -> None:
         if not self.jobs or (self.job is not None and (self.job.min() < 0 or self.job.max() >= len(self.jobs))):

@@ -119,7 +119,7 @@ def _later(a: Arrays, s: State, op: int, part: int, since: int) -> float:
                 there, way = m[reader * a.width + other * FIELDS + HOME], s.through[reader * a.most + other]
                 if there != here:
                     way += a.lag[here]
-                    if a.busy[a.place[here], a.place[there]] >= 0:
+                    if a.carried[a.place[here], a.place[there]]:
                         way += a.cost[tensor, a.place[here], a.place[there]]
                 tail = max(tail, way)
     return tail
