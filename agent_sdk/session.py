@@ -227,9 +227,20 @@ class Session(Closes, Forks):
         except RuntimeError as error:
             raise DeviceClosedError("the session is closed") from error
 
-    async def arun(self, feed: Feed) -> dict[str, Any]:
-        """Like ``run(feed)``, without blocking the event loop."""
-        return await asyncio.to_thread(self.run, feed)
+    @overload
+    async def arun(self, output_names: Feed, /, *, timeout_s: float | None = None) -> dict[str, Any]: ...
+    @overload
+    async def arun(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Feed,
+        run_options: ort.RunOptions | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[Any]: ...
+    async def arun(self, *given: Any, **named: Any) -> dict[str, Any] | list[Any]:
+        """Like ``run``, without blocking the event loop."""
+        return await asyncio.to_thread(self.run, *given, **named)
 
     # Plans
 

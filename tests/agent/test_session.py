@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import os
@@ -196,6 +197,28 @@ def test_several_runs_of_a_session_are_under_way_at_once(agent: Agent) -> None:
         assert {each.in_flight for each in session.latest.serving.contenders.values()} == {3}
         for found in pool.map(lambda _: session.run(inputs), range(60)):
             assert relative_error(found, right) < 1e-4
+
+
+@pytest.mark.parametrize("calm", [True, False])
+def test_a_disturbed_trial_asks_for_nothing(agent: Agent, monkeypatch: pytest.MonkeyPatch, calm: bool) -> None:
+    """However far a plan was off: what a disturbed machine shows is not fed back, and no other plan is asked for."""
+    sent: list[Any] = []
+    monkeypatch.setattr("agent_sdk.journey.opening.is_outdated", lambda *_: True)
+    monkeypatch.setattr("agent_sdk.journey.opening.hold_trial", lambda *given: replace(hold_trial(*given), calm=calm))
+    monkeypatch.setattr(agent._supplier.plans, "settled", lambda *_: None)
+    monkeypatch.setattr(agent._supplier, "upload", lambda measured: sent.append(measured) or "not now")
+    agent.load(BRANCHING, background=False).close()
+    assert bool(sent) is calm
+
+
+def test_a_session_answers_in_both_forms_without_blocking(agent: Agent) -> None:
+    """``arun(feed)`` by name, ``arun(None, feed)`` as a list, as ``run`` does."""
+    inputs, right = expected(BRANCHING, seed=1)
+    with agent.load(BRANCHING) as session:
+        named = asyncio.run(session.arun(inputs))
+        listed = asyncio.run(session.arun(None, inputs))
+    assert relative_error(named, right) < 1e-4
+    assert relative_error(dict(zip(named, listed, strict=True)), right) < 1e-4
 
 
 def test_a_rival_that_lacks_memory_costs_no_plan(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
