@@ -11,7 +11,6 @@ from typing import Any
 import structlog
 import uvicorn
 from fastapi import FastAPI
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 
 from planner_api.db.engine import Database
 from planner_api.db.migrate import upgrade
@@ -94,7 +93,7 @@ async def _serve_probes(probes: Probes, metrics: Metrics, host: str, port: int) 
     app.include_router(router)
     # Whoever opens this port wants the metrics, whatever ``serve`` does with them.
     app.state.planner = SimpleNamespace(probes=probes, settings=SimpleNamespace(metrics=True))
-    app.middleware_stack = AsyncExitStackMiddleware(app.router)  # errors are answered around it, as the planner's are
+    app.middleware_stack = app.router  # errors are answered around it, as the planner's are
     config = uvicorn.Config(
         Observe(app, metrics.request, log_routine=False),
         host=host,

@@ -35,10 +35,15 @@ def normalised(request: PlanRequest) -> PlanRequest:
     )
 
 
+def keyed(request: PlanRequest) -> tuple[PlanRequest, str]:
+    """Return the request as ``normalised`` makes it, and the id of the plan that all of these ask for."""
+    request = normalised(request)
+    return request, f"p-{digest(request.model_dump(mode='json'))[:40]}"
+
+
 def plan_id(request: PlanRequest) -> str:
     """Return the id of the plan under the request's key; the same for every device that asks, on every replica."""
-    key = normalised(request).model_dump(mode="json")
-    return f"p-{digest(key)[:40]}"
+    return keyed(request)[1]
 
 
 def _names(processors: tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -21,7 +21,7 @@ from planner_api.models import repository as models
 from planner_api.plans import repository
 from planner_api.plans.cache import PlanCache
 from planner_api.plans.jobs import BETTER, FIRST
-from planner_api.plans.key import normalised, plan_id
+from planner_api.plans.key import keyed
 from planner_api.plans.stored import StoredPlan
 from planner_api.plans.waits import Waits
 from planner_api.profiles import repository as profiles
@@ -106,8 +106,7 @@ class Plans:
             TooOftenError: a device beyond a quota.
             UnavailableError: it takes longer than the wait; it is made all the same.
         """
-        request = normalised(request)
-        wanted = plan_id(request)
+        request, wanted = keyed(request)
         if self._settings.embedded:
             await self._settle(wanted)
         stored = await self._served(wanted, device_id)
