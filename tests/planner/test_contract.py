@@ -28,6 +28,7 @@ from planner_api.settings import Settings
 from planner_api.web.asgi import GIVEN_ID, MAX_REQUEST_ID
 from planner_api.web.document import WORDS
 from tests import CAMPAIGN
+from tests.planner.in_thread import InThread, forget_all
 from tests.planner.samples import FREQUENCY, JSON, PROCESSORS, SOC, chain, measure, missing_request, plan_request
 
 EXPORTED = Path(__file__).parents[2] / "openapi" / "openapi.json"
@@ -147,22 +148,30 @@ def address(shared_url: str) -> Iterator[str]:
     """A planner that serves on loopback, on a database of each kind, with something of everything in it."""
     app = create_app(
         Settings(
-            database_url=shared_url, worker_in_process=True, rate_per_token=0, rate_per_address=0, log_level="error"
+            database_url=shared_url,
+            worker_in_process=True,
+            solve_budget_s=0.05,
+            rate_per_token=0,
+            rate_per_address=0,
+            log_level="error",
         )
     )
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on", http="httptools"))
     thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        fill(base)
-        yield base
-    finally:
-        server.should_exit = True
-        thread.join()
+    forget_all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planner_api.runtime.JobProcess", InThread)
+        thread.start()
+        try:
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+            fill(base)
+            yield base
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def fill(base: str) -> None:
@@ -187,7 +196,7 @@ def fill(base: str) -> None:
             assert client.request(method, path, json=body).is_success, path
         release = client.post("/releases", json={"model": "net:2", "alias": "live", "stages": [0.5, 1.0]})
         fanout = client.post(f"/models/{GRAPH.model_hash}/plans", json={})
-        PLACES.update(release_id=release.json()["release_id"], fanout_id=fanout.json()["fanout_id"])
+        PLACES.update(release_id=release.json()["release_id"], fanout_id=fanout.json()["fanout_id"], number=1)
 
 
 KNOWN: dict[str, Any] = {
