@@ -41,12 +41,12 @@ def stored_token(directory: Path, planner: str) -> str | None:
 
 
 def kept_tokens(directory: Path) -> dict[str, str]:
-    """Return every token kept, each with an address that it is kept for."""
+    """Return every token kept, each with an address that it is kept for; empty where its file says none."""
     try:
         paths = sorted((directory / TOKENS).iterdir())
     except OSError:  # never enrolled
         return {}
-    return {lines[0]: lines[-1] for path in paths if (lines := _read_lines(path))}
+    return {lines[0]: "".join(lines[1:2]) for path in paths if (lines := _read_lines(path))}
 
 
 def prepare_tokens(directory: Path) -> None:

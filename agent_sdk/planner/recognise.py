@@ -61,5 +61,5 @@ async def recognising(
     token = await recognise(opening, url, directory, device_id)
     async with opening(url, token=token) as planner:
         if token is None:
-            planner.enrolled_at = ", ".join(sorted(set(kept_tokens(directory).values())))
+            planner.enrolled_at = ", ".join(sorted({*kept_tokens(directory).values()} - {""}))
         yield planner
