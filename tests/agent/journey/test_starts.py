@@ -89,13 +89,19 @@ def test_a_plan_answers_from_the_first_run_where_who_begins_goes_on(exported: Pa
 def test_weights_may_change_under_a_plan(exported: Path, alone: Path, tmp_path: Path) -> None:
     """A file of the same network with other weights takes the plan too: that belongs to topology, types and shapes."""
     proto = onnx.load_from_string(BRANCHING)
-    proto.producer_name = "another exporter"
-    (tmp_path / "other.onnx").write_bytes(proto.SerializeToString())
+    weights = [tensor for tensor in proto.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT]
+    assert weights
+    for tensor in weights:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
+    other = proto.SerializeToString()
+    (tmp_path / "other.onnx").write_bytes(other)
+    inputs, right = expected(other, seed=1)
     with (
         Agent(processors="ort", cache=alone) as agent,
         agent.load(tmp_path / "other.onnx", plan=exported / "net.plan") as session,
     ):
         until(lambda: session.stats.prepared == 1)
+        assert relative_error(session.run(inputs), right) < 1e-5
 
 
 def test_a_plan_file_tells_nothing_of_who_made_it(exported: Path) -> None:
