@@ -31,7 +31,7 @@ from hope_schema import (
     Tensor,
     TransferColumns,
 )
-from planner_api.db.tables import DeviceRow, JobRow, PlanRow
+from planner_api.db.tables import DeviceRow, JobRow, PlanJobRow, PlanRow
 from tests.planner.jobs_help import improve
 from tests.planner.samples import Api, plan_request
 
@@ -224,5 +224,7 @@ async def _age(api: Api, called: Callable[[str], str], model_hash: str) -> None:
             "error": f"no processor supports op '{called('block0/concat')}'", "created_at": now,
         }  # fmt: skip
         await session.execute(insert(PlanRow).values(**values))
+        serves = {"plan_id": values["id"], "position": 0, "model_hash": values["model_hash"]}
+        await session.execute(insert(PlanJobRow).values(**serves))
         of_first = select(PlanRow.id).where(PlanRow.soc == called(SOCS[0]))
         await session.execute(delete(JobRow).where(JobRow.key.in_(of_first)))

@@ -18,7 +18,7 @@ from sqlalchemy import insert, select, update
 from hope_schema import DeviceDescription, DeviceReport
 from planner_api.console.address import HOME
 from planner_api.console.rendering import clip, command, percent, prose, visible
-from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanRow, SocRow, TokenRow
+from planner_api.db.tables import AuditRow, DeviceRow, JobRow, PlanJobRow, PlanRow, SocRow, TokenRow
 from tests.planner.console import visits
 from tests.planner.console.visits import HERE, audited
 from tests.planner.samples import FREQUENCY, SOC, Api, chain, eventually, plan_request, serving
@@ -196,6 +196,8 @@ def test_a_failed_plan_leads_to_the_figures_it_was_to_rest_on(api: Api) -> None:
         }  # fmt: skip
         async with api.app.planner.database.write() as session:
             await session.execute(insert(PlanRow).values(**values))
+            serves = {"plan_id": values["id"], "position": 0, "model_hash": values["model_hash"]}
+            await session.execute(insert(PlanJobRow).values(**serves))
 
     for soc in (SOC, "unmeasured"):
         api.await_(fail, soc)
