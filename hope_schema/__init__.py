@@ -27,7 +27,6 @@ from hope_schema.fleet import (
 )
 from hope_schema.graph import ModelGraph, Op, Tensor, TensorType
 from hope_schema.history import MovedStep, PlanDiff, PlanHistory, PlanVersion, Results
-from hope_schema.hosts import Host, Link, PlannedHost
 from hope_schema.messages import (
     Job,
     Missing,
@@ -77,7 +76,6 @@ from hope_schema.releases import (
     RolloutPolicy,
 )
 from hope_schema.superop import SuperOp, merge
-from hope_schema.tokens import Claim, ClaimPage, IssuedToken, NewClaim, NewToken, Token, TokenPage
 
 __all__ = [
     "HOST",
@@ -87,8 +85,6 @@ __all__ = [
     "AuditPage",
     "Cause",
     "Channel",
-    "Claim",
-    "ClaimPage",
     "Comparison",
     "Contribution",
     "ContributionPage",
@@ -111,12 +107,9 @@ __all__ = [
     "Group",
     "GroupPage",
     "GroupSelector",
-    "Host",
-    "IssuedToken",
     "Job",
     "Labelled",
     "LatencyColumns",
-    "Link",
     "Measured",
     "MeasuredRun",
     "Method",
@@ -131,9 +124,7 @@ __all__ = [
     "MovedStep",
     "NamedModel",
     "NamedModelPage",
-    "NewClaim",
     "NewModelVersion",
-    "NewToken",
     "Objective",
     "Observations",
     "Op",
@@ -145,7 +136,6 @@ __all__ = [
     "PlanReply",
     "PlanRequest",
     "PlanVersion",
-    "PlannedHost",
     "PlannedJob",
     "ProblemDetails",
     "Processor",
@@ -163,8 +153,6 @@ __all__ = [
     "SuperOp",
     "Tensor",
     "TensorType",
-    "Token",
-    "TokenPage",
     "Transfer",
     "TransferColumns",
     "UploadReceipt",

@@ -1,1 +1,1 @@
-"""Profiling, and what a plan is worth once it was measured."""
+"""Clocks, interleaved timing, profiling, and what a plan is worth once it was measured."""

@@ -25,5 +25,9 @@ def load(problem: Problem) -> Bound:
 
 
 def trivial(problem: Problem) -> Bound:
-    """The better of the two, for plans of whole ops."""
+    """The better of the two; where ops may be cut, the one that holds there."""
+    if problem.cutter is not None:
+        from planner_api.planning.bound.fluid import fluid  # SciPy's optimiser takes a while to import
+
+        return fluid(problem)
     return max(critical_path(problem), load(problem), key=lambda bound: bound.us)

@@ -1,0 +1,1 @@
+"""The hardware: SoC, cores, and which processors they make."""

@@ -1,1 +1,0 @@
-"""The journey of a network: planned, opened, tried, and served by whoever is fastest."""

@@ -1,0 +1,1 @@
+"""Who answers: the plan or a single processor, decided by measuring."""

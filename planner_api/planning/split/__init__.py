@@ -1,0 +1,1 @@
+"""Splits: which ops are computed in parts, along which axis and at which ratio, with placement and order."""

@@ -1,1 +1,0 @@
-"""Tests of first runs in a child process."""
